@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from asyncrl.errors import InputError
+from asyncrl.text_file import decoded
 
 
 def load_object(target: str, *, folder: Path | None = None) -> object:
@@ -40,6 +41,11 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if "codec can't decode" in str(error):
+            # Where its bytes are no text, this says which.
+            decoded(path.read_bytes(), str(path))
+        raise _failed(str(path), error) from error
     except Exception as error:
         raise _failed(str(path), error) from error
     return module

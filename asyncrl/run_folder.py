@@ -16,6 +16,7 @@ from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
+from asyncrl.kinds import as_written
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
@@ -103,8 +104,9 @@ class RunFolder:
         if differing:
             key, old, new = differing[0]
             raise InputError(
-                f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
-                f"resume, put the old value back; to start over, set run_folder (or name) to a new one."
+                f"run_folder {self.path} holds a run with {key} = {as_written(old)}, the recipe now says "
+                f"{as_written(new)}. To resume, put the old value back; to start over, set run_folder (or "
+                f"name) to a new one."
             )
         self._check_model(recipe.model)
         self._check_unsampled(recipe)

@@ -151,5 +151,5 @@ class RunMetrics:
         yield gauge("server_cache_tokens", "Held by its requests.", of_each(lambda s: s.held_tokens))
         yield counter("server_tokens_total", "Streamed from it.", of_each(lambda s: s.num_tokens))
         yield counter("server_busy_seconds_total", "With a request.", of_each(lambda s: s.busy_so_far()))
-        yield counter("server_restarts_total", "Of its process.", of_each(lambda s: s.num_restarts))
+        yield counter("server_restarts_total", "Of its process.", of_each(lambda s: s.num_process_restarts))
         yield counter("server_retractions_total", "Caches taken back.", of_each(lambda s: s.num_retractions))

@@ -230,7 +230,7 @@ def _row(server: Server, before: _Reading, now: _Reading) -> ServerStatus:
         "version": server.version,
         "requests": server.num_running,
         "tokens_per_second": round(tokens / seconds, 1),
-        "restarts": server.num_restarts,
+        "restarts": server.num_process_restarts,
         "retractions": server.num_retractions,
         "busy_share": round(min(1.0, busy / seconds), 3),
     }

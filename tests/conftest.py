@@ -53,6 +53,7 @@ HEAVY = (
     ),
     # A browser, a terminal, a command or a local hub for each test.
     *("page/test_in_browser.py", "page/test_trajectories.py", "page/test_comparison.py", "page/test_app.py"),
+    *("page/test_shell_in_browser.py", "page/test_narrow_in_browser.py"),
     *("page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_exam.py", "examples/test_pinned_wheel.py"),

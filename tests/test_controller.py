@@ -18,7 +18,7 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.evaluations import read_greedy_scores
 from asyncrl.journal.writer import JournalError
-from asyncrl.launch.local import first_cause
+from asyncrl.launch.failure import first_cause
 from asyncrl.records import Sequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication

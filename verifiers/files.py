@@ -70,7 +70,7 @@ def _read_row(line: str, where: str) -> ResponseRow:
     except ValueError as error:
         raise RowError(f"{where}: not JSON: {error}.") from error
     if not isinstance(fields, dict):
-        raise RowError(f"{where}: the row is a {type(fields).__name__}, expected an object.")
+        raise RowError(f"{where}: the row is {line.strip()[:80]}, expected an object with keys.")
     for name in ("gold", "response"):
         if name not in fields:
             raise RowError(

@@ -27,16 +27,19 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
+from asyncrl.planning.device import LIKELY_GPU
 from asyncrl.planning.estimated import DEVICES
+from asyncrl.planning.prompts import PromptTokens
 from asyncrl.planning.report import describe_tail, forecast
-from asyncrl.planning.sources import LIKELY_GPU, find_likely_source, find_source
+from asyncrl.planning.sources import find_likely_source, find_source
 from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 
 HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
-    "model's config.json alone; exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
+    "model's config.json, and its rows where they are here; "
+    "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
 
 
@@ -75,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--device",
-        default=LIKELY_GPU,
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(DEVICES)} (default: {LIKELY_GPU})",
+        help=f"what estimates are for: {', '.join(DEVICES)} (default: what the recipe computes on here, "
+        f"measured where that is the CPU; {LIKELY_GPU} with --gpus or --gpu-memory-gb)",
     )
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
@@ -96,10 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
         longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
         # This machine's, unless the plan is for another one.
         gpus = place(recipe) if size is None else None
-        on_gpu = gpus is None or gpus.uses_gpus
         print(describe(recipe, shape, gpus, longest_prompt=longest))
         check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-        source = find_likely_source(recipe, shape, on_gpu=on_gpu, prompt_tokens=longest)
+        source = find_likely_source(
+            recipe, shape, is_elsewhere=gpus is None, prompts=_longest_prompt(arguments)
+        )
         print("\n".join(describe_tail(source)))
     except InputError as error:
         print(error, file=sys.stderr)
@@ -113,9 +117,16 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
         shape,
         measured_run=arguments.measured_run,
         device=arguments.device,
+        is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
+        prompts=_longest_prompt(arguments),
         stated=None if arguments.costs is None else read_stated(arguments.costs),
     )
     return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
+
+
+def _longest_prompt(arguments: argparse.Namespace) -> PromptTokens | None:
+    longest = arguments.longest_prompt
+    return None if longest is None else PromptTokens(longest, "--longest-prompt")
 
 
 def read_model_shape(recipe: Recipe) -> ModelShape:

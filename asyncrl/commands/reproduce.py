@@ -18,6 +18,7 @@ from rich.text import Text
 from asyncrl.commands.arguments import is_override
 from asyncrl.commands.train import explained, train
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -142,8 +143,8 @@ def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
     if changed is not None:
         key, old, new = changed
         raise InputError(
-            f"{run}/recipe.yaml says {key} = {new!r}, but the run was trained with {old!r}. Put the old "
-            f"value back to reproduce its steps."
+            f"{run}/recipe.yaml says {key} = {as_written(new)}, but the run was trained with "
+            f"{as_written(old)}. Put the old value back to reproduce its steps."
         )
 
 

@@ -12,6 +12,7 @@ from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
+from asyncrl.launch.failure import first_cause
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -57,7 +58,7 @@ def explained(work: Callable[[], int]) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BaseExceptionGroup as group:
-        cause = local.first_cause(group)
+        cause = first_cause(group)
         if not _is_explained(cause):
             raise
         return _explain(cause)

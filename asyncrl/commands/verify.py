@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
+from asyncrl.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
@@ -105,8 +106,9 @@ async def _verify(arguments: argparse.Namespace, options: dict[str, object], out
 async def _rows(name: str) -> AsyncIterator[ResponseRow]:
     """The rows of a file; of standard input as they arrive."""
     if name != "-":
-        with Path(name).open(encoding="utf-8-sig") as file:
-            for row in read_rows(file, name):
+        with Path(name).open("rb") as file:
+            texts = (decoded(line, name, line=number) for number, line in enumerate(file, start=1))
+            for row in read_rows(texts, name):
                 yield row
         return
     async for row in in_thread(read_rows(lines(), "standard input")):

@@ -18,7 +18,9 @@ from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
 from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
-from asyncrl.recipe.file import DATA_FILES, absolute, absolute_object, load_recipe
+from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.file import absolute, absolute_object, load_recipe
+from asyncrl.rounding import as_percent
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, Source, str]]]:
     """The sources to check: key in the recipe, source, default split."""
-    if arguments.recipe.suffix in DATA_FILES:
+    if is_data_file(arguments.recipe.name):
         here = Path.cwd()
         source = Source(
             path=absolute(str(arguments.recipe), here),
@@ -104,10 +106,12 @@ def _print_report(name: str, report: DataReport, limit: int) -> None:
     print(f"  broken golds     {len(report.unreadable)} of {report.num_rows} cannot be parsed")
     for complaint in report.unreadable:
         print(f"    {complaint}")
-    print(f"  false negatives  {len(report.refused)} golds refused ({report.false_negative_rate:.2%})")
+    refused = as_percent(report.false_negative_rate, 2)
+    print(f"  false negatives  {len(report.refused)} golds refused ({refused})")
     total = sum(report.num_mutants.values())
     accepted = sum(report.num_accepted.values())
-    print(f"  false positives  {accepted} of {total} wrong answers pass ({report.false_positive_rate:.2%})")
+    passed = as_percent(report.false_positive_rate, 2)
+    print(f"  false positives  {accepted} of {total} wrong answers pass ({passed})")
     for kind, count in sorted(report.num_mutants.items()):
         print(f"    {kind:<20} {report.num_accepted[kind]} of {count}")
     print(f"  guessed readings {len(report.guesses)} golds of letters may be a word or a product")

@@ -18,7 +18,7 @@ from asyncrl.compare.contest import (
     difference_of,
 )
 from asyncrl.compare.curves import Point, cost_at, curve
-from asyncrl.compare.groups import Group, grouped
+from asyncrl.compare.groups import Group, grouped, repeats
 from asyncrl.compare.recipes import differing
 from asyncrl.compare.recorded import RecordedRun
 from asyncrl.errors import InputError
@@ -64,7 +64,7 @@ class RunRow(TypedDict):
     label: str
     folder: str
     group: str
-    """Label of its group: runs whose recipes differ in seed, name and run_folder alone."""
+    """Label of its group: runs whose recipes differ in seed, name and run_folder alone, each seed once."""
     name: str
     seed: int
     steps: int
@@ -146,6 +146,7 @@ def compare(
     group_of = {run.label: group.label for group in groups for run in group.runs}
     remarks = list(itertools.chain.from_iterable(run.remarks for run in runs))
     pairs = [_pair(first, other, resampling, remarks) for other in others]
+    remarks += [_words_of_repeat(label, first) for label, first in repeats(runs).items()]
     remarks += _remarks(groups, pairs)
     remarks += _remarks_on_machines(runs)
     return {
@@ -299,6 +300,11 @@ def _remarks(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
     if len(set(last.values())) > 1:
         steps = ", ".join(f"{label} at step {step}" for label, step in last.items())
         found.append(f"The last evaluations are of different steps: {steps}.")
+    if len(groups) == 1:
+        found.append(
+            f"All runs are one group, {groups[0].label}, whose recipes differ in their seed alone: there is "
+            f"nothing to compare it with."
+        )
     if all(len(group.runs) == 1 for group in groups):
         found.append(
             "Each side has one seed: intervals say how sure the difference between these runs is, not "
@@ -306,6 +312,13 @@ def _remarks(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
         )
     found += _remarks_on_pairs(groups, pairs)
     return found
+
+
+def _words_of_repeat(label: str, first: str) -> str:
+    return (
+        f"{label} has the recipe and seed of {first}: it is a repeat, and a side of its own. What differs "
+        f"between both is neither recipe nor seed, but the order in which responses came."
+    )
 
 
 def _remarks_on_machines(runs: Sequence[RecordedRun]) -> list[str]:

@@ -20,6 +20,7 @@ from asyncrl.errors import InputError
 from asyncrl.journal.evaluations import Answer
 from asyncrl.observe.estimates import paired_difference
 from asyncrl.observe.metrics import Row
+from asyncrl.rounding import fixed
 
 
 class NothingInCommon(InputError):
@@ -225,8 +226,8 @@ def sentence(contest: Contest) -> str:
     is_second_ahead = found["mean"] >= 0
     ahead, behind = (contest["second"], contest["first"])[:: 1 if is_second_ahead else -1]
     ends = (found["low"], found["high"]) if is_second_ahead else (-found["high"], -found["low"])
-    interval = f"95% {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
-    points = f"{100 * abs(found['mean']):.1f} points"
+    interval = f"95% {fixed(100 * ends[0], 1)} to {fixed(100 * ends[1], 1)}"
+    points = f"{fixed(100 * abs(found['mean']), 1)} points"
     if ends[0] > 0:
         words = f"{ahead} beats {behind} by {points}, {interval}"
     elif found["mean"] == 0:

@@ -1,5 +1,10 @@
-"""Runs whose recipes differ in their seed alone, as one group: its numbers, with an interval over seeds."""
+"""Runs whose recipes differ in their seed alone, as one group: its numbers, with an interval over seeds.
 
+A group has each seed once. A second run with a recipe and seed repeats the first one: what differs between
+them is neither recipe nor seed, so it is a side of its own, together with the second runs of other seeds.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,15 +47,25 @@ def interval_of(
 
 def grouped(runs: Sequence[RecordedRun]) -> list[Group]:
     """Groups in the order of their first runs."""
-    alike: dict[str, list[RecordedRun]] = {}
+    alike: dict[tuple[str, int], list[RecordedRun]] = {}
+    times: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        alike.setdefault(without_seed(run.recipe), []).append(run)
+        recipe = without_seed(run.recipe)
+        alike.setdefault((recipe, times[recipe, run.seed]), []).append(run)
+        times[recipe, run.seed] += 1
     labels: list[str] = []
     for members in alike.values():
         label = _label([run.label for run in members])
         taken = {*labels, *(run.label for run in runs if run not in members)}
         labels.append(label if label and label not in taken else members[0].label)
     return [Group(label, members) for label, members in zip(labels, alike.values(), strict=True)]
+
+
+def repeats(runs: Sequence[RecordedRun]) -> dict[str, str]:
+    """Label of a run -> label of the first one with its recipe and seed; of runs that are not the first."""
+    firsts: dict[tuple[str, int], str] = {}
+    found = {run.label: firsts.setdefault((without_seed(run.recipe), run.seed), run.label) for run in runs}
+    return {label: first for label, first in found.items() if label != first}
 
 
 def _label(names: list[str]) -> str:

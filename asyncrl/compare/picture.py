@@ -10,6 +10,7 @@ from asyncrl.compare.curves import Point
 from asyncrl.errors import InputError
 from asyncrl.observe.curves import BLUE, GREEN, MUTED, ORANGE, PURPLE, STYLE
 from asyncrl.observe.formats import compact, duration
+from asyncrl.rounding import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#56b4e9", "#e69f00", MUTED)
 STEP, TOKENS, SECONDS, DOLLARS = "step", "tokens_generated", "seconds", "dollars"
@@ -66,7 +67,7 @@ def _draw_accuracy(axis: Any, comparison: Comparison, name: str) -> None:
         values = [point["greedy_accuracy"] for point in points]
         axis.plot(xs, values, color=color, linewidth=2, marker="o", markersize=3.5, label=group["label"])
     axis.set_ylim(0, 1.04)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axis.yaxis.set_major_formatter(lambda value, _: as_percent(value))
     axis.xaxis.set_major_formatter(lambda value, _: _tick(value, name))
     axis.set_xlabel(AXES[name])
     axis.margins(x=0.02)

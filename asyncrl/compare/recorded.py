@@ -18,9 +18,11 @@ from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
 from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
+from asyncrl.kinds import kind_of
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.text_file import read_text
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,11 @@ def _open(folder: Path, label: str) -> RecordedRun:
 def _recipe(file: Path) -> Keys:
     """The keys as the file has them: a run of another version may have others than this one knows."""
     try:
-        read = read_yaml(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        read = read_yaml(read_text(file))
+    except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise InputError(f"{file} is not the recipe of a run: {first}.") from error
     if not isinstance(read, dict):
-        raise InputError(f"{file} is not the recipe of a run: it holds {type(read).__name__}, not keys.")
+        found = "it is empty" if read is None else f"it holds {kind_of(read)}"
+        raise InputError(f"{file} is not the recipe of a run: {found}, expected keys.")
     return flat(read)

@@ -12,6 +12,7 @@ from asyncrl.compare.comparison import Accuracy, Comparison, GroupRow, RunRow
 from asyncrl.compare.contest import Contest
 from asyncrl.observe.formats import NOTHING, compact, duration
 from asyncrl.observe.live import printable
+from asyncrl.rounding import as_percent, fixed, signed
 
 LACKING = "(no such key)"
 
@@ -41,8 +42,8 @@ def contest_lines(contest: Contest) -> Iterator[str]:
     if seeds is not None:
         yield (
             f"  over seeds alone ({seeds['num_first']} and {seeds['num_second']}): {contest['second']} - "
-            f"{contest['first']} = {100 * seeds['mean']:+.1f} points, "
-            f"95% {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
+            f"{contest['first']} = {signed(100 * seeds['mean'], 1)} points, "
+            f"95% {signed(100 * seeds['low'], 1)} to {signed(100 * seeds['high'], 1)}"
         )
 
 
@@ -95,7 +96,7 @@ def _last(group: GroupRow, rows: Sequence[RunRow]) -> str:
     if len(rows) == 1:
         return _accuracy(rows[0]["last"])
     found = group["accuracy"]
-    each = ", ".join(NOTHING if r["last"] is None else f"{100 * r['last']['value']:.1f}" for r in rows)
+    each = ", ".join(NOTHING if r["last"] is None else fixed(100 * r["last"]["value"], 1) for r in rows)
     return NOTHING if found is None else f"{_share(found['mean'], found['low'], found['high'])}: {each}"
 
 
@@ -111,7 +112,7 @@ def _accuracy(found: Accuracy | None) -> str:
 
 
 def _share(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f}% [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{as_percent(value, 1)} [{fixed(100 * low, 1)}, {fixed(100 * high, 1)}]"
 
 
 def _sampled(row: RunRow, name: str) -> str:
@@ -125,7 +126,7 @@ def _sampled(row: RunRow, name: str) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{100 * share:.1f}%"
+    return NOTHING if share is None else as_percent(share, 1)
 
 
 _ROWS: Sequence[tuple[str, Callable[[RunRow], str]]] = (

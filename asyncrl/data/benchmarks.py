@@ -16,7 +16,8 @@ from typing import Any
 from asyncrl.data.columns import READY, column
 from asyncrl.errors import InputError
 from asyncrl.recipe import Source
-from asyncrl.recipe.file import DATA_FILES, absolute
+from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.file import absolute
 from verifiers.extract import last_box
 
 Row = Mapping[str, Any]
@@ -206,7 +207,7 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
         )
         return replace(known, source=source)
     place = absolute(given, Path.cwd())
-    if not given.endswith(DATA_FILES) and not Path(place).exists():
+    if not is_data_file(given) and not Path(place).exists():
         near = difflib.get_close_matches(given, CATALOG, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise InputError(

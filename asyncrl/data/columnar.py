@@ -7,7 +7,7 @@ takes ten times as long.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.data.columns import Columns, ToRow, near_names
+from asyncrl.data.columns import Columns, ToRow, near_names, parts_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -21,7 +21,7 @@ def names_read(make: ToRow | None, schema: "pyarrow.Schema") -> list[str]:
     names: list[str] = schema.names
     if not isinstance(make, Columns) or not all(_has(schema, path) for path in (make.prompt, make.answer)):
         return names
-    read = {path.partition(".")[0] for path in (make.prompt, make.answer)}
+    read = {parts_of(path, names)[0] for path in (make.prompt, make.answer)}
     read |= {"verifier", *near_names("verifier", tuple(names))}
     return [name for name in names if name in read]
 
@@ -29,7 +29,7 @@ def names_read(make: ToRow | None, schema: "pyarrow.Schema") -> list[str]:
 def _has(schema: "pyarrow.Schema", path: str) -> bool:
     import pyarrow.types as kinds
 
-    name, *inner = path.split(".")
+    name, *inner = parts_of(path, schema.names)
     if name not in schema.names:
         return False
     kind = schema.field(name).type

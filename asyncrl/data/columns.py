@@ -1,22 +1,28 @@
 """Which columns of published rows are prompt, answer and verifier: ready mappings by name, or the user's own.
 
-A mapping names columns, with dots for what is inside of them ("reward_model.ground_truth"). Anything else
-takes a function of the user, "package.module:name" or "./file.py:name": row -> row.
+A mapping names columns, with dots for what is inside of them ("reward_model.ground_truth"); a column whose
+own name has the dots comes first. Anything else takes a function of the user, "package.module:name" or
+"./file.py:name": row -> row.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written
 from verifiers.extract import last_box
 
 Row = Mapping[str, Any]
 ToRow = Callable[[Row], dict[str, Any]]
 """A published row -> {"prompt": ..., "answer": ..., "verifier": optional}. Raises KeyError for a column that
 is missing and ValueError for one that holds no answer."""
+
+
+_MOST_NESTED = 3
+"""Objects in one another in which a path is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,11 @@ class Columns:
     """Verifier of all rows, by name. None: the recipe's default, or the column "verifier"."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
-        prompt, answer = column(row, self.prompt), column(row, self.answer)
+        prompt = column(row, self.prompt)
+        try:
+            answer = column(row, self.answer)
+        except NullColumn as error:
+            raise ValueError(str(error)) from None
         if self.answer_after is not None:
             if not isinstance(answer, str) or self.answer_after not in answer:
                 raise ValueError(f'"{self.answer}" has no {self.answer_after!r} in front of an answer')
@@ -50,32 +60,52 @@ class Columns:
 
 
 def column(row: Row, name: str) -> Any:
-    """The value at "outer.inner", or at "list.0". Raises KeyError with `name` where it is not there."""
+    """The value at "outer.inner", or at "list.0". Raises KeyError with `name` where it is not there, and
+    NullColumn where what should hold it is null."""
     value: Any = row
+    parts = parts_of(name, row)
     try:
-        for part in _parts(name):
+        for index, part in enumerate(parts):
+            if value is None:
+                outer = ".".join(parts[:index])
+                raise NullColumn(f'"{outer}" is null in this row, so it has no "{name}"')
             if isinstance(value, dict):
                 value = value[part]
             else:
                 value = value[
                     int(part) if isinstance(value, Sequence) and not isinstance(value, str) else part
                 ]
+    except NullColumn:
+        raise
     except (KeyError, IndexError, TypeError, ValueError):
         raise KeyError(name) from None
     return value
 
 
+def parts_of(path: str, columns: Container[str]) -> tuple[str, ...]:
+    """Of a path in rows with `columns`: its column, and what is inside of that."""
+    return (path,) if path in columns else _split(path)
+
+
 @lru_cache
-def _parts(name: str) -> tuple[str, ...]:
-    return tuple(name.split("."))
+def _split(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def _text(row: Row, name: str) -> str:
     """A column that becomes a part of the prompt. Raises InputError, also for NaN of a table."""
     value = column(row, name)
     if not isinstance(value, str):
-        raise InputError(f'"{name}" is {repr(value)[:80]}, expected text')
+        raise InputError(f'"{name}" is {as_written(value)[:80]}, expected text')
     return value
+
+
+def _list(row: Row, name: str) -> list[Any]:
+    """Raises InputError."""
+    value = column(row, name)
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f'"{name}" is {as_written(value)[:80]}, expected a list')
+    return list(value)
 
 
 def _svamp(row: Row) -> dict[str, Any]:
@@ -85,9 +115,11 @@ def _svamp(row: Row) -> dict[str, Any]:
 
 def _mbpp(row: Row) -> dict[str, Any]:
     """The statement and, as the paper gives them to the model, the tests (Austin et al. 2021)."""
-    tests = list(column(row, "test_list"))
+    tests = _list(row, "test_list")
+    if not all(isinstance(test, str) for test in tests):
+        raise InputError(f'"test_list" is {as_written(tests)[:80]}, expected a list of texts')
     text = _text(row, "text" if "text" in row else "prompt")
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
+    setup = row.get("test_setup_code") or "\n".join(map(str, row.get("test_imports") or ()))
     answer: dict[str, Any] = {"tests": tests, "solution": column(row, "code")}
     return {
         "prompt": f"{text}\nYour code should pass these tests:\n\n" + "\n".join(tests),
@@ -111,7 +143,7 @@ def _humaneval(row: Row) -> dict[str, Any]:
 
 def _countdown(row: Row) -> dict[str, Any]:
     """The question of TinyZero; {"target": 98, "nums": [44, 19, 35]} as in Countdown-Tasks-3to4."""
-    target, numbers = column(row, "target"), list(column(row, "nums"))
+    target, numbers = column(row, "target"), _list(row, "nums")
     return {
         "prompt": f"Using the numbers {numbers}, create an equation that equals {target}. You can use basic "
         "arithmetic operations (+, -, *, /) and each number can only be used once. Show your work in <think> "
@@ -136,6 +168,10 @@ READY: dict[str, ToRow] = {
     "countdown": _countdown,
 }
 """Mappings by their name in a recipe's `columns`. DAPO-Math-17k and what verl prepares have those of verl."""
+
+
+class NullColumn(InputError):
+    """A column that should hold others is null."""
 
 
 class NoAnswer(InputError):
@@ -175,10 +211,21 @@ def near_names(key: str, names: tuple[object, ...]) -> list[str]:
 def _advice(missing: str, row: Row) -> str:
     if near := nearest_key(missing, row):
         return near
+    if near_paths := difflib.get_close_matches(missing, list(_paths(row)), n=1, cutoff=0.8):
+        return f' Did you mean "{missing}" where it says "{near_paths[0]}"?'
     fitting = [name for name, make in READY.items() if _fits(make, row)]
     if fitting:
         return f" Its columns are those of {' or '.join(fitting)}: set `columns` of the source to that."
     return f" Name its columns in `columns` of the source; ready ones: {', '.join(READY)}."
+
+
+def _paths(row: Mapping[Any, Any], outer: str = "") -> Iterator[str]:
+    """What is inside of the columns, as a mapping names it."""
+    for name, value in row.items():
+        if outer:
+            yield f"{outer}{name}"
+        if isinstance(value, dict) and outer.count(".") < _MOST_NESTED:
+            yield from _paths(value, f"{outer}{name}.")
 
 
 def _fits(make: ToRow, row: Row) -> bool:

@@ -16,7 +16,10 @@ from asyncrl.data.columnar import names_read, rows_of_batch
 from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
+from asyncrl.kinds import kind_of
+from asyncrl.recipe.data_files import how_to_convert
 from asyncrl.recipe.file import PATH_RULE
+from asyncrl.text_file import decoded
 from verifiers.strict_json import Flaw, flaw_in, loads_with_flaws
 
 if TYPE_CHECKING:
@@ -55,7 +58,8 @@ def read_rows(
     `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. With `make`
     rows may lack columns that it does not read. Raises InputError.
     """
-    if is_hub_id(path) or Path(path).is_dir():
+    advice = how_to_convert(path)
+    if not advice and (is_hub_id(path) or Path(path).is_dir()):
         if is_hub_id(path):
             whole, name = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder, path
         else:
@@ -78,6 +82,7 @@ def read_rows(
     else:
         raise InputError(
             f"{key} is {path}, expected a .jsonl, .json or .parquet file, a folder of them, or a hub id."
+            f"{advice}"
         )
 
 
@@ -109,10 +114,22 @@ def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
             line = line.removeprefix(codecs.BOM_UTF8)
         if not line.isspace() and line:
             where = f"{path}:{number}"
-            row, flaws = parse_json(line, where)
+            try:
+                row, flaws = parse_json(line, str(path), line=number)
+            except InputError as error:
+                raise InputError(f"{error}{_table_advice(path, line) if number == 1 else ''}") from None
             if flaws:
                 raise _no_json(where, flaws[0])
             yield PublishedRow(where, number, _object(row, where))
+
+
+def _table_advice(path: Path, line: bytes) -> str:
+    """For a first line that is no JSON."""
+    for separator, ending in ((b"\t", ".tsv"), (b",", ".csv")):
+        if separator in line and not line.lstrip().startswith((b"{", b"[")):
+            table = f"{path.with_suffix(ending)}"
+            return f" It looks like {ending[1:].upper()}: rename it to {table}.{how_to_convert(table)}"
+    return ""
 
 
 def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
@@ -137,7 +154,7 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
                 raise _no_json(f"{path}, row {number}", flaw)
         raise _no_json(str(path), flaws[0])
     if not isinstance(content, list):
-        raise InputError(f"{path} holds {type(content).__name__}, expected a list of rows.")
+        raise InputError(f"{path} holds {kind_of(content)}, expected a list of rows.")
     for number, row in enumerate(content, start=1):
         where = f"{path}, row {number}"
         yield PublishedRow(where, number, _object(row, where))
@@ -149,18 +166,17 @@ def _no_json(where: str, flaw: Flaw) -> InputError:
 
 def _object(row: Any, where: str) -> Row:
     if not isinstance(row, dict):
-        raise InputError(f"{where}: {type(row).__name__}, expected an object with the columns as keys.")
+        raise InputError(f"{where} is {kind_of(row)}, expected an object with the columns as keys.")
     return row
 
 
-def parse_json(content: bytes, where: str) -> tuple[Any, list[Flaw]]:
-    """The value and its flaws. Raises InputError for what is not JSON in UTF-8, also for half of a surrogate
-    pair."""
+def parse_json(content: bytes, path: str, *, line: int | None = None) -> tuple[Any, list[Flaw]]:
+    """The value and its flaws; `line` of the file, or the whole of it. Raises InputError for what is not JSON
+    in UTF-8, also for half of a surrogate pair."""
+    text = decoded(content, path, line=line or 1)
+    where = path if line is None else f"{path}:{line}"
     try:
-        text = content.decode("utf-8")
         raw, flaws = loads_with_flaws(text)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8: {error}. Save the file as UTF-8.") from None
     except ValueError as error:
         raise InputError(f"{where}: not JSON: {error}") from None
     # Only these escapes make halves.

@@ -10,6 +10,7 @@ from asyncrl.journal.conservation import Conservation
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.rows import GroupRow, SegmentRow, StreamRow, TrajectoryRow
 from asyncrl.records import DropReason
+from asyncrl.rounding import as_percent
 
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
@@ -59,8 +60,10 @@ def conservation_lines(books: Conservation) -> list[str]:
     """The conservation table: generated = the sum of all fates, in tokens."""
     lines = [f"{'fate':24s} {'tokens':>14s} {'share':>7s} {'groups':>9s}"]
     for fate in books.fates():
-        lines.append(f"{fate.name:24s} {fate.tokens:14,d} {fate.share:7.1%} {fate.groups:9,d}")
-    lines.append(f"{'generated':24s} {books.generated_tokens():14,d} {1:7.1%} {books.generated_groups():9,d}")
+        lines.append(f"{fate.name:24s} {fate.tokens:14,d} {as_percent(fate.share, 1):>7} {fate.groups:9,d}")
+    lines.append(
+        f"{'generated':24s} {books.generated_tokens():14,d} {'100.0%':>7} {books.generated_groups():9,d}"
+    )
     missing = books.missing_tokens()
     lines.append(
         "Every generated token is accounted for." if not missing else f"{missing} tokens are missing."

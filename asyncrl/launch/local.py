@@ -21,7 +21,7 @@ from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.energy import EnergySources, find_energy
 from asyncrl.environment import changed_engines, describe_environment
-from asyncrl.errors import AsyncrlError, InputError, ServerError
+from asyncrl.errors import InputError, ServerError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import (
     StartRecord,
@@ -40,6 +40,7 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
+from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
 from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
@@ -57,7 +58,7 @@ from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import Metrics, MetricsWriter, read_metrics
-from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
+from asyncrl.observe.postmortem import RecentEvents
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
@@ -83,6 +84,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
     recipe = inputs.recipe
     _say_that_it_starts(folder, recipe)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(failure_recorded(folder.path))
         journal = Journal(folder.journal)
         stack.callback(journal.close)
         keys = _make_keys(stack, recipe, folder.token)
@@ -118,6 +120,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
             known=measured.up_to(folder.resumption.version),
         )
+        servers.on_restart = controller.fleet.note_restart
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)
@@ -176,7 +179,7 @@ async def _open_observer(
     memory = MemoryMeter()
     await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
-    return stack.enter_context(TerminalAndFile(live, metrics, alarms, memory))
+    return stack.enter_context(TerminalAndFile(live, metrics, alarms, memory, step=folder.resumption.version))
 
 
 def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
@@ -328,7 +331,7 @@ async def _run(
         with stage(f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"):
             await _start_both(controller, servers, trainers, stopped)
         if not stopped.is_set():
-            metrics.event("ready")
+            metrics.event("ready", step=folder.resumption.version)
             train = functools.partial(
                 keep_training,
                 trainers,
@@ -340,7 +343,7 @@ async def _run(
             try:
                 await controller.run(train)
             except Exception as error:
-                _write_post_mortem(folder, first_cause(error), controller.describe(), events)
+                record_cause(folder.path, first_cause(error), controller.describe(), events)
                 raise
     last_resort.next_phase()
 
@@ -359,23 +362,3 @@ async def _start_both(
             await wait_for_start(servers.start(), stopped, trainers)
     except (ServerError, TrainerFailed) as error:
         raise InputError(f"The run cannot start: {error}") from error
-
-
-def _write_post_mortem(
-    folder: RunFolder, cause: BaseException, state: dict[str, str], events: RecentEvents
-) -> None:
-    """Must not hide the cause: it may be that the disk is full."""
-    try:
-        written = write_post_mortem(folder.path, cause, state=state, events=events)
-    except OSError as error:
-        log.error("the post-mortem could not be written: %s", error)
-    else:
-        log.error("what waited for what, and the last lines of every process: %s", written)
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """The error of ours (or the first one) inside the groups that task groups raise."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    causes = [first_cause(inner) for inner in error.exceptions]
-    return next((cause for cause in causes if isinstance(cause, AsyncrlError)), causes[0])

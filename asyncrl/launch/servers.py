@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,6 +58,8 @@ class LocalServers:
         self._unsampled = find_unsampled(model_folder, recipe.rollout.stop_tokens)
         self._keys = keys or Keys()
         self._site = site
+        self.on_restart: Callable[[str], None] = lambda url: None
+        """Told the URL of each server that is about to be started again."""
         self.processes: dict[str, Process] = {}
         self._roles: dict[str, _Role] = {}
         self.urls = [url for url in recipe.serving.servers if url not in changes.removed]
@@ -124,12 +126,14 @@ class LocalServers:
                 hangs = process is not None and process.is_running() and attempt == 1
                 if not (was_killed or hangs):
                     raise
+                self.on_restart(url)
                 await self._start_again(url)
 
     async def restart(self, url: str) -> str:
         """Brings the server at `url` up again; an external one is only waited for. Returns where it is: after
         the loss of its node at another URL. Raises ServerError."""
         process = self.processes.get(url)
+        self.on_restart(url)
         if process is None or not process.why_lost:
             await self._start_again(url)
         # Which may have been noticed only when it was to start in its place.

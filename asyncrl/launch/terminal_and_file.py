@@ -20,12 +20,13 @@ class TerminalAndFile(logging.Handler):
     """
 
     def __init__(
-        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter
+        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter, *, step: int
     ) -> None:
+        """`step` is the one that the run resumes at: until the next one ends, warnings stand there."""
         super().__init__(logging.WARNING)
         self._live = live
         self._metrics = metrics
-        self._warnings = WarningLog(metrics)
+        self._warnings = WarningLog(metrics, step=step)
         self._alarms = alarms
         self._memory = memory
 

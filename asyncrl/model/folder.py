@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written, kind_of
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.weights import read_weights
 from asyncrl.recipe.file import PATH_RULE
+from asyncrl.text_file import read_text
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -160,15 +162,17 @@ def _swiglu_tensors(prefix: str, hidden: int, width: int) -> Iterator[tuple[str,
 
 def _read_shape(file: Path) -> ModelShape:
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_text(file))
     except FileNotFoundError:
         raise InputError(
             f"{file.parent} holds no config.json: it is not a Hugging Face model folder."
         ) from None
-    except (ValueError, OSError) as error:
+    except InputError:
+        raise
+    except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{file} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict):
-        raise InputError(f"{file} holds {type(config).__name__}, expected an object.")
+        raise InputError(f"{file} holds {kind_of(config)}, expected an object.")
     named = config.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else "missing"
     if architecture not in ARCHITECTURES:
@@ -207,10 +211,10 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
     for key in SIZES:
         value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{file}: {key} is {value!r}, expected a whole number above 0.")
+            raise InputError(f"{file}: {key} is {as_written(value)}, expected a whole number above 0.")
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(key) or {}, dict):
-            raise InputError(f"{file}: {key} is {config[key]!r}, expected an object.")
+            raise InputError(f"{file}: {key} is {as_written(config[key])}, expected an object.")
 
 
 def _read_experts(config: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written
 
 SHAPING = frozenset(
     (
@@ -78,8 +79,9 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], architecture: st
     kind = config.get("model_type")
     if kind not in (None, MODEL_TYPES[architecture]):
         raise InputError(
-            f"{file}: model_type is {kind!r}, but architectures names {architecture}, whose model_type is "
-            f"{MODEL_TYPES[architecture]!r}: transformers and asyncrl would compute different models."
+            f"{file}: model_type is {as_written(kind)}, but architectures names {architecture}, whose "
+            f"model_type is {MODEL_TYPES[architecture]!r}: transformers and asyncrl would compute different "
+            f"models."
         )
     known = (
         SHAPING
@@ -92,7 +94,9 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], architecture: st
     for key, value in config.items():
         if key in ONLY:
             if value is not None and value not in ONLY[key]:
-                raise InputError(f"{file}: {key} is {value!r}; only {ONLY[key][0]!r} can be trained.")
+                raise InputError(
+                    f"{file}: {key} is {as_written(value)}; only {as_written(ONLY[key][0])} can be trained."
+                )
         elif key not in known and not _is_empty(value):
             raise InputError(
                 f"{file}: {key} is {_short(value)}, which asyncrl does not know for {architecture}: it "
@@ -106,7 +110,9 @@ def _refuse_unknown_rope(file: Path, name: str, rope: dict[str, Any]) -> None:
     for key, value in rope.items():
         allowed = ONLY.get(key)
         if allowed is not None and value is not None and value not in allowed:
-            raise InputError(f"{file}: {name}.{key} is {value!r}; only {allowed[0]!r} can be trained.")
+            raise InputError(
+                f"{file}: {name}.{key} is {as_written(value)}; only {as_written(allowed[0])} can be trained."
+            )
         if key not in ROPE_KEYS and not _is_empty(value):
             raise InputError(
                 f"{file}: {name}.{key} is {_short(value)}, which asyncrl does not know: positions may be "
@@ -120,5 +126,5 @@ def _is_empty(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = as_written(value)
     return text if len(text) <= 80 else text[:77] + "..."

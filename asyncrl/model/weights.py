@@ -12,6 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written
+from asyncrl.text_file import read_text
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -78,11 +80,17 @@ def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _read_index(index: Path) -> dict[str, str]:
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-            raise TypeError("weight_map is not an object of file names")
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(f"{index} is not an index of safetensors files: {error!r}") from error
+        content = json.loads(read_text(index))
+    except InputError:
+        raise
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{index} is not an index of safetensors files: {error}") from error
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise InputError(
+            f"{index} is not an index of safetensors files: weight_map is {as_written(found)[:80]}, expected "
+            f"an object with the file of each tensor."
+        )
     return found
 
 

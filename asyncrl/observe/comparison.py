@@ -14,6 +14,7 @@ from rich.text import Text
 from asyncrl.observe.estimates import Difference, paired_difference
 from asyncrl.observe.formats import NOTHING, compact
 from asyncrl.observe.live import printable
+from asyncrl.rounding import as_percent, fixed, signed
 
 Row = Mapping[str, Any]
 MEASURES = (("greedy", "greedy_accuracy"), ("avg", "avg_at_k"), ("pass", "pass_at_k"))
@@ -108,14 +109,14 @@ def _plain(title: str, results: Sequence[Row | None], text: Callable[[Row], str]
 
 
 def _share(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return as_percent(share, 1)
 
 
 def _with_interval(share: float | None, row: Row, name: str) -> str:
     if share is None:
         return NOTHING
-    return f"{_share(share)} [{100 * row[f'{name}_low']:.1f}, {100 * row[f'{name}_high']:.1f}]"
+    return f"{_share(share)} [{fixed(100 * row[f'{name}_low'], 1)}, {fixed(100 * row[f'{name}_high'], 1)}]"
 
 
 def _difference(found: Difference) -> str:
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{signed(100 * found.mean, 1)} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.observe.metrics import Metrics, Row
+from asyncrl.rounding import as_percent
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 # Okabe-Ito: distinct with every kind of colour vision.
@@ -74,7 +75,7 @@ def runs_as_svg(runs: Sequence[tuple[str, Metrics]]) -> str:
                 panel.legend(fontsize=8)
             else:
                 _say_nothing_was_measured(panel)
-        accuracy.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+        accuracy.yaxis.set_major_formatter(lambda value, _: as_percent(value))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return _element(buffer.getvalue())
@@ -129,9 +130,9 @@ def _accuracy(axis: Any, metrics: Metrics) -> None:
         )
         values = [row["greedy_accuracy"] for row in rows]
         axis.plot(steps, values, color=BLUE, linewidth=2, marker="o", markersize=4, label="held-out, greedy")
-        _annotate_ends(axis, steps, values, lambda value: f"{100 * value:.0f}%", BLUE)
+        _annotate_ends(axis, steps, values, lambda value: as_percent(value), BLUE)
     axis.set_ylim(0, 1.12)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    axis.yaxis.set_major_formatter(lambda value, _: as_percent(value))
     _legend(axis)
 
 

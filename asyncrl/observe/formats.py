@@ -2,6 +2,8 @@
 
 import math
 
+from asyncrl.rounding import as_percent, fixed
+
 NOTHING = "-"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -22,8 +24,8 @@ def compact(value: float | None) -> str:
         (999_500_000, 1e6, 0, "M"),
     ):
         if abs(value) < limit:
-            return f"{value / scale:.{digits}f}{unit}"
-    return f"{value / 1e9:.1f}G"
+            return f"{fixed(value / scale, digits)}{unit}"
+    return f"{fixed(value / 1e9, 1)}G"
 
 
 def hundredths(value: float) -> str:
@@ -36,14 +38,14 @@ def hundredths(value: float) -> str:
 
 def percent(share: float | None) -> str:
     """0.912 -> "91%"."""
-    return NOTHING if share is None else f"{100 * share:.0f}%"
+    return NOTHING if share is None else as_percent(share)
 
 
 def percent_with_interval(share: float | None, low: float | None, high: float | None) -> str:
     """0.912, 0.874, 0.941 -> "91% 87-94"."""
     if share is None or low is None or high is None:
         return percent(share)
-    return f"{percent(share)} {100 * low:.0f}-{100 * high:.0f}"
+    return f"{percent(share)} {fixed(100 * low)}-{fixed(100 * high)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -24,6 +24,7 @@ from asyncrl.observe.formats import (
 )
 from asyncrl.observe.metrics import Row
 from asyncrl.recipe import Alarms
+from asyncrl.rounding import fixed
 
 HEADER_EVERY_LINES = 20
 ETA_WINDOW_STEPS = 20
@@ -230,7 +231,7 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
 def _cut(row: Row, state: _State) -> tuple[str, str]:
     """Share of responses cut off at rollout.max_new_tokens."""
     share = row.get("cut_share")
-    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share, state.limits.cut_share)
+    return (NOTHING if share is None else fixed(100 * share)), _noticed(share, state.limits.cut_share)
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:
@@ -257,7 +258,7 @@ def _left_out(row: Row, state: _State) -> tuple[str, str]:
 def _share(share: float | None, limit: float | None) -> tuple[str, str]:
     if share is None:
         return NOTHING, ""
-    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(share, limit)
+    return fixed(100 * share, 1) if share < 0.0995 else fixed(100 * share), _noticed(share, limit)
 
 
 def _idle(row: Row, _: _State) -> tuple[str, str]:
@@ -265,7 +266,9 @@ def _idle(row: Row, _: _State) -> tuple[str, str]:
     if trainer is None or rollout is None:
         return NOTHING, ""
     # Only one side can be the bottleneck: the busier one should hardly wait.
-    return f"{100 * trainer:.0f}/{100 * rollout:.0f}", _noticed(min(trainer, rollout), IDLE_SHARE_TO_NOTICE)
+    return f"{fixed(100 * trainer)}/{fixed(100 * rollout)}", _noticed(
+        min(trainer, rollout), IDLE_SHARE_TO_NOTICE
+    )
 
 
 def _left(row: Row, state: _State) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class MetricsWriter:
 
     def resumed(self, version: int) -> None:
         """Supersedes the earlier rows of steps after `version`."""
-        self.event(RESUMED, version=version)
+        self.event(RESUMED, version=version, step=version)
 
     def close(self) -> None:
         if self._is_open:

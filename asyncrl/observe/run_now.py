@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.journal.ending import recorded_end
+from asyncrl.journal.reader import find_journal
 from asyncrl.observe.live import ETA_WINDOW_STEPS
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
-from asyncrl.observe.summary import METRICS_FILE, REPORT_FILE
+from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, REPORT_FILE
 from asyncrl.observe.warning_log import Warned, warnings_of
 from asyncrl.run_status import (
     ENDS,
@@ -59,7 +61,8 @@ class Told:
 class RunNow:
     folder: str
     state: str
-    """State as in status.json, or "no longer running", or "not started"."""
+    """State as in status.json; of a run that could not say how it ended "finished" where nothing is left to
+    do, else "no longer running"; or "not started"."""
     is_running: bool
     step: int
     total_steps: int
@@ -99,7 +102,7 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
     if metrics is None:
         metrics = read_metrics(folder / METRICS_FILE)
     status = read_status(folder)
-    state = NOT_STARTED if status is None else words_of_state(status)
+    state = NOT_STARTED if status is None else state_of(folder, status)
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
     report = folder / REPORT_FILE
     return RunNow(
@@ -120,7 +123,7 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
         servers=[] if status is None else status["servers"],
         alarms=alarms_of(metrics.events)[-NUM_ALARMS:],
         warnings=warnings_of(metrics.events)[:NUM_WARNINGS][::-1],
-        cause=_cause(folder) if state == "failed" else None,
+        cause=cause_of(folder) if state == "failed" else None,
         report=str(report) if state in ENDS and report.exists() else None,
         disk_free_bytes=shutil.disk_usage(folder).free,
     )
@@ -156,8 +159,25 @@ def alarms_of(events: list[Row]) -> list[Told]:
     return [*over, *on]
 
 
-def _cause(folder: Path) -> str | None:
-    """The first section of the post-mortem, without its title."""
+def state_of(folder: Path, status: Status) -> str:
+    """As `RunNow.state`."""
+    state = words_of_state(status)
+    if state == GONE and _has_ended(folder):
+        return "finished"
+    return state
+
+
+def _has_ended(folder: Path) -> bool:
+    """Whether the journal records the end of the run; False for one that cannot be read."""
+    try:
+        journal = find_journal(folder / JOURNAL_FILE)
+    except InputError:
+        return False
+    return journal is not None and recorded_end(journal) is not None
+
+
+def cause_of(folder: Path) -> str | None:
+    """What ended a run that failed: the first section of the post-mortem, without its title."""
     try:
         lines = (folder / POST_MORTEM).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

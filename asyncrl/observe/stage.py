@@ -20,6 +20,7 @@ from rich.progress import (
 
 from asyncrl.observe.formats import duration
 from asyncrl.observe.live import has_terminal
+from asyncrl.rounding import as_percent
 
 PLAIN_INTERVAL_SECONDS = 10.0
 """Between two lines of one stage without a terminal, at first."""
@@ -102,7 +103,7 @@ def _plain(name: str, total: float | None, console: Console, clock: Callable[[],
         interval = max(PLAIN_INTERVAL_SECONDS, PLAIN_INTERVAL_SHARE * (last - began))
         if clock() - last >= interval and it.total:
             last = clock()
-            words = f"        {it.name} {100 * it.done / it.total:.0f}%"
+            words = f"        {it.name} {as_percent(it.done / it.total)}"
             console.print(words, highlight=False, soft_wrap=True)
 
     yield Stage(name, total, show=show)

@@ -68,6 +68,8 @@ def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
     words = run.state
     if run.state == GONE and run.silence_seconds is not None:
         words += f" (last heard of {duration(run.silence_seconds)} ago); the same command resumes it"
+    if run.state == "finished" and run.report is None:
+        words += ", but it was killed before its report; the same command writes it"
     yield "state", words, STYLES.get(run.state, "")
     if run.total_steps:
         left = "" if run.seconds_left is None else f", {duration(run.seconds_left)} left"

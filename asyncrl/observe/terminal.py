@@ -13,6 +13,7 @@ from asyncrl.observe.metrics import Row
 from asyncrl.observe.plot import Curve, plot
 from asyncrl.observe.run_now import alarms_of
 from asyncrl.observe.summary import Summary
+from asyncrl.rounding import as_percent, fixed
 
 PLOT_HEIGHT = 9
 WIDEST = 120
@@ -72,7 +73,7 @@ class _PlotBlock:
         self, title: str, style: str, curve: Curve, top: float, unit: str, *, width: int, is_unicode: bool
     ) -> None:
         def label(y: float) -> str:
-            return f"{100 * y:.0f}{unit}" if unit == "%" else f"{y:.0f}"
+            return f"{fixed(100 * y)}{unit}" if unit == "%" else fixed(y)
 
         body = plot(
             curve, width=width, height=PLOT_HEIGHT, y_range=(0, top), y_label=label, is_unicode=is_unicode
@@ -133,7 +134,7 @@ def _conservation(summary: Summary) -> Table:
     table.add_row("generated", f"{books.generated_tokens():,}", f"{books.generated_groups():,}", "")
     for index, fate in enumerate(books.fates()):
         sign = "+" if index else "="
-        share = f"{100 * fate.share:.1f}%"
+        share = as_percent(fate.share, 1)
         table.add_row(f"{sign} {fate.name}", f"{fate.tokens:,}", f"{fate.groups:,}", share)
     if books.missing_tokens():
         table.add_row("! unaccounted", f"{books.missing_tokens():,}", "", "", style="bold red")

@@ -43,8 +43,8 @@ class _Entry:
 class WarningLog:
     """Writes rows through `metrics`; may be called from any thread. Calls raise DiskError."""
 
-    def __init__(self, metrics: MetricsWriter) -> None:
-        self.step = 0
+    def __init__(self, metrics: MetricsWriter, *, step: int = 0) -> None:
+        self.step = step
         """The last step that ended."""
         self._metrics = metrics
         self._entries: dict[str, _Entry] = {}

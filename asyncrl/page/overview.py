@@ -8,9 +8,10 @@ from aiohttp import web
 
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics import Metrics, Row
+from asyncrl.observe.run_now import cause_of, state_of
 from asyncrl.page.request import RUNS, answer, run_of
 from asyncrl.page.runs import Run
-from asyncrl.run_status import read_status, words_of_state
+from asyncrl.run_status import read_status
 
 MOST_POINTS = 60
 """Evaluations of a sparkline."""
@@ -25,6 +26,8 @@ class Head(TypedDict):
     """Changes whenever the run has written anything."""
     state: str | None
     """State that the run reports, or "no longer running"; None where it wrote no status."""
+    cause: str | None
+    """Error that ended a run that failed."""
     step: int | None
     total_steps: int | None
     greedy_accuracy: float | None
@@ -38,6 +41,8 @@ class Line(TypedDict):
     name: str
     revision: str
     state: str | None
+    cause: str | None
+    """As in `Head`."""
     step: int | None
     total_steps: int | None
     accuracies: list[list[float]]
@@ -81,6 +86,7 @@ def read_head(run: Run) -> Head:
         # A run that has stopped writes nothing, but its state changes.
         "revision": f"{revision} {state}",
         "state": state,
+        "cause": _cause(run, state),
         "step": step,
         "total_steps": total_steps,
         "greedy_accuracy": last.get("greedy_accuracy"),
@@ -107,6 +113,7 @@ def read_line(run: Run) -> Line:
         "name": run.name,
         "revision": revision,
         "state": state,
+        "cause": _cause(run, state),
         "step": step,
         "total_steps": total_steps,
         "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
@@ -132,7 +139,11 @@ def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int |
     if status is None:
         total = run.recipe.get("trainer", {}).get("num_steps")
         return None, done, total
-    return words_of_state(status), max(status["step"], done or 0), status["total_steps"]
+    return state_of(run.folder, status), max(status["step"], done or 0), status["total_steps"]
+
+
+def _cause(run: Run, state: str | None) -> str | None:
+    return cause_of(run.folder) if state == "failed" else None
 
 
 def _words(alarm: Row) -> str:

@@ -20,6 +20,7 @@ from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run_status import STATUS
+from asyncrl.text_file import read_text
 
 MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""
@@ -40,7 +41,7 @@ class Run:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """The recipe as the run resolved it."""
-        return dict(read_yaml((self.folder / RECIPE_FILE).read_text(encoding="utf-8")))
+        return dict(read_yaml(read_text(self.folder / RECIPE_FILE)))
 
     @cached_property
     def journal(self) -> JournalReader:

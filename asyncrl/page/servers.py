@@ -5,14 +5,17 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
+from asyncrl.observe.run_now import cause_of, state_of
 from asyncrl.page.request import answer, run_of
 from asyncrl.page.runs import Run
-from asyncrl.run_status import Status, is_running, read_status, words_of_state
+from asyncrl.run_status import Status, is_running, read_status
 
 
 class PageStatus(TypedDict):
     state: str
     """State that the run reports, or "no longer running"."""
+    cause: str | None
+    """Error that ended a run that failed."""
     is_running: bool
     age_seconds: float
     """Since it was written."""
@@ -38,10 +41,11 @@ def read_servers(run: Run) -> Answer:
     status = read_status(run.folder)
     if status is None:
         return {"found": None}
-    now = time.time()
+    now, state = time.time(), state_of(run.folder, status)
     return {
         "found": {
-            "state": words_of_state(status, now_seconds=now),
+            "state": state,
+            "cause": cause_of(run.folder) if state == "failed" else None,
             "is_running": is_running(status, now_seconds=now),
             "age_seconds": max(0.0, now - status["time_seconds"]),
             "status": status,

@@ -94,7 +94,7 @@ def estimate_costs(
         prefill_group_seconds=prefill * lengths.prompt_tokens,
         prefill_seconds_per_token=prefill,
         origin=(
-            f"estimated for {device.name} ({device.teraflops:g} TFLOPS, {device.terabytes_per_second:g} "
+            f"estimated for {device.name} ({device.teraflops:.3g} TFLOPS, {device.terabytes_per_second:.3g} "
             f"TB/s): training at {TRAINING_SHARE:.0%} of the peak, decoding at {BANDWIDTH_SHARE:.0%} of the "
             f"bandwidth and {1e3 * OVERHEAD_SECONDS:g} ms per step, "
             f"{LINK_BYTES_PER_SECOND / 1e9:g} GB/s between devices"

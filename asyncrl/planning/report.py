@@ -7,6 +7,7 @@ from asyncrl.planning.simulation import simulate
 from asyncrl.planning.sources import Source
 from asyncrl.planning.split import Split, best_splits, recommended, scaled_down
 from asyncrl.planning.tail import find_tail, tail_line, tail_warning
+from asyncrl.rounding import as_percent
 
 LARGEST_SIMULATED = 2_000_000
 """Most trajectories of one simulation: about 20 s. With more, a part of servers and groups is simulated."""
@@ -40,7 +41,7 @@ def describe_tail(source: Source) -> list[str]:
     where servers generate nothing during a step."""
     if source.recipe.placement.colocated:
         return []
-    return [*_tail_lines(source, source.run), f"  {source.assumptions[0]}"]
+    return [*_tail_lines(source, source.run), *(f"  {assumption}" for assumption in source.assumptions)]
 
 
 def _tail_lines(source: Source, run: PlannedRun) -> list[str]:
@@ -55,14 +56,14 @@ def _affordable(run: PlannedRun) -> tuple[PlannedRun, float]:
 
 
 def _outcome_lines(run: PlannedRun, outcome: Outcome, share: float) -> list[str]:
-    part = "" if share == 1.0 else f", of {share:.1%} of servers and groups"
+    part = "" if share == 1.0 else f", of {as_percent(share, 1)} of servers and groups"
     requests = outcome.requests_per_server()
     lines = [
         f"forecast   {len(outcome.steps)} steps{part}; the steady state:",
         f"  step         {outcome.step_seconds():.3g} s, {outcome.steps_per_hour():,.0f} steps per hour",
-        f"  trainer      idle {outcome.trainer_idle():.0%}",
-        f"  servers      idle {outcome.rollout_idle():.0%}; {requests:.0f} requests on each at once, of "
-        f"{run.max_running_requests} (serving.max_running_requests)",
+        f"  trainer      idle {as_percent(outcome.trainer_idle())}",
+        f"  servers      idle {as_percent(outcome.rollout_idle())}; {requests:.0f} requests on each at once, "
+        f"of {run.max_running_requests} (serving.max_running_requests)",
         f"  tokens       {outcome.tokens_per_second() / share:,.0f} generated per second, "
         f"{outcome.trained_tokens_per_second() / share:,.0f} trained",
         f"  staleness    mean {outcome.staleness_mean():.2f}, at most {outcome.staleness_max()}: "
@@ -84,7 +85,9 @@ def _outcome_lines(run: PlannedRun, outcome: Outcome, share: float) -> list[str]
 def _staleness(outcome: Outcome) -> str:
     """Versions and the share of trained tokens that are that old."""
     total = max(1, sum(outcome.staleness.values()))
-    return ", ".join(f"{age}: {count / total:.0%}" for age, count in sorted(outcome.staleness.items()))
+    return ", ".join(
+        f"{age}: {as_percent(count / total)}" for age, count in sorted(outcome.staleness.items())
+    )
 
 
 def _split_lines(source: Source, run: PlannedRun, num_gpus: int) -> list[str]:
@@ -117,7 +120,7 @@ def _split_line(split: Split, samples: int, *, is_best: bool) -> str:
     return (
         f"  {'*' if is_best else ' '} {split.groups_per_batch:6d}  {split.num_servers:7d}  "
         f"{split.num_ranks:5d}  {outcome.step_seconds():7.4g} s  {outcome.steps_per_hour():7.0f}  "
-        f"{split.samples_per_second(samples):9.1f}  {outcome.trainer_idle():12.0%}  "
-        f"{outcome.rollout_idle():12.0%}  {outcome.staleness_mean():4.1f}, at most "
+        f"{split.samples_per_second(samples):9.1f}  {as_percent(outcome.trainer_idle()):>12}  "
+        f"{as_percent(outcome.rollout_idle()):>12}  {outcome.staleness_mean():4.1f}, at most "
         f"{outcome.staleness_max()}"
     )

@@ -8,16 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asyncrl.errors import InputError
 from asyncrl.model.folder import ModelShape
-from asyncrl.planning.estimated import DEVICES, assumed_lengths, engine_cache_tokens, estimate_costs
-from asyncrl.planning.lengths import Lengths
+from asyncrl.planning.device import PlannedDevice, asked_device, planned_device
+from asyncrl.planning.estimated import (
+    MEAN_SHARE,
+    Device,
+    assumed_lengths,
+    engine_cache_tokens,
+    estimate_costs,
+)
+from asyncrl.planning.lengths import Lengths, LogNormalLengths
 from asyncrl.planning.measured import can_be_measured, measure
+from asyncrl.planning.prompts import PromptTokens, sampled_prompts
 from asyncrl.planning.settings import Costs, Failures, PlannedRun
 from asyncrl.planning.stated import Stated
 from asyncrl.recipe import Recipe
-
-LIKELY_GPU = "H100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,16 @@ def find_source(
     shape: ModelShape,
     *,
     measured_run: Path | None = None,
-    device: str = LIKELY_GPU,
+    device: str | None = None,
+    is_elsewhere: bool = False,
     stated: Stated | None = None,
-    prompt_tokens: float | None = None,
+    prompts: PromptTokens | None = None,
 ) -> Source:
-    """Raises InputError for an unknown device, or a run that says too little."""
+    """Without a `device` the costs are those of this machine, or of a likely GPU where the plan
+    `is_elsewhere`; without `prompts` the prompts are those of data.train, where it is here.
+
+    Raises InputError for a device that has no data sheet, or a run that says too little.
+    """
     stated = stated or Stated()
     no_signal = 0.0
     costs_of: Callable[[int], Costs]
@@ -55,24 +65,25 @@ def find_source(
         assumptions = [
             f"lengths are those of {measured_run}, drawn by the version that admitted them; their mean is "
             f"{lengths.mean():.0f} tokens, the longest {lengths.longest()}",
+            f"prompts: {lengths.prompt_tokens:.0f} tokens (the mean of that run)",
             "training time per token falls with the number of trainer ranks, the rest of a step stays",
         ]
         if measured.recipe.evaluation.every_steps and not measured.recipe.evaluation.num_servers:
             assumptions.append("evaluations of the measured run shared its servers and count as slower ones")
     else:
         section = stated.lengths
-        lengths = assumed = assumed_lengths(
-            recipe,
-            mean_tokens=section.mean_tokens,
-            spread=section.spread,
-            prompt_tokens=prompt_tokens if section.prompt_tokens is None else section.prompt_tokens,
+        planned = (
+            planned_device(recipe, is_elsewhere=is_elsewhere) if device is None else asked_device(device)
         )
-        costs_of = _estimates(recipe, shape, lengths, device)
-        cache_tokens = engine_cache_tokens(shape, recipe, DEVICES[device])
-        assumptions = [
-            f"lengths are log-normal with a mean of {assumed.mean_tokens:.0f} tokens and a spread of "
-            f"{assumed.spread:g}, cut at {assumed.limit}; prompts have {assumed.prompt_tokens:.0f} tokens"
-        ]
+        prompts = _prompts(recipe, section.prompt_tokens, prompts)
+        lengths = assumed = assumed_lengths(
+            recipe, mean_tokens=section.mean_tokens, spread=section.spread, prompt_tokens=prompts.mean
+        )
+        costs_of = _estimates(recipe, shape, lengths, planned.device)
+        cache_tokens = engine_cache_tokens(shape, recipe, planned.device)
+        assumptions = _words_of_assumed(
+            planned, prompts, assumed, is_mean_stated=section.mean_tokens is not None
+        )
     changes = stated.costs.model_dump(exclude_none=True)
     if changes:
         costs_of = _with_stated(costs_of, changes)
@@ -89,21 +100,38 @@ def find_source(
     return Source(recipe, run, lengths, costs_of, [f"costs are {costs.origin}", *assumptions])
 
 
+def _prompts(recipe: Recipe, stated: float | None, given: PromptTokens | None) -> PromptTokens:
+    if stated is not None:
+        return PromptTokens(stated, "lengths.prompt_tokens of --costs")
+    return sampled_prompts(recipe) if given is None else given
+
+
+def _words_of_assumed(
+    planned: PlannedDevice, prompts: PromptTokens, lengths: LogNormalLengths, *, is_mean_stated: bool
+) -> list[str]:
+    guess = f"{MEAN_SHARE:g} of rollout.max_new_tokens, since nothing was measured"
+    whence = "lengths.mean_tokens of --costs" if is_mean_stated else guess
+    why = prompts.origin if prompts.mean is not None else f"assumed, since {prompts.origin}"
+    return [
+        f"device: {planned.device.name} ({planned.origin})",
+        f"prompts: {lengths.prompt_tokens:.0f} tokens ({why})",
+        f"responses: log-normal with a mean of {lengths.mean_tokens:.0f} tokens ({whence}) and a spread of "
+        f"{lengths.spread:g}, cut at {lengths.limit} (rollout.max_new_tokens)",
+    ]
+
+
 def find_likely_source(
-    recipe: Recipe, shape: ModelShape, *, on_gpu: bool, prompt_tokens: float | None = None
+    recipe: Recipe, shape: ModelShape, *, is_elsewhere: bool, prompts: PromptTokens | None = None
 ) -> Source:
     """The source when none is named: an earlier start's measurements where they suffice, else estimates."""
     folder = recipe.folder()
     if can_be_measured(folder):
         return find_source(recipe, shape, measured_run=folder)
-    device = LIKELY_GPU if on_gpu else "CPU"
-    return find_source(recipe, shape, device=device, prompt_tokens=prompt_tokens)
+    return find_source(recipe, shape, is_elsewhere=is_elsewhere, prompts=prompts)
 
 
-def _estimates(recipe: Recipe, shape: ModelShape, lengths: Lengths, device: str) -> Callable[[int], Costs]:
-    if device not in DEVICES:
-        raise InputError(f"--device {device} is unknown. Known: {', '.join(DEVICES)}.")
-    return lambda ranks: estimate_costs(shape, recipe, lengths, DEVICES[device], num_ranks=ranks)
+def _estimates(recipe: Recipe, shape: ModelShape, lengths: Lengths, device: Device) -> Callable[[int], Costs]:
+    return lambda ranks: estimate_costs(shape, recipe, lengths, device, num_ranks=ranks)
 
 
 def _costs_by_ranks(costs: Costs, measured_ranks: int) -> Callable[[int], Costs]:

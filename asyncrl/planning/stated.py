@@ -14,8 +14,11 @@ import yaml
 from pydantic import Field, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import kind_of
+from asyncrl.recipe.complaint import complaint
 from asyncrl.recipe.section import NonNegativeFloat, PositiveFloat, Section
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.text_file import read_text
 
 
 class StatedCosts(Section):
@@ -62,14 +65,16 @@ class Stated(Section):
 def read_stated(path: Path) -> Stated:
     """Raises InputError that names the file and the key."""
     try:
-        raw = read_yaml(path.read_text()) or {}
+        raw = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"--costs {path} cannot be read: {error}.") from error
+    except InputError as error:
+        raise InputError(f"--costs {error}") from None
     if not isinstance(raw, dict):
-        raise InputError(f"--costs {path} holds no keys; expected costs, lengths and failures.")
+        found = "is empty" if raw is None else f"holds {kind_of(raw)}"
+        raise InputError(f"--costs {path} {found}, expected the keys {', '.join(Stated.model_fields)}.")
     try:
-        return Stated(**raw)
+        return Stated.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise InputError(f"--costs {path}: {key}: {first['msg']}.") from error
+        said = "\n".join(f"--costs {path}: {complaint(details, Stated)}" for details in error.errors())
+        raise InputError(said) from None

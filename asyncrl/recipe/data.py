@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
+from asyncrl.kinds import as_written
 from asyncrl.recipe.section import Positive, PositiveFloat, Section, Seed
 
 
@@ -126,12 +127,14 @@ class Source(Section):
         for key in of_others:
             if (value := getattr(self, key)) is not None:
                 whose = "only a gym has one" if self.gym is None else "a gym has none"
-                raise ValueError(f"{self.title()} has the {key} {value!r}, but {whose}. Leave it out.")
+                raise ValueError(
+                    f"{self.title()} has the {key} {as_written(value)}, but {whose}. Leave it out."
+                )
         if self.gym is not None and self.columns != "asyncrl":
             raise ValueError(f"{self.title()} has columns, but a gym makes rows of asyncrl. Leave them out.")
         if self.config is not None and isinstance(self.config, dict) == (self.gym is None):
             expected = "the name of one" if self.gym is None else "a mapping"
-            raise ValueError(f"{self.title()} has the config {self.config!r}, expected {expected}.")
+            raise ValueError(f"{self.title()} has the config {as_written(self.config)}, expected {expected}.")
         return self
 
 

@@ -5,7 +5,6 @@ current folder; a loaded `Recipe` only has absolute ones, and hub ids. Mistakes 
 key, value and, if one is near, the key that was probably meant.
 """
 
-import difflib
 import functools
 import os
 import re
@@ -14,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.hub import is_hub_id
+from asyncrl.kinds import kind_of
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.complaint import complaint, place_of
+from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
+from asyncrl.text_file import read_text
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
@@ -32,17 +35,10 @@ SOURCES = ("data.train", "data.heldout")
 """Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
 BENCHMARKS = "evaluation.benchmarks"
 """A key with a list of names, some of which are files, or end in ":" and a file."""
-DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
 OBJECTS = ("prepare.target", "verifying", "algorithm", "trackers")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
 """A file next to it makes a recipe that of a run."""
-HINTS = {
-    "bool_type": " Write true or false.",
-    "int_type": " Write digits without quotes, colons or leading zeros.",
-    "float_type": " Write digits without quotes, colons or leading zeros, such as 0.5 or 1e-6.",
-}
-"""How each kind of value is written. Kinds are strict: 010, 1:30 and yes are text."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
@@ -78,20 +74,24 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    if is_data_file(path.name) and path.suffix != ".json":
+        raise InputError(
+            f"{path} is named as rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
+            f"the ones shipped are in recipes/."
+        )
     try:
-        raw = read_yaml(path.read_text(encoding="utf-8-sig"))
+        raw = read_yaml(read_text(path))
     except FileNotFoundError:
         raise InputError(f"There is no recipe at {path}. The ones shipped are in recipes/.") from None
     except IsADirectoryError:
         raise InputError(
             f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, OSError) as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict):
-        raise InputError(
-            f"{path} holds {type(raw).__name__}, not the sections of a recipe (name, model, data, ...)."
-        )
+        found = "is empty" if raw is None else f"holds {kind_of(raw)}"
+        raise InputError(f"{path} {found}, expected the sections of a recipe (name, model, data, ...).")
     return raw
 
 
@@ -105,14 +105,15 @@ def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Rec
         return Recipe.model_validate(raw)
     except ValidationError as error:
         lines = [
-            f"{_origin(details, overrides) or source}: {_explain(details)}" for details in error.errors()
+            f"{_origin(details, overrides) or source}: {complaint(details, Recipe)}"
+            for details in error.errors()
         ]
         raise InputError("\n".join(lines)) from None
 
 
 def _origin(details: Any, overrides: Sequence[str]) -> str | None:
     """The last override that set the value, or that is part of an impossible combination."""
-    place = ".".join(_place(details["loc"])) + "."
+    place = ".".join(place_of(details["loc"])) + "."
     for override in reversed(overrides):
         key = override.partition("=")[0]
         if place.startswith(f"{key}.") or (details["type"] == "value_error" and key in details["msg"]):
@@ -182,7 +183,7 @@ def _is_hub_id(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
     prepare = recipe.get("prepare")
     made = prepare.get("folder") if isinstance(prepare, dict) else None
     is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(made)
-    return is_hub_id(path, folder) and not path.endswith(DATA_FILES) and not is_made
+    return is_hub_id(path, folder) and not is_data_file(path) and not is_made
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:
@@ -225,7 +226,7 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> Non
 
 
 def _with_changed_benchmark(item: Any, change: Callable[[str], str]) -> Any:
-    if not isinstance(item, str) or not item.endswith(DATA_FILES):
+    if not isinstance(item, str) or not is_data_file(item):
         return item
     name, colon, file = item.rpartition(":")
     return f"{name}{colon}{change(file)}"
@@ -331,39 +332,3 @@ def _moved_objects(key: str, there: Any, now: Any) -> Any:
     if isinstance(there, dict) and isinstance(now, dict):
         return {name: _moved_objects(f"{key}.{name}", old, now.get(name)) for name, old in there.items()}
     return now if is_moved(key, there, now) else there
-
-
-def _place(location: tuple[str | int, ...]) -> list[str]:
-    """Without the "<tags>" of a key that takes several kinds of values."""
-    return [str(part) for part in location if not str(part).startswith("<")]
-
-
-def _explain(details: Any) -> str:
-    location = ".".join(_place(details["loc"]))
-    if details["type"] == "extra_forbidden":
-        return f"unknown key {location}.{_nearest(details['loc'])}"
-    if details["type"] == "missing":
-        return f"{location} is missing and has no default."
-    if details["type"] == "value_error":
-        return str(details["ctx"]["error"])
-    message = details["msg"][0].lower() + details["msg"][1:]
-    hint = HINTS.get(details["type"], "")
-    return f"{location} is {repr(details['input'])[:200]}: {message}.{hint}"
-
-
-def _nearest(location: tuple[str | int, ...]) -> str:
-    section: type[BaseModel] = Recipe
-    for part in location[:-1]:
-        if part in section.model_fields:
-            section = _section_in(section.model_fields[str(part)].annotation) or section
-    names = list(section.model_fields)
-    near = difflib.get_close_matches(str(location[-1]), names, n=1)
-    return f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(names)}."
-
-
-def _section_in(kind: Any) -> type[BaseModel] | None:
-    """The section that a key's type names, at any depth of unions and lists."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    found = (_section_in(inner) for inner in getattr(kind, "__args__", ()))
-    return next((section for section in found if section is not None), None)

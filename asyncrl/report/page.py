@@ -17,6 +17,7 @@ from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary
 from asyncrl.report.schema import CombinedReport, RunReport
 from asyncrl.report.tables import combined_tables, tables_of
+from asyncrl.rounding import as_percent, fixed
 
 PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6", "#cc79a7")
 SAMPLE_GROUPS = 2
@@ -95,7 +96,7 @@ def _tiles(report: RunReport) -> Iterator[dict[str, str]]:
         bounds = (
             ""
             if last.greedy is None
-            else f"95% interval {100 * last.greedy.low:.0f}-{percent(last.greedy.high)}"
+            else f"95% interval {fixed(100 * last.greedy.low)}-{percent(last.greedy.high)}"
         )
         after = None if last.greedy is None else last.greedy.mean
         yield {
@@ -156,7 +157,7 @@ def _books(summary: Summary) -> dict[str, Any]:
             "name": fate.name,
             "tokens": f"{fate.tokens:,}",
             "groups": f"{fate.groups:,}",
-            "share": f"{100 * fate.share:.1f}%",
+            "share": as_percent(fate.share, 1),
         }
         for fate in books.fates()
     ]

@@ -21,7 +21,9 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.report.schema import Evaluation, RunReport, Share
 from asyncrl.report.tables import Table, share
+from asyncrl.rounding import signed
 from asyncrl.run_folder import RECIPE, data_digests
+from asyncrl.text_file import read_text
 
 SUFFIX = "-reproduced"
 """Suffix of the run folder's name."""
@@ -39,8 +41,8 @@ VERDICT = {
 def read_report(path: Path) -> RunReport:
     """Raises InputError for what is no report of one run."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     try:
         return RunReport.model_validate_json(text)
@@ -181,4 +183,4 @@ def _plain_rows(recorded: RunReport, reproduced: RunReport) -> list[tuple[str, .
 def _words(found: Interval | None) -> str:
     if found is None:
         return ""
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{signed(100 * found.mean, 1)} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"

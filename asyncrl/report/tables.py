@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
 from asyncrl.report.schema import CombinedReport, Evaluation, RunReport, SeedMean, Share
+from asyncrl.rounding import as_percent, fixed, signed
 
 HOUR = 3600.0
 
@@ -62,7 +63,8 @@ def _benchmarks(report: RunReport) -> list[Table]:
     for benchmark in report.benchmarks:
         rows = _evaluation_rows([benchmark.before, benchmark.after])
         changes = {
-            name: f"{100 * change.mean:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+            name: f"{signed(100 * change.mean, 1)} "
+            f"[{signed(100 * change.low, 1)}, {signed(100 * change.high, 1)}]"
             for name, change in benchmark.changes.items()
         }
         found.append(
@@ -201,17 +203,17 @@ def _combined_scale(report: CombinedReport) -> Table:
 def share(found: Share | None) -> str:
     if found is None:
         return NOTHING
-    return f"{100 * found.mean:.1f}% [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return f"{as_percent(found.mean, 1)} [{fixed(100 * found.low, 1)}, {fixed(100 * found.high, 1)}]"
 
 
 def _mean(found: SeedMean | None) -> str:
     if found is None:
         return NOTHING
-    return f"{100 * found.mean:.1f} ± {50 * (found.high - found.low):.1f}%"
+    return f"{fixed(100 * found.mean, 1)} ± {fixed(50 * (found.high - found.low), 1)}%"
 
 
 def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.1f}%"
+    return NOTHING if value is None else as_percent(value, 1)
 
 
 def _power(value: float | None) -> str:

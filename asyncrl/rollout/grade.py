@@ -38,8 +38,8 @@ class Grader:
         prints: Path | None = None,
         on_retried: Callable[[Task, Verdict], None] = _nothing,
     ) -> None:
-        """Text that verifiers print goes to the file `prints`, else to standard error. `on_retried` is told of
-        each fault whose retry gave a verdict."""
+        """Text that verifiers print goes to the file `prints`, else to standard error. `on_retried` is called
+        with each fault whose retry gave a verdict."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)

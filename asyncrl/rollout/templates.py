@@ -20,6 +20,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import kind_of
+from asyncrl.text_file import read_text
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a template may call by name."""
@@ -141,9 +143,9 @@ def _named_template(entry: Any, folder: Path) -> tuple[str, str]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+        return read_text(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path} holds {type(content).__name__}, expected an object.")
+        raise InputError(f"{path} holds {kind_of(content)}, expected an object.")
     return content
 
 

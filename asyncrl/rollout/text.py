@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.kinds import as_written
 from asyncrl.recipe import Rollout
 from asyncrl.rollout.stop import StopStrings
 from asyncrl.rollout.templates import read_chat_template, read_json
@@ -198,8 +199,8 @@ def _stop_token_ids(folder: Path) -> tuple[int, ...]:
         ids = given if isinstance(given, list) else [given]
         if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
             raise InputError(
-                f"{folder / name}: eos_token_id is {given!r}, expected a token id or a list of them, whole "
-                f"numbers of 0 or more."
+                f"{folder / name}: eos_token_id is {as_written(given)}, expected a token id or a list of "
+                f"them, whole numbers of 0 or more."
             )
         return tuple(ids)
     raise InputError(

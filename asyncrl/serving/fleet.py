@@ -358,6 +358,11 @@ class Fleet:
         self._lifecycles[url] = self._make_lifecycle(server, predecessor=before)
         self._lifecycles[url].added()
 
+    def note_restart(self, url: str) -> None:
+        """The process of `url` starts again."""
+        if url in self.servers:
+            self.servers[url].num_process_restarts += 1
+
     def remove(self, url: str) -> None:
         """Drains a server: its streams resume elsewhere, then it is forgotten and its process ends.
 

@@ -140,6 +140,46 @@ def test_one_seed_against_several_is_said(tmp_path: Path, capsys: pytest.Capture
     assert any("b has one seed" in remark for remark in found["remarks"])
 
 
+def test_runs_of_one_recipe_and_seed_are_repeats_and_compared_with_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [
+        write_run(tmp_path / "first", {4: [RIGHT] * 4 + [WRONG] * 16}),
+        write_run(tmp_path / "again", {4: [RIGHT] * 12 + [WRONG] * 8}),
+    ]
+    found = compared(capsys, *folders)
+    assert [(group["label"], group["seeds"]) for group in found["groups"]] == [("first", [0]), ("again", [0])]
+    (contest,) = found["pairs"][0]["contests"]
+    assert contest["difference"]["mean"] == pytest.approx(0.4)
+    assert any(remark.startswith("again has the recipe and seed of first") for remark in found["remarks"])
+    assert cli.main(["compare", *map(str, folders)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "seeds: 0, 0" not in said and "it is a repeat" in said
+
+
+def test_no_group_has_a_seed_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = [RIGHT] * 5 + [WRONG] * 5
+    seeds = {"a0": 0, "a1": 1, "b0": 0, "b1": 1, "c0": 0}
+    runs = [write_run(tmp_path / name, {4: scores}, recipe={"seed": seed}) for name, seed in seeds.items()]
+    found = compared(capsys, *runs)
+    assert [(group["runs"], group["seeds"]) for group in found["groups"]] == [
+        (["a0", "a1"], [0, 1]),
+        (["b0", "b1"], [0, 1]),
+        (["c0"], [0]),
+    ]
+    assert sum("it is a repeat" in remark for remark in found["remarks"]) == 3
+
+
+def test_a_single_group_has_nothing_to_be_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [RIGHT] * 5 + [WRONG] * 5
+    runs = [write_run(tmp_path / f"a{seed}", {4: scores}, recipe={"seed": seed}) for seed in range(2)]
+    found = compared(capsys, *runs)
+    assert found["pairs"] == []
+    assert any("there is nothing to compare it with" in remark for remark in found["remarks"])
+
+
 def test_only_tasks_in_common_are_compared_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

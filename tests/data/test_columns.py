@@ -142,5 +142,5 @@ def test_a_row_without_an_answer_is_told_from_one_without_the_column():
     ],
 )
 def test_a_prompt_is_made_of_text_alone(name: str, row: dict, column_name: str):
-    with pytest.raises(InputError, match=f'rows:1: "{column_name}" is (nan|None), expected text'):
+    with pytest.raises(InputError, match=f'rows:1: "{column_name}" is (nan|null), expected text'):
         to_row(READY[name], row, "rows:1")

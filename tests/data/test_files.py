@@ -137,9 +137,9 @@ def test_a_repository_of_a_hub_is_fetched_once(tmp_path: Path):
     [
         ("rows.txt", b"", "expected a .jsonl, .json or .parquet file, a folder of them, or a hub id"),
         ("rows.jsonl", b'{"a": 1}\n{"a"', "rows.jsonl:2: not JSON"),
-        ("rows.jsonl", b"[1]", "rows.jsonl:1: list, expected an object"),
+        ("rows.jsonl", b"[1]", "rows.jsonl:1 is a list, expected an object"),
         ("rows.jsonl", b'{"a": "\\ud800"}', "half of a surrogate pair"),
-        ("rows.json", b"{}", "holds dict, expected a list of rows"),
+        ("rows.json", b"{}", "holds an object with keys, expected a list of rows"),
         ("rows.parquet", b"PAR1 no", "cannot be read as parquet"),
     ],
 )

@@ -160,7 +160,10 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
         arguments = ["-c", code, str(tmp_path / "was-started"), url.rpartition(":")[2]]
         process = ChildProcess("server 0", arguments, environment={}, log_path=tmp_path / "l")
         servers.processes[url] = process
+        restarted: list[str] = []
+        servers.on_restart = restarted.append
         await servers.start()
+        assert restarted == [url]
 
 
 async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:

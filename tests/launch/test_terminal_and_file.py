@@ -30,7 +30,7 @@ def output() -> io.StringIO:
 def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
     live = LiveLine(10, console=Console(file=output, width=200))
     with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
-        yield TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter())
+        yield TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), step=7)
 
 
 def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
@@ -52,6 +52,16 @@ def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
     assert (event["step"], event["count"]) == (1, 1)
     # Once, not on standard error too.
     assert "leaves" not in capfd.readouterr().err
+
+
+def test_what_is_said_before_the_first_step_of_a_start_stands_at_the_step_that_it_resumes_at(
+    told: TerminalAndFile, tmp_path: Path
+) -> None:
+    with told:
+        log.warning("the journal is compacted")
+        told.step({"step": 8})
+        log.warning("server http://a:1 leaves")
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl").events] == [7, 8]
 
 
 def test_an_alarm_stands_between_the_lines_and_in_the_file_and_a_repeated_one_does_not(
@@ -91,7 +101,7 @@ def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> No
     live = LiveLine(10, console=Console(file=GoneTerminal(), width=200))
     with (
         MetricsWriter(tmp_path / "metrics.jsonl") as metrics,
-        TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter()) as told,
+        TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), step=7) as told,
     ):
         log.warning("stopping after the current step")
         with pytest.raises(OSError, match="Input/output error"):

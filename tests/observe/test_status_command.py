@@ -9,11 +9,14 @@ import pytest
 from fakes.statuses import make_status
 
 from asyncrl.cli import main
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
 from asyncrl.observe.run_now import read_run
 from asyncrl.observe.status_lines import status_lines
 from asyncrl.observe.warning_log import warnings_of
+from asyncrl.page.overview import read_line
+from asyncrl.page.runs import Run
 from asyncrl.run_status import ServerStatus, write_status
 
 SERVER: ServerStatus = {
@@ -168,6 +171,27 @@ def test_the_exit_code_says_how_a_run_ended(
     _, out = printed(capsys, folder)
     assert ("DiskError: full" in out) == (state == "failed")
     assert ("report" in out) == (state != "no longer running")
+
+
+def test_a_run_that_was_killed_after_its_end_is_complete(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_status(folder, make_status(step=40, pid=2**22 + 1))
+    code, out = printed(capsys, folder)
+    assert code == 1 and "the same command resumes it" in " ".join(out.split())
+    journal = Journal(folder / "journal.sqlite")
+    journal.write(("INSERT INTO commits VALUES (40, ?, 0)", ("checkpoints/step-40",)))
+    journal.close()
+    (folder / "checkpoints" / "step-40" / "hf").mkdir(parents=True)
+    code, out = printed(capsys, folder)
+    assert (
+        code == 0
+        and "state     finished" in out
+        and "resumes" not in out
+        and "the same command writes it" in " ".join(out.split())
+    )
+    line = read_line(Run("run", folder))
+    assert line["state"] == "finished"
 
 
 def test_a_folder_without_a_run_is_refused_and_one_that_has_not_started_says_so(

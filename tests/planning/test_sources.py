@@ -1,18 +1,25 @@
 """Where costs and lengths come from, and what is assumed with them."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes.model_folder import write_tokenizer
 from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.planning.device import measure_cpu
 from asyncrl.planning.estimated import DEVICES, assumed_lengths, estimate_costs
+from asyncrl.planning.prompts import PromptTokens, sampled_prompts
 from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.sources import find_likely_source, find_source
 from asyncrl.planning.split import best_splits, recommended
 from asyncrl.planning.stated import Stated, read_stated
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.placement import Placement
+from asyncrl.rollout.text import TextCodec
 
 H100 = DEVICES["H100"]
 
@@ -58,8 +65,10 @@ def test_what_is_stated_wins_over_an_estimate_and_the_rest_stays(recipe: Recipe,
         "costs: {decode_seconds: 0.5}\nlengths: {mean_tokens: 7, spread: 0}\n"
         "failures: {server_seconds_between: 100}\n"
     )
-    source = find_source(recipe, tiny_shape(), stated=read_stated(path), prompt_tokens=5)
-    estimated = find_source(recipe, tiny_shape(), prompt_tokens=5)
+    source = find_source(
+        recipe, tiny_shape(), device="H100", stated=read_stated(path), prompts=PromptTokens(5, "the test")
+    )
+    estimated = find_source(recipe, tiny_shape(), device="H100", prompts=PromptTokens(5, "the test"))
     assert source.run.costs.decode_seconds == 0.5
     assert source.run.costs.train_seconds == estimated.run.costs.train_seconds
     assert source.lengths.mean() == 7
@@ -72,9 +81,9 @@ def test_what_is_stated_wins_over_an_estimate_and_the_rest_stays(recipe: Recipe,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1]", "holds no keys; expected costs, lengths and failures"),
+        ("[1]", "holds a list, expected the keys costs, lengths, failures"),
         ("{", "cannot be read"),
-        ("lengths: {mean_tokens: -1}", "lengths.mean_tokens: Input should be greater than 0"),
+        ("lengths: {mean_tokens: -1}", "lengths.mean_tokens is -1: input should be greater than 0"),
     ],
 )
 def test_a_file_that_states_nonsense_is_refused_with_its_key(tmp_path: Path, text: str, said: str) -> None:
@@ -92,8 +101,66 @@ def test_an_unknown_device_is_refused_with_the_known_ones(recipe: Recipe) -> Non
 
 
 def test_a_run_that_has_not_begun_is_estimated_for_what_the_machine_has(recipe: Recipe) -> None:
-    on_cpu, on_gpu = (find_likely_source(recipe, tiny_shape(), on_gpu=on_gpu) for on_gpu in (False, True))
-    assert "estimated for CPU" in on_cpu.assumptions[0] and "estimated for H100" in on_gpu.assumptions[0]
+    on_cpu = recipe.model_copy(update={"placement": Placement(device="cpu")})
+    here = find_likely_source(on_cpu, tiny_shape(), is_elsewhere=False).assumptions
+    assert "estimated for CPU" in here[0]
+    assert "device: CPU (placement.device is cpu; measured on this machine just now)" in here
+    elsewhere = find_likely_source(recipe, tiny_shape(), is_elsewhere=True).assumptions
+    assert "estimated for H100" in elsewhere[0]
+    assert "device: H100 (a likely GPU; --device names another)" in elsewhere
+
+
+def test_a_cpu_is_measured_within_what_cpus_can_do() -> None:
+    found = measure_cpu()
+    # From a tenth of a slow core to the largest servers.
+    assert 1e-4 < found.teraflops < 100 and 1e-4 < found.terabytes_per_second < 10
+    assert found.memory_gb > 0.1
+
+
+def test_prompts_are_those_of_the_recipes_own_rows(tmp_path: Path) -> None:
+    recipe = with_rows(tmp_path, ["1+1=", "22+22="])
+    sampled = sampled_prompts(recipe)
+    codec = TextCodec(Path(recipe.model.path), rollout=recipe.rollout)
+    known = [len(codec.render_prompt(prompt)[1]) for prompt in ("1+1=", "22+22=")]
+    assert sampled == PromptTokens(sum(known) / 2, "the mean of the first 2 rows of data.train")
+    source = find_source(recipe, tiny_shape(), device="CPU")
+    assert source.lengths.prompt_tokens == sampled.mean
+    assert any(line.startswith("prompts: ") and "data.train" in line for line in source.assumptions)
+
+
+def test_a_stated_length_of_prompts_wins_over_the_rows(tmp_path: Path) -> None:
+    recipe = with_rows(tmp_path, ["1+1="])
+    longest = PromptTokens(70.0, "--longest-prompt")
+    given = find_source(recipe, tiny_shape(), device="CPU", prompts=longest)
+    assert "prompts: 70 tokens (--longest-prompt)" in given.assumptions
+    stated = Stated.model_validate({"lengths": {"prompt_tokens": 50.0}})
+    named = find_source(
+        recipe, tiny_shape(), device="CPU", prompts=PromptTokens(70.0, "--longest-prompt"), stated=stated
+    )
+    assert "prompts: 50 tokens (lengths.prompt_tokens of --costs)" in named.assumptions
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(None, "is not on this machine yet"), ([], "has no rows to sample"), ([3], "expected text or a list")],
+)
+def test_where_the_rows_say_nothing_the_plan_says_why(
+    tmp_path: Path, rows: list[Any] | None, said: str
+) -> None:
+    source = find_source(with_rows(tmp_path, rows), tiny_shape(), device="CPU")
+    (line,) = (line for line in source.assumptions if line.startswith("prompts: "))
+    assert line.startswith("prompts: 256 tokens (assumed, since ") and said in line
+
+
+def with_rows(folder: Path, prompts: list[Any] | None) -> Recipe:
+    """A recipe with a model that has a tokenizer, and with these prompts; None: without the file of rows."""
+    model = write_tokenizer(folder / "model")
+    (model / "config.json").write_text('{"eos_token_id": 1}')
+    if prompts is not None:
+        lines = [json.dumps({"prompt": prompt, "answer": "2"}) for prompt in prompts]
+        (folder / "train.jsonl").write_text("\n".join(lines))
+    data = {"train": str(folder / "train.jsonl")}
+    return make_recipe(folder, model={"path": str(model)}, data=data, evaluation={"every_steps": 0})
 
 
 def test_the_best_split_balances_both_sides(recipe: Recipe) -> None:
@@ -104,7 +171,7 @@ def test_the_best_split_balances_both_sides(recipe: Recipe) -> None:
             "lengths": {"mean_tokens": 100, "spread": 0, "prompt_tokens": 0},
         }
     )
-    source = find_source(recipe, tiny_shape(), stated=stated)
+    source = find_source(recipe, tiny_shape(), device="H100", stated=stated)
 
     def costs_of(ranks: int):
         from dataclasses import replace
@@ -124,7 +191,7 @@ def test_the_best_split_balances_both_sides(recipe: Recipe) -> None:
 
 
 def test_a_split_needs_a_gpu_for_each_side(recipe: Recipe) -> None:
-    source = find_source(recipe, tiny_shape())
+    source = find_source(recipe, tiny_shape(), device="H100")
     with pytest.raises(InputError, match="--gpus is 1, but one server takes 1"):
         best_splits(recipe, source.run, source.lengths, num_gpus=1, costs_of=source.costs_of, num_steps=8)
 
@@ -136,7 +203,7 @@ def test_a_planned_run_has_the_rules_of_its_recipe(tmp_path: Path) -> None:
         serving={"num_servers": 2, "max_running_requests": 100, "max_total_tokens": 5000},
         replay={"drops_no_signal": True},
     )
-    costs = find_source(recipe, tiny_shape()).run.costs
+    costs = find_source(recipe, tiny_shape(), device="H100").run.costs
     run = PlannedRun.of(recipe, costs, tokens_held=50.0, no_signal_share=0.25)
     assert (run.queue.max_staleness, run.oversampling, run.interrupt) == (3, 1.5, "abort")
     assert (run.num_servers, run.max_running_requests, run.decode_slots) == (2, 100, 100.0)

@@ -28,7 +28,7 @@ def test_a_gym_has_a_size_a_seed_and_a_configuration():
         ({"path": "a.jsonl", "gym": "gcd"}, "A source has both path and gym"),
         ({"path": "a.jsonl", "size": 3}, "a.jsonl has the size 3, but only a gym has one"),
         ({"path": "a/b", "options": {}}, r"a/b has the options \{\}, but only a gym has one"),
-        ({"path": "a/b", "config": {"a": 1}}, r"a/b has the config \{'a': 1\}, expected the name of one"),
+        ({"path": "a/b", "config": {"a": 1}}, r'a/b has the config \{"a": 1\}, expected the name of one'),
         ({"gym": "gcd", "split": "train"}, "gym gcd has the split 'train', but a gym has none"),
         ({"gym": "gcd", "columns": "gsm8k"}, "gym gcd has columns, but a gym makes rows of asyncrl"),
         ({"gym": "gcd", "config": "main"}, "gym gcd has the config 'main', expected a mapping"),

@@ -1,11 +1,15 @@
 """Recipes as files: every mistake is named with its key, its value and a way out."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, model_recipe, parse_recipe, shown
 
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
@@ -41,7 +45,7 @@ def test_overrides_are_yaml(tmp_path: Path) -> None:
         ("trainer.zzz=0", r"Known here: num_steps"),
         ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
         ("algorithm={rejection: [token_range, magic]}", r"algorithm\.rejection\.1 is 'magic'"),
-        ("model.path=null", r"model\.path is None"),
+        ("model.path=null", r"model\.path is null"),
         ("rollout.max_staleness", r"Write section\.key=value"),
         ("name.x=1", r"name is a value, not a section"),
         ("rollout.temperature=[", r"not YAML"),
@@ -58,11 +62,36 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("- a\n", "holds list"), ("a: [", "cannot be read as YAML"), ("", "NoneType")]
+    ("text", "said"), [("- a\n", "holds a list"), ("a: [", "cannot be read as YAML"), ("", "is empty")]
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_recipe(write(tmp_path, text))
+
+
+PYTHON = re.compile(
+    r"NoneType|\bNone\b|\bTrue\b|\bFalse\b|\bdict(ionary)?\b|\bstr(ing)?s?\b|\binstance\b|\btuple\b"
+)
+"""Words of Python, or of programmers, for values of YAML."""
+
+
+@pytest.mark.parametrize("value", ["null", "3", "true", "[1]", "{1: 2}", "{a: 2}", "0.5", "x y", "[[null]]"])
+def test_a_value_of_another_kind_is_complained_of_in_words_of_yaml(tmp_path: Path, value: str) -> None:
+    path, num_refused = write(tmp_path), 0
+    for key in all_keys(Recipe):
+        try:
+            load_recipe(path, [f"{key}={value}"])
+        except InputError as error:
+            num_refused += 1
+            assert not PYTHON.search(str(error)), f"{key}={value}: {error}"
+    assert num_refused > 10
+
+
+def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from all_keys(field.annotation, f"{prefix}{name}.")
 
 
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
@@ -203,7 +232,7 @@ def test_paths_of_sources_follow_the_rule_and_hub_ids_stay(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ({"train": 3}, "data.train is 3: input should be a valid string"),
+        ({"train": 3}, "data.train is 3: expected text"),
         ({"train": {"path": "a", "colums": "gsm8k"}}, "data.train.colums. Did you mean columns?"),
         ({"train": ["a", {"path": "b", "wieght": 2}]}, "data.train.1.wieght. Did you mean weight?"),
         ({"train": ["a", {"path": "b", "weight": 2}]}, "a weight to b, but none to a"),

@@ -68,8 +68,8 @@ def test_what_is_written_is_read_back_equal(value: Any) -> None:
     [
         ("trainer.num_steps=010", r"trainer\.num_steps is '010'.*without quotes, colons or leading zeros"),
         ("serving.request_timeout_seconds=1:30", r"request_timeout_seconds is '1:30'"),
-        ("trainer.num_steps=true", r"trainer\.num_steps is True"),
-        ("trainer.learning_rate=true", r"trainer\.learning_rate is True"),
+        ("trainer.num_steps=true", r"trainer\.num_steps is true"),
+        ("trainer.learning_rate=true", r"trainer\.learning_rate is true"),
         ("data.is_shuffled=yes", r"data\.is_shuffled is 'yes'.*Write true or false"),
         ("data.is_shuffled=1", r"data\.is_shuffled is 1"),
         ("rollout.samples_per_group='8'", r"samples_per_group is '8'"),

@@ -78,7 +78,7 @@ def test_a_row_may_name_its_verifier_with_options(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("{broken", r"train\.jsonl:2: not JSON"),
-        ("[1]", r"train\.jsonl:2: list, expected an object"),
+        ("[1]", r"train\.jsonl:2 is a list, expected an object"),
         ('{"answer": "2"}', r'train\.jsonl:2: no "prompt"; the row has answer'),
         ('{"prompt": "1+1="}', r'train\.jsonl:2: no "answer"'),
         ('{"prompt": "", "answer": "2"}', r'train\.jsonl:2: "prompt" is'),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 SOLVED_SHARE = 0.9
 ENTROPY_SHARE = 0.2
@@ -49,7 +50,10 @@ class OneAnswer:
             return None
         if now <= self.limit or now < first + ANSWER_RISE:
             return None
-        text = f"one answer is given by {now:.0%} of the responses, {first:.0%} in the first steps"
+        text = (
+            f"one answer is given by {as_percent(now)} of the responses, {as_percent(first)} in the first "
+            f"steps"
+        )
         return Finding(now, self.limit, text)
 
 

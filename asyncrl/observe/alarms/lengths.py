@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 CORRECT_RISE = 0.02
 """Rise from which longer or shorter responses have paid."""
@@ -25,7 +26,10 @@ class LengthExplosion:
         cut, cut_before = history.now("cut_share"), history.before("cut_share")
         if self.cut_share is not None and cut is not None and cut_before is not None:
             if cut > self.cut_share and cut > cut_before + CUT_RISE and not has_paid(history):
-                text = f"{cut:.0%} of the responses are cut, {cut_before:.0%} were {steps} steps before"
+                text = (
+                    f"{as_percent(cut)} of the responses are cut, {as_percent(cut_before)} were {steps} "
+                    f"steps before"
+                )
                 return Finding(cut, self.cut_share, text)
         now, before = history.now("response_tokens_mean"), history.before("response_tokens_mean")
         if self.growth is None or now is None or not before:

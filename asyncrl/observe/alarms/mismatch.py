@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 GROWTH = 10.0
 """Growth over the first steps' KL, from a tenth of the limit on."""
@@ -57,7 +58,7 @@ class LargeShare:
         now = history.now(self.column)
         if now is None or now <= self.limit:
             return None
-        return Finding(now, self.limit, f"{now:.1%} of the tokens {self.words}")
+        return Finding(now, self.limit, f"{as_percent(now, 1)} of the tokens {self.words}")
 
 
 def capped_share(limit: float) -> LargeShare:

@@ -12,7 +12,7 @@ const KINDS = ["second", "first", "neither"];
 const COLORS = ["--accent", "--bad", "--good", "--odd", "--warn"];
 const state = { there: [], runs: [], price: "", axis: "step", revision: "", asked: 0, found: null, sides: null, kind: "second", tasks: [], counts: {} };
 
-const points = (share, digits = 1) => (100 * share).toFixed(digits);
+const points = (share, digits = 1) => fixed(100 * share, digits);
 const interval = (low, high) => `${points(low)}–${points(high)}`;
 const colorOf = (index) => COLORS[index % COLORS.length];
 const cost = (value) => (isNumber(value) && value >= 0.1 ? value.toFixed(2) : short(value));

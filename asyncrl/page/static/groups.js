@@ -208,7 +208,7 @@ function tokenSpan([text, id, logprob, ratio = null, entropy = null, advantage],
   const staleness = segment.staleness === null ? "" : `, staleness ${segment.staleness}`;
   token.dataset.tip =
     `token ${position} (id ${id})\nversion ${segment.version}${staleness}\n` +
-    (logprob === null ? "log-prob not finite" : `log-prob ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)}%)`) +
+    (logprob === null ? "log-prob not finite" : `log-prob ${logprob.toFixed(4)} (${percent(Math.exp(logprob), 1)})`) +
     (segment.is_continued ? "\ncontinued over keys and values of an older version" : "") +
     (ratio === null ? "" : `\nimportance ratio ${short(Math.exp(ratio))} (log ${ratio.toFixed(3)}) in step ${trajectory.trained_step}`) +
     (entropy === null ? "" : `\nentropy ${entropy.toFixed(3)} nats`) +

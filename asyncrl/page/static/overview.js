@@ -18,7 +18,7 @@ function progress(run) {
 function accuracy(run) {
   const last = run.accuracies.at(-1);
   if (!last) return ["–"];
-  const interval = isNumber(run.low) ? ` ${(100 * run.low).toFixed(0)}–${(100 * run.high).toFixed(0)}` : "";
+  const interval = isNumber(run.low) ? ` ${fixed(100 * run.low)}–${fixed(100 * run.high)}` : "";
   return [percent(last[1]), element("span", { className: "muted", textContent: interval })];
 }
 
@@ -31,6 +31,8 @@ function runRow(run, now) {
   } else {
     const end = RUNNING.includes(run.state) ? now : run.written_seconds;
     const alarm = run.alarm === null ? "" : `${run.alarm}${run.alarm_step === null ? "" : ` (step ${run.alarm_step})`}`;
+    // Why a run failed matters more than what it was warned of before.
+    const last = run.cause === null ? element("td", { className: "alarm", textContent: alarm }) : element("td", { className: "problem", textContent: firstLine(run.cause), title: run.cause });
     row.append(
       element("td", {}, stateMark(run.state)),
       cell("step", "number", run.step === null ? "–" : run.total_steps ? `${run.step} of ${run.total_steps}` : String(run.step), ...(run.step !== null && run.total_steps ? [progress(run)] : [])),
@@ -39,7 +41,7 @@ function runRow(run, now) {
       cell("reward", "number", number(run.reward)),
       cell("for", "number", run.begun_seconds === null ? "–" : duration(end - run.begun_seconds)),
       cell("last row", "number", run.written_seconds === null ? "–" : `${duration(now - run.written_seconds)} ago`),
-      element("td", { className: "alarm", textContent: alarm }),
+      last,
     );
   }
   row.addEventListener("click", () => (location.hash = link(run.name)));

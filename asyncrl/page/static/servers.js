@@ -13,19 +13,18 @@ function busy(share) {
 }
 
 function serverRow(server, isRunning) {
-  const cell = (value, className = "number") => element("td", { className }, value);
-  const state = element("td", { textContent: isRunning ? server.state : "no longer running" });
+  const cell = (label, value, className = "number") => element("td", { className, dataset: { label } }, value);
   return element(
     "tr",
     {},
     element("td", { textContent: server.url }),
-    state,
-    cell(server.version === null ? "–" : `v${server.version}`),
-    cell(whole(server.requests)),
-    cell(whole(server.tokens_per_second)),
-    cell(busy(server.busy_share)),
-    cell(String(server.restarts), server.restarts > 0 ? "number warn" : "number"),
-    cell(String(server.retractions)),
+    element("td", { textContent: isRunning ? server.state : "no longer running" }),
+    cell("version", server.version === null ? "–" : `v${server.version}`),
+    cell("requests", whole(server.requests)),
+    cell("tokens/s", whole(server.tokens_per_second)),
+    cell("busy", busy(server.busy_share)),
+    cell("restarts", String(server.restarts), server.restarts > 0 ? "number warn" : "number"),
+    cell("retractions", String(server.retractions)),
   );
 }
 
@@ -36,7 +35,7 @@ function table(servers, isRunning) {
   return element("div", { className: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
 }
 
-function content({ state, is_running: isRunning, age_seconds: age, status }) {
+function content({ state, cause, is_running: isRunning, age_seconds: age, status }) {
   const { queue, waiting } = status;
   const total = status.servers.reduce((sum, server) => sum + server.tokens_per_second, 0);
   const waits = [["trainer", waiting.trainer], ["rollouts", waiting.rollouts]];
@@ -56,6 +55,7 @@ function content({ state, is_running: isRunning, age_seconds: age, status }) {
   ];
   if (isRunning) parts.push(element("h3", { textContent: "What each part waits for" }), element("table", { className: "waits" }, element("tbody", {}, ...waits.map(wait))));
   else parts.push(element("p", { className: "hint", textContent: `The run wrote this ${duration(age)} ago; it is ${state}.` }));
+  if (cause !== null) parts.push(element("h3", { textContent: "What ended it" }), element("pre", { className: "cause", textContent: cause }));
   parts.push(element("h3", { textContent: "Servers" }));
   parts.push(status.servers.length > 0 ? table(status.servers, isRunning) : element("p", { className: "hint", textContent: "No server has joined." }));
   return parts;

@@ -19,7 +19,8 @@ const KEYS = [
   ["?", "these keys"],
 ];
 const MOST_ANSWERS = 8;
-const views = {};
+// Without a prototype: an address may say "constructor".
+const views = Object.create(null);
 const byId = (id) => document.getElementById(id);
 const embedded = JSON.parse(byId("data").textContent);
 const isExported = embedded !== null;
@@ -33,7 +34,7 @@ async function ask(path) {
   if (isExported) {
     // Names of runs are written as they are there.
     const plain = decodeURIComponent(path);
-    if (!(plain in embedded)) throw new Error("This exported page does not hold that.");
+    if (!Object.hasOwn(embedded, plain)) throw new Error("This exported page does not hold that.");
     return structuredClone(embedded[plain]);
   }
   const known = answers.get(path);
@@ -79,7 +80,13 @@ function number(value) {
 }
 const thousands = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const whole = (value) => (isNumber(value) ? thousands.format(Math.round(value)) : "–");
-const percent = (value, digits = 0) => (isNumber(value) ? `${(100 * value).toFixed(digits)}%` : "–");
+// Half goes away from zero, as on the terminal (asyncrl/rounding.py), also where a float holds a little less.
+function fixed(value, digits = 0) {
+  const scaled = Math.abs(value) * 10 ** digits;
+  const whole = Math.floor(scaled + 0.5 + 1e-9);
+  return `${value < 0 && whole > 0 ? "-" : ""}${(whole / 10 ** digits).toFixed(digits)}`;
+}
+const percent = (value, digits = 0) => (isNumber(value) ? `${fixed(100 * value, digits)}%` : "–");
 // Three significant digits, small and large ones as 2.1e-7 and 12.3k.
 function short(value) {
   if (!isNumber(value)) return "–";
@@ -98,15 +105,27 @@ function duration(seconds) {
   }
   return `${Math.max(0, Math.floor(seconds))} s`;
 }
+// Of a cause, which may go on with the last lines of a log.
+const firstLine = (text) => text.split("\n", 1)[0];
 const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 // The route
 
 const shown = { run: null, view: null, head: null, revision: null, number: 0 };
 
+// What is no percent escape stands for itself: anybody may type an address.
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch (error) {
+    if (error instanceof URIError) return part;
+    throw error;
+  }
+}
+
 function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = path.split("/").filter(Boolean).map(decoded);
   const rest = (from) => ({ path: parts.slice(from), query: new URLSearchParams(query ?? "") });
   if (parts.length === 0) return { run: null, view: "overview", rest: rest(0) };
   if (parts.length === 1 && parts[0] in views && PAGE_TABS.includes(parts[0])) return { run: null, view: parts[0], rest: rest(1) };
@@ -157,7 +176,9 @@ function renderTabs() {
 function renderHead() {
   byId("name").textContent = shown.run ?? "Runs";
   document.title = `${shown.run ?? "runs"} · asyncrl view`;
-  byId("head").replaceChildren(...(shown.head === null ? [] : headFacts(shown.head).map((text) => element("span", { textContent: text }))));
+  const { head } = shown;
+  const cause = head === null || head.cause === null ? [] : [element("span", { className: "bad", textContent: firstLine(head.cause), title: head.cause })];
+  byId("head").replaceChildren(...(head === null ? [] : headFacts(head).map((text) => element("span", { textContent: text }))), ...cause);
 }
 
 function headFacts(head) {

@@ -1,0 +1,79 @@
+"""What pydantic finds wrong with a value of YAML, as a sentence with key, value and what is expected."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from asyncrl.kinds import as_written, kind_of
+
+EXPECTED = {
+    "model_type": "expected a section, with keys of its own",
+    "dict_type": "expected keys with values",
+    "string_type": "expected text",
+}
+"""In place of what pydantic says of Python's kinds."""
+HINTS = {
+    "bool_type": " Write true or false.",
+    "int_type": " Write digits without quotes, colons or leading zeros.",
+    "float_type": " Write digits without quotes, colons or leading zeros, such as 0.5 or 1e-6.",
+}
+"""How each kind of value is written. Kinds are strict: 010, 1:30 and yes are text."""
+_SHOWN_CHARACTERS = 200
+_OF_KEYS = "[key]"
+"""The end of pydantic's place of a key of free text."""
+
+
+def complaint(details: Any, root: type[BaseModel]) -> str:
+    """`details` is one of the errors of a ValidationError, which keys of `root` caused."""
+    kind, place, value = details["type"], details["loc"], details["input"]
+    location = ".".join(place_of(place))
+    if kind == "invalid_key" or place[-1:] == (_OF_KEYS,):
+        names = [part for part in place if part != _OF_KEYS]
+        return f"{_key_that_is_no_text(names, value)}{_known(names, root) if kind == 'invalid_key' else ''}"
+    if kind == "extra_forbidden":
+        return f"unknown key {location}.{_nearest(place, root)}"
+    if kind == "missing":
+        return f"{location} is missing and has no default."
+    if kind == "value_error":
+        return str(details["ctx"]["error"])
+    message = EXPECTED.get(kind) or details["msg"][0].lower() + details["msg"][1:]
+    return f"{location} is {as_written(value)[:_SHOWN_CHARACTERS]}: {message}.{HINTS.get(kind, '')}"
+
+
+def place_of(location: tuple[str | int, ...]) -> list[str]:
+    """Without the "<tags>" of a key that takes several kinds of values."""
+    return [str(part) for part in location if not str(part).startswith("<")]
+
+
+def _key_that_is_no_text(names: list[str | int], key: Any) -> str:
+    section = ".".join(place_of(tuple(names[:-1])))
+    where = f"in {section}, the key" if section else "the key"
+    return f"{where} {as_written(key)} is {kind_of(key)}, expected a name."
+
+
+def _known(names: list[str | int], root: type[BaseModel]) -> str:
+    return f" Known here: {', '.join(_section_at(names[:-1], root).model_fields)}."
+
+
+def _nearest(location: tuple[str | int, ...], root: type[BaseModel]) -> str:
+    names = list(_section_at(location[:-1], root).model_fields)
+    near = difflib.get_close_matches(str(location[-1]), names, n=1)
+    return f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(names)}."
+
+
+def _section_at(location: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:
+    section = root
+    for part in location:
+        if part in section.model_fields:
+            section = _section_in(section.model_fields[str(part)].annotation) or section
+    return section
+
+
+def _section_in(kind: Any) -> type[BaseModel] | None:
+    """The section that a key's type names, at any depth of unions and lists."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    found = (_section_in(inner) for inner in getattr(kind, "__args__", ()))
+    return next((section for section in found if section is not None), None)
