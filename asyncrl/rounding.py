@@ -7,7 +7,7 @@ would be 12% here and 13% in a browser.
 import math
 
 _SLACK = 1e-9
-"""Of the last digit: a half that arithmetic has put this far below is one."""
+"""Share of the last digit by which rounding errors may put a half too low."""
 _LARGEST = 2**52
 """Larger numbers have no digits to round."""
 

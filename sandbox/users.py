@@ -24,7 +24,7 @@ def is_mapped(uid_map: str, user: int) -> bool:
 
 def claim() -> tuple[int, socket.socket | None]:
     """(a user that no other worker has, a socket that keeps it while it is open); if the caller is not root,
-    the caller and None. Where there is none left, or the namespace has no such users: nobody, shared."""
+    the caller and None. Where there is none left, or the namespace has no such users: NOBODY, shared."""
     if os.getuid() != 0:
         return os.getuid(), None
     try:

@@ -20,14 +20,14 @@ from verifiers.worker import KEY, READY, VERIFY
 _STARVED_SHARE = 0.5
 _MAX_EXTENSIONS = 4
 _MEMORY_SHARE = 0.5
-"""Of the memory that was left to the response, resident when a signal ended the process: what it asked for
-last did not become resident."""
+"""Share of the memory left to the response that was resident when a signal ended the process: the last
+allocation did not become resident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     seconds: float
-    """Of the response."""
+    """Time limit of the response."""
     is_own: bool
     """The verifier keeps them itself: late is a fault, and its memory is not limited."""
     load_seconds: float
@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Job:
-    """What a worker is asked."""
+    """A request to a worker."""
 
     specification: bytes
     response: bytes
@@ -49,11 +49,11 @@ class Job:
     has_key: bool
     """The worker is asked for the key in the cache."""
     key: bytes | None = None
-    """Of its verdict in the cache."""
+    """Key of its verdict in the cache."""
     make_key: Callable[[bytes | None], bytes | None] = lambda part: None
     """The key, by the digest of what decides of the response."""
     num_prepared: int = 0
-    """What a worker must have been forked after."""
+    """Preparations that the worker must have been forked after."""
     _packed: dict[str, bytes] = field(default_factory=dict)
 
     def request(self, step: str) -> bytes:
@@ -88,7 +88,7 @@ async def ready(worker: VerifierWorker, job: Job) -> Reply:
 
 
 async def within_limits(worker: VerifierWorker, job: Job, work: Any) -> Judgement:
-    """What the coroutine `work` gets of the worker. Raises as `ready`."""
+    """Awaits `work`, a coroutine of the worker, under the limits of the job. Raises as `ready`."""
     limit = job.limits.seconds
     started = time.perf_counter()
     cpu_before = worker.cpu_seconds()
@@ -135,13 +135,13 @@ async def key_of(worker: VerifierWorker, job: Job) -> Reply:
 
 
 def judged(reply: Reply) -> Judgement:
-    """Of a reply with a verdict."""
+    """The judgement in a reply with a verdict."""
     assert reply.verdict is not None
     return Judgement(reply.verdict, limit=reply.limit)
 
 
 def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgement:
-    """What it means that the worker ended without an answer."""
+    """The judgement on a worker that ended without an answer."""
     if ended is None:
         return Judgement(fault("the worker is gone"))
     if not os.WIFSIGNALED(ended.status):

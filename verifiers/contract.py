@@ -1,4 +1,4 @@
-"""The contract that every verifier keeps, as checks that anyone can run on their own (`asyncrl verify
+"""The contract that every verifier keeps, as checks that authors of verifiers run (`asyncrl verify
 --contract NAME`).
 
 Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what

@@ -1,5 +1,5 @@
-"""What a pool found out about one response: the verdict, the attempts that failed before it, and the limit
-that it met.
+"""A judgement of a pool on one response: the verdict, the attempts that failed before it, and the limit that
+it met.
 
 The rule, for every verifier: a response may cost its limit. Time, memory and recursion that it uses up make
 it WRONG, since no response may cause a FAULT. Whatever else keeps a worker from its verdict is the verifier's
@@ -30,7 +30,7 @@ from verifiers.verdict import Verdict
 
 
 class Limit(StrEnum):
-    """What a response may use up."""
+    """Resources that a response may use up."""
 
     TIME = "time"
     MEMORY = "memory"
@@ -41,6 +41,6 @@ class Limit(StrEnum):
 class Judgement:
     verdict: Verdict
     faults: tuple[Verdict, ...] = ()
-    """Of the attempts before the one that gave the verdict, in order."""
+    """Faults of the attempts before the one that gave the verdict, in order."""
     limit: Limit | None = None
     """The one that the response met, where that is why it is WRONG."""

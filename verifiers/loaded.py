@@ -42,7 +42,7 @@ class Loaded:
         return Job(self.specification, response, reference, self._limits, self.is_built_in, has_key)
 
     def preparation(self, reference: Any) -> Hashable | None:
-        """What a built-in verifier needs prepared."""
+        """The preparation that a built-in verifier needs."""
         return None if self._prepared is None else self._prepared.preparation(reference)
 
     def key_part(self, response: str, reference: Any) -> bytes | None:

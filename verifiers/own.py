@@ -30,12 +30,12 @@ class Gold:
 
 
 def parsed(verifier: Verifier, reference: Any) -> Any:
-    """What `verify` takes. Raises ValueError where a gold cannot be read."""
+    """The reference that `verify` takes. Raises ValueError where a gold cannot be read."""
     return parse_gold(verifier, reference.raw) if isinstance(reference, Gold) else reference
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, or raises. A thread that hangs does not keep the process from ending."""
+    """Runs `work` in a thread; returns or raises as it does. A hung thread keeps no process alive."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -68,7 +68,7 @@ class OwnLoop:
         self._end: asyncio.Event | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, or raises, awaited in that loop. Raises RuntimeError when that is closed."""
+        """Awaits `work` in that loop; returns or raises as it does. Raises RuntimeError once it is closed."""
         if self._loop is None:
             started = threading.Event()
             threading.Thread(

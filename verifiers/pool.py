@@ -322,7 +322,7 @@ async def _begun(loaded: Loaded, response: str, reference: Any) -> tuple[Any, by
 
 
 async def waited(verifier: AsyncVerifier, response: str, reference: Any) -> Judgement:
-    """Of a verifier that waits for something else, tried twice; as long as it takes."""
+    """The judgement of a verifier that waits for something else: two attempts, as long as they take."""
     started = time.perf_counter()
     faults: list[Verdict] = []
     while True:

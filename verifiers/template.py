@@ -51,7 +51,7 @@ class Reply:
     verdict: Verdict | None
     limit: Limit | None
     found: bytes
-    """What the step asked for, empty where there is nothing or a verdict instead."""
+    """The result of the step; empty where there is none, or a verdict instead."""
 
 
 class VerifierWorker:
@@ -69,7 +69,7 @@ class VerifierWorker:
         self.num_prepared = 0
         """Preparations that the template had made when it forked this worker."""
         self.resident_bytes: int | None = None
-        """Of memory, before the response that it has now; None before it has one."""
+        """Resident memory before the current response; None before the first one."""
         self.is_alive = True
 
     async def ask(self, request: bytes) -> Reply:
@@ -90,7 +90,7 @@ class VerifierWorker:
         self.resident_bytes = resident_bytes(self.process)
 
     def crash_frames(self) -> str:
-        """What the process wrote as it crashed."""
+        """The frames that the process wrote as it crashed."""
         try:
             written = os.read(self._frames_pipe, _FRAMES_BYTES)
         except BlockingIOError:

@@ -175,7 +175,7 @@ def _fields(verdict: Verdict) -> dict[str, Any]:
 
 
 class _Worker:
-    """What a worker holds between two requests."""
+    """State of a worker between two requests."""
 
     def __init__(self, loaded: dict[bytes, Verifier], memory_limit_bytes: int) -> None:
         self._loaded = loaded

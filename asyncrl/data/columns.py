@@ -83,7 +83,7 @@ def column(row: Row, name: str) -> Any:
 
 
 def parts_of(path: str, columns: Container[str]) -> tuple[str, ...]:
-    """Of a path in rows with `columns`: its column, and what is inside of that."""
+    """The column that a path names in rows with `columns`, and the keys inside of it."""
     return (path,) if path in columns else _split(path)
 
 
@@ -220,7 +220,7 @@ def _advice(missing: str, row: Row) -> str:
 
 
 def _paths(row: Mapping[Any, Any], outer: str = "") -> Iterator[str]:
-    """What is inside of the columns, as a mapping names it."""
+    """Paths to all that the columns hold, as a mapping names them."""
     for name, value in row.items():
         if outer:
             yield f"{outer}{name}"

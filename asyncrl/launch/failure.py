@@ -1,4 +1,4 @@
-"""What a start leaves in the run folder when it fails, also before anything trains: cause and state."""
+"""Cause and state that a failed start leaves in the run folder, also before anything trains."""
 
 import contextlib
 import logging

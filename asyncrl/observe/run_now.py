@@ -177,7 +177,7 @@ def _has_ended(folder: Path) -> bool:
 
 
 def cause_of(folder: Path) -> str | None:
-    """What ended a run that failed: the first section of the post-mortem, without its title."""
+    """The error that ended a failed run: the first section of the post-mortem, without its title."""
     try:
         lines = (folder / POST_MORTEM).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a plan's estimates are for: the device asked for, else what the recipe would compute on here."""
+"""The device that a plan is for: the one asked for, else the one that the recipe would use here."""
 
 import time
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from asyncrl.rollout.tasks import template_of
 from asyncrl.rollout.text import TextCodec
 
 SAMPLED_ROWS = 256
-"""Of each source."""
+"""Rows read of each source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value of YAML, as a sentence with key, value and what is expected."""
+"""Errors of pydantic as sentences: the key, its value and the expected kind."""
 
 import difflib
 from collections.abc import Sequence

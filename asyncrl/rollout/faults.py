@@ -36,7 +36,7 @@ class _Row:
 
 
 def retried_fault(task: Task, fault: Verdict) -> Statement:
-    """What the journal keeps of a fault whose retry gave a verdict."""
+    """Journals a fault whose retry gave a verdict."""
     return statements.retried(task.task_id, cause_of(fault.detail), fault.detail, fault.trace)
 
 

@@ -18,7 +18,7 @@ LOOK_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Silence:
-    """Of one verifier, while responses wait for it."""
+    """The silence of one verifier while responses wait for it."""
 
     since_seconds: float
     """The last verdict, or the first response that waits."""

@@ -42,7 +42,7 @@ class Server:
     num_restarts: int = 0
     """Since it last took a publish."""
     num_process_restarts: int = 0
-    """Of its process, in this start of the run."""
+    """Restarts of its process in this start of the run."""
     num_joins: int = 0
     num_tokens: int = 0
     """Streamed from it."""

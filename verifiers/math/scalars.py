@@ -55,7 +55,7 @@ _PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, FunctionCa
 
 
 class _At(Enum):
-    """What a point says about two expressions."""
+    """The verdict of one point on two expressions."""
 
     SAME = auto()
     SAME_OUTSIDE = auto()
@@ -208,7 +208,7 @@ def _far_away(
 
 
 def _on_piece(compared_at: Callable[..., _At], piece: Piece) -> _At:
-    """What the first of its points says that says anything."""
+    """The verdict of the first of its points that decides."""
     hidden = False
     for num_tried, values in enumerate(piece.points):
         here = compared_at(values, max_digits=MAX_DIGITS if num_tried else _MAX_FAR_DIGITS)
