@@ -195,3 +195,19 @@ async def test_a_disk_that_refuses_costs_the_run_one_warning(
     assert read_status(tmp_path) is None
     (warning,) = [words for words in caplog.messages if "status.json" in words]
     assert "File too large" in warning and "The run does not need it" in warning
+
+
+async def test_restarts_of_a_server_are_counted_over_all_publishes(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
+        status = writer_of(controller, tmp_path)
+        for _ in range(3):
+            controller.fleet.note_restart(engine.url)
+        controller.fleet.note_restart("http://127.0.0.1:1")
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        async with status.running():
+            await controller.run(trainer.run)
+    (server,) = written(tmp_path)["servers"]
+    assert server["version"] == controller.recipe.trainer.num_steps
+    assert server["restarts"] == 3

@@ -59,7 +59,7 @@ def read_rows(
     rows may lack columns that it does not read. Raises InputError.
     """
     advice = how_to_convert(path)
-    if not advice and (is_hub_id(path) or Path(path).is_dir()):
+    if Path(path).is_dir() or (not advice and is_hub_id(path)):
         if is_hub_id(path):
             whole, name = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder, path
         else:

@@ -137,13 +137,18 @@ def test_a_run_folder_of_another_recipe_is_said(
 
 
 @pytest.mark.exhaustive
-def test_a_server_that_dies_at_its_start_shows_its_last_lines(tmp_path: Path, recipe: dict[str, Any]) -> None:
-    words = ["train", written(tmp_path, recipe), "serving.extra_arguments=['--no-such-flag']"]
+def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_status_later(
+    tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", written(tmp_path, recipe), "serving.extra_arguments=[--log-level, nonsense]"]
     command = [sys.executable, "-m", "asyncrl.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 2
-    assert "unrecognized arguments: --no-such-flag" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "server 0 ended while it started: exit code 1. Its last lines" in done.stderr
+    assert "has no attribute 'NONSENSE'" in done.stderr
+    assert cli.main(["status", str(tmp_path / "run")]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "state failed" in said and "has no attribute 'NONSENSE'" in said
 
 
 def test_an_unknown_command_is_said() -> None:

@@ -153,3 +153,10 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     for suffix in ("jsonl", "json", "parquet"):
         with pytest.raises(InputError, match="data.train is .* does not exist"):
             list(read_rows(str(tmp_path / f"none.{suffix}"), key="data.train"))
+
+
+def test_a_folder_may_be_called_like_a_file(tmp_path: Path):
+    folder = tmp_path / "rows.csv"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"prompt": "1+1="}\n')
+    assert [row.row for row in read_rows(str(folder), key="data.train")] == [{"prompt": "1+1="}]
