@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, tell
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
+from asyncrl.rounding import as_percent
 
 NUM_EXAMPLES = 3
 TAIL_TOKENS = 24
@@ -91,7 +92,9 @@ class ZeroReward:
 
     def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:
         total = self._reasons.total()
-        reasons = ", ".join(f"{count / total:.0%} {reason}" for reason, count in self._reasons.most_common(3))
+        reasons = ", ".join(
+            f"{as_percent(count / total)} {reason}" for reason, count in self._reasons.most_common(3)
+        )
         looked = "".join(
             f' The verifier "{name}" looks for {LOOKED_FOR[name]}.'
             for name in verifiers
@@ -101,7 +104,7 @@ class ZeroReward:
         return (
             f"no response was correct in {self._num_steps} steps{self._words_of_dropped()}, so nothing is "
             f"learned: {reasons}; "
-            f"{self._num_cut / total:.0%} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
+            f"{as_percent(self._num_cut / total)} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
             f"{looked} The last ones end with {ends}"
         )
 

@@ -30,7 +30,7 @@ def compact(value: float | None) -> str:
 
 def hundredths(value: float) -> str:
     """Two decimals; a whole number only where it is one: 0.99999 -> "0.99", 0.001 -> "0.01"."""
-    rounded = round(value, 2)
+    rounded = float(fixed(value, 2))
     if rounded == round(rounded) and rounded != value:
         rounded += math.copysign(0.01, value - rounded)
     return f"{rounded:.2f}"

@@ -101,6 +101,7 @@ with MetricsWriter(run / "metrics.jsonl") as metrics:
     metrics.event("warning", text=text, step=0, count=1)
     metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
 (run / "recipe.yaml").write_text("name: run")
+(run / "report.html").write_text("")
 states = iter(["training", "training", "finished"])
 def another(seconds=0):
     write_status(run, make_status(state=next(states)))

@@ -9,6 +9,7 @@ import pytest
 from fakes.statuses import make_status
 
 from asyncrl.cli import main
+from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
@@ -180,9 +181,8 @@ def test_a_run_that_was_killed_after_its_end_is_complete(
     code, out = printed(capsys, folder)
     assert code == 1 and "the same command resumes it" in " ".join(out.split())
     journal = Journal(folder / "journal.sqlite")
-    journal.write(("INSERT INTO commits VALUES (40, ?, 0)", ("checkpoints/step-40",)))
+    record_end(journal, RunEnd(version=40, reason="num_steps"))
     journal.close()
-    (folder / "checkpoints" / "step-40" / "hf").mkdir(parents=True)
     code, out = printed(capsys, folder)
     assert (
         code == 0

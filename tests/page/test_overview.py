@@ -6,6 +6,8 @@ from pathlib import Path
 from fakes.finished_run import write_run
 from fakes.statuses import make_status
 
+from asyncrl.journal.ending import forget_end
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.page.runs import Run
@@ -25,6 +27,9 @@ def test_a_run_that_writes_its_status_is_shown_with_its_state_and_steps(run_fold
 
 
 def test_a_run_whose_status_is_old_is_no_longer_running(run_folder: Path) -> None:
+    journal = Journal(run_folder / "journal.sqlite")
+    journal.write(forget_end())
+    journal.close()
     write_status(run_folder, make_status(time_seconds=time.time() - 100))
     before = read_head(Run("sums", run_folder))
     assert before["state"] == "no longer running"

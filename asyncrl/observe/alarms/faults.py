@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 OUTCOMES = ("correct", "wrong", "no_answer", "fault")
 FEWEST_FAULTS = 3
@@ -28,7 +29,7 @@ class VerifierFaults:
         if not num_asked or num_faults < FEWEST_FAULTS or num_faults / num_asked <= self.limit:
             return None
         share = num_faults / num_asked
-        text = f"{num_faults:.0f} of the last {num_asked:.0f} verdicts are faults ({share:.1%})"
+        text = f"{num_faults:.0f} of the last {num_asked:.0f} verdicts are faults ({as_percent(share, 1)})"
         if num_retried:
             text += f"; a retry of {num_retried:.0f} gave a verdict"
         return Finding(share, self.limit, text)
@@ -54,7 +55,7 @@ class NotANumber:
             return None
         share = lost / (tokens + lost)
         return Finding(
-            share, self.limit, f"{share:.2%} of the tokens came with a log-prob that is not finite"
+            share, self.limit, f"{as_percent(share, 2)} of the tokens came with a log-prob that is not finite"
         )
 
 

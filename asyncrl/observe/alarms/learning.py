@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from asyncrl.observe.alarms.collapse import is_solved
 from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 STEPS_APART = 10
 """Fewest steps between two evaluations that are compared."""
@@ -51,7 +52,7 @@ class RewardWithoutHeldOut:
             return None
         text = (
             f"{100 * rise:.0f} points more of the training responses are correct than at step {then.step}, "
-            f"held-out accuracy went from {then.accuracy:.0%} to {now.accuracy:.0%}"
+            f"held-out accuracy went from {as_percent(then.accuracy)} to {as_percent(now.accuracy)}"
         )
         return Finding(ahead, limit, text)
 
@@ -73,9 +74,7 @@ class DeadGroups:
             return finding
         dropped = history.now("no_signal_token_share")
         if dropped is not None and dropped >= self.limit:
-            text = (
-                f"dynamic sampling drops {dropped:.0%} of the tokens: their groups are all right or all wrong"
-            )
+            text = f"dynamic sampling drops {as_percent(dropped)} of the tokens: their groups are all right or all wrong"
             return Finding(dropped, self.limit, text)
         dead = history.now("groups_zero_signal")
         # No correct response at all is an alarm of its own, which says more.
@@ -123,7 +122,7 @@ class LeftOutTokens:
             return None
         stale, counted = history.total("too_stale_tokens"), history.total("num_tokens")
         text = (
-            f"the loss leaves out {share:.0%} of the tokens: in the last steps {stale:.0f} were too stale, "
+            f"the loss leaves out {as_percent(share)} of the tokens: in the last steps {stale:.0f} were too stale, "
             f"{counted - history.total('surviving_tokens'):.0f} masked or rejected, "
             f"{history.total('surviving_tokens'):.0f} were trained"
         )

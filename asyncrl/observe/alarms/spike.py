@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.rounding import as_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,6 @@ class OneRowSpike:
         norm, times = history.last("spike_norm"), history.last("spike_times")
         text = (
             f"the gradient norm of step {history.step} is {norm:.4g}, {times:.0f} times the usual one, and "
-            f"{share:.0%} of its square is in {history.text('spike_row')}"
+            f"{as_percent(share)} of its square is in {history.text('spike_row')}"
         )
         return Finding(share, self.limit, text)

@@ -74,7 +74,7 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 // Two decimals; a whole number only where it is one: 0.99999 is "0.99".
 function number(value) {
   if (!isNumber(value)) return "–";
-  const rounded = Math.round(100 * value) / 100;
+  const rounded = Number(fixed(value, 2));
   const isWrong = Number.isInteger(rounded) && rounded !== value;
   return (isWrong ? rounded + Math.sign(value - rounded) / 100 : rounded).toFixed(2);
 }
