@@ -52,16 +52,25 @@ HEAVY = (
         "commands/test_track.py",
     ),
     # A browser, a terminal, a command or a local hub for each test.
-    *("page/test_in_browser.py", "page/test_trajectories.py", "page/test_comparison.py", "page/test_app.py"),
-    *("page/test_shell_in_browser.py", "page/test_narrow_in_browser.py"),
-    *("page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
+    *(
+        "readers/page/test_in_browser.py",
+        "readers/page/test_trajectories.py",
+        "readers/page/test_compared_runs.py",
+        "readers/page/test_app.py",
+    ),
+    *("readers/page/test_shell_in_browser.py", "readers/page/test_narrow_in_browser.py"),
+    *("readers/page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_exam.py", "examples/test_pinned_wheel.py"),
     *("launch/test_remote_server.py", "launch/test_usage.py", "examples/test_chain_sum.py"),
     *("commands/test_prompt.py", "test_status_writer.py", "verifiers/test_storable.py"),
     *("examples/test_smollm2.py", "examples/test_recipes.py", "recipe/test_keys.py"),
     # Hundreds of drawn answers, tasks, samples or queues.
-    *("verifiers/math/test_properties.py", "examples/test_code_tasks.py", "compare/test_bootstrap.py"),
+    *(
+        "verifiers/math/test_properties.py",
+        "examples/test_code_tasks.py",
+        "readers/compare/test_bootstrap.py",
+    ),
     "planning/test_planned_queue.py",
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),

@@ -22,12 +22,12 @@ from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.planning.prompts import PromptTokens
 from asyncrl.planning.report import describe_tail
 from asyncrl.planning.sources import find_likely_source
+from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
 from asyncrl.resuming import Resumption
 from asyncrl.run_folder import RunFolder
-from asyncrl.trackers.catalog import check_trackers
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
 

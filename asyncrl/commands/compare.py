@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.compare.bootstrap import Resampling
-from asyncrl.compare.comparison import Comparison, compare
-from asyncrl.compare.picture import write_picture
-from asyncrl.compare.recorded import open_runs
-from asyncrl.compare.table import print_comparison
 from asyncrl.errors import InputError
+from asyncrl.readers.compare.bootstrap import Resampling
+from asyncrl.readers.compare.picture import write_picture
+from asyncrl.readers.compare.recorded import open_runs
+from asyncrl.readers.compare.run_comparison import Comparison, compare
+from asyncrl.readers.compare.table import print_comparison
 
 HELP = (
     "Compare runs: what differs in their recipes, what each reached at which cost, and whether one beats "

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from asyncrl.errors import InputError
+from asyncrl.readers.report.costs import WATTS_PER_CORE, WATTS_PER_GPU, Prices
+from asyncrl.readers.report.schema import CombinedReport, RunReport
+from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_combined, write_report
 from asyncrl.recipe.file import shown
-from asyncrl.report.costs import WATTS_PER_CORE, WATTS_PER_GPU, Prices
-from asyncrl.report.schema import CombinedReport, RunReport
-from asyncrl.report.write import DEFAULT_FORMATS, FORMATS, write_combined, write_report
 
 HELP = (
     "Write the report of runs into their folders: base, last and best with intervals, cost, energy, "

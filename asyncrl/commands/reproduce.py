@@ -25,12 +25,12 @@ from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.model.layout import rank_environment
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.ports import free_ports
+from asyncrl.readers.report import reproduce
+from asyncrl.readers.report.collect import collect
+from asyncrl.readers.report.schema import RunReport
+from asyncrl.readers.report.tables import Table
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.report import reproduce
-from asyncrl.report.collect import collect
-from asyncrl.report.schema import RunReport
-from asyncrl.report.tables import Table
 from asyncrl.reproduction import plan_reproduction
 from asyncrl.run_folder import RECIPE, first_difference, read_run_recipe
 

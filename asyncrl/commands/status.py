@@ -13,9 +13,9 @@ from rich.live import Live
 from asyncrl.errors import InputError
 from asyncrl.observe.live import has_terminal
 from asyncrl.observe.metrics import Metrics, read_metrics
-from asyncrl.observe.run_now import NOT_STARTED, RunNow, read_run
-from asyncrl.observe.status_lines import short_line, status_lines
 from asyncrl.observe.summary import METRICS_FILE
+from asyncrl.readers.status.current_run import NOT_STARTED, RunNow, read_run
+from asyncrl.readers.status.status_lines import short_line, status_lines
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.readers.trackers.catalog import check_trackers
+from asyncrl.readers.trackers.position import position_path, read_position, rows_left
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
-from asyncrl.trackers.catalog import check_trackers
-from asyncrl.trackers.position import position_path, read_position, rows_left
 from sandbox.process import die_with_parent
 
 HELP = (
@@ -61,7 +61,7 @@ def _send(run: Path, label: str) -> int:
     path = position_path(run, label)
     num_rows = rows_left(run / METRICS, read_position(path))
     print(f"{label}: {num_rows} row(s) to send", flush=True)
-    command = [sys.executable, "-P", "-m", "asyncrl.trackers.process", label, str(run), "--once"]
+    command = [sys.executable, "-P", "-m", "asyncrl.readers.trackers.process", label, str(run), "--once"]
     code = subprocess.run(
         command, check=False, preexec_fn=functools.partial(die_with_parent, os.getpid())
     ).returncode

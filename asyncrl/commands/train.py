@@ -19,10 +19,10 @@ from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.stderr import warn_on_stderr
-from asyncrl.observe.terminal import print_summary
+from asyncrl.readers.report.write import write_report
+from asyncrl.readers.status.end_of_run import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.report.write import write_report
 from asyncrl.run_folder import RunFolder
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.page.app import export, serve
-from asyncrl.page.runs import Runs
+from asyncrl.readers.page.app import export, serve
+from asyncrl.readers.page.runs import Runs
 
 HELP = "Watch runs on a local page: curves, servers, each trajectory token by token and what happened to it."
 

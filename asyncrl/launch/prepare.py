@@ -17,9 +17,9 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.model.source import check_revision, is_of_hub
 from asyncrl.observe.stage import stage
+from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from asyncrl.trackers.catalog import check_trackers
 from sandbox.process import die_with_parent
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from asyncrl.launch.process import ChildProcess
 from asyncrl.loops import end_tasks
+from asyncrl.readers.trackers.position import position_path, read_position, rows_left
+from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.file import shown
 from asyncrl.run_folder import METRICS
-from asyncrl.trackers.position import position_path, read_position, rows_left
-from asyncrl.trackers.process import FAILED, STALL_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class TrackerProcesses:
             settings.label(): ChildProcess(
                 f"tracker {settings.label()}",
                 [
-                    *("-m", "asyncrl.trackers.process", settings.label(), str(run_folder)),
+                    *("-m", "asyncrl.readers.trackers.process", settings.label(), str(run_folder)),
                     *("--stall-seconds", str(stall_seconds)),
                 ],
                 environment={},

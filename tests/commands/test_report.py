@@ -7,7 +7,7 @@ import pytest
 from fakes.finished_run import write_run
 
 from asyncrl import cli
-from asyncrl.report.schema import CombinedReport, RunReport
+from asyncrl.readers.report.schema import CombinedReport, RunReport
 
 
 @pytest.fixture

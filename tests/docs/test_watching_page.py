@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.compare import comparison
-from asyncrl.compare.contest import Contest
-from asyncrl.compare.curves import Point
+from asyncrl.readers.compare import run_comparison as comparison
+from asyncrl.readers.compare.contest import Contest
+from asyncrl.readers.compare.curves import Point
 
 PAGE = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Compare\n")[2].partition("\n## ")[0]

@@ -9,7 +9,7 @@ from fakes.whole_run import WholeRun
 
 from asyncrl.journal.packing import unpack_tokens
 from asyncrl.journal.reader import GroupFilter, JournalReader
-from asyncrl.report.schema import RunReport
+from asyncrl.readers.report.schema import RunReport
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from asyncrl.page.app import serve
-from asyncrl.page.runs import Runs
+from asyncrl.readers.page.app import serve
+from asyncrl.readers.page.runs import Runs
 
 LIMIT_SECONDS = 60
 

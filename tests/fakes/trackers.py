@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from asyncrl.readers.trackers.tracker import Note, TrackedRun
 from asyncrl.recipe import Tracker as Settings
-from asyncrl.trackers.tracker import Note, TrackedRun
 
 FILE = Path(__file__)
 

@@ -10,10 +10,10 @@ from asyncrl.cli import main
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.failure import failure_recorded, record_cause
 from asyncrl.observe.postmortem import POST_MORTEM, RecentEvents
-from asyncrl.observe.run_now import read_run
-from asyncrl.page.overview import read_head, read_line
-from asyncrl.page.runs import Run
-from asyncrl.page.servers import read_servers
+from asyncrl.readers.page.overview import read_head, read_line
+from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.servers import read_servers
+from asyncrl.readers.status.current_run import read_run
 from asyncrl.run_status import starting, write_status
 
 DIED = "server 0 ended while it started: exit code 1. Its last lines (logs/server-0.log):\nno such option"

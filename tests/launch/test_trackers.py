@@ -15,8 +15,8 @@ from asyncrl.errors import InputError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
 from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe.file import load_recipe
-from asyncrl.trackers.catalog import check_trackers
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from asyncrl.journal.reader import GroupFilter
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
-from asyncrl.page.app import export
-from asyncrl.page.groups import list_groups, read_group
-from asyncrl.page.runs import Run
+from asyncrl.readers.page.app import export
+from asyncrl.readers.page.groups import list_groups, read_group
+from asyncrl.readers.page.runs import Run
+from asyncrl.readers.report.write import write_report
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.report.write import write_report
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader

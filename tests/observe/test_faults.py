@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from asyncrl.observe.summary import summarize
-from asyncrl.observe.terminal import print_summary
-from asyncrl.report.write import write_report
+from asyncrl.readers.report.write import write_report
+from asyncrl.readers.status.end_of_run import print_summary
 
 
 def break_verdicts(run_folder: Path) -> None:

@@ -10,7 +10,7 @@ from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError, InputError
 from asyncrl.observe.metrics import MetricsFollower, MetricsWriter, read_metrics, written_rows
-from asyncrl.trackers.position import Position, rows_left
+from asyncrl.readers.trackers.position import Position, rows_left
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
-from asyncrl.observe.run_now import read_run
-from asyncrl.observe.status_lines import status_lines
 from asyncrl.observe.warning_log import warnings_of
-from asyncrl.page.overview import read_line
-from asyncrl.page.runs import Run
+from asyncrl.readers.page.overview import read_line
+from asyncrl.readers.page.runs import Run
+from asyncrl.readers.status.current_run import read_run
+from asyncrl.readers.status.status_lines import status_lines
 from asyncrl.run_status import ServerStatus, write_status
 
 SERVER: ServerStatus = {

@@ -7,9 +7,9 @@ import pytest
 from fakes.trackers import write_recipe
 
 from asyncrl.errors import InputError
+from asyncrl.readers.trackers import catalog
+from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe.file import dump_recipe, load_recipe
-from asyncrl.trackers import catalog
-from asyncrl.trackers.catalog import check_trackers
 
 
 def load(folder: Path, *trackers: Any) -> Any:

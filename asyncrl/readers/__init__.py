@@ -1,0 +1,1 @@
+"""Programs that only read run folders: page, report, comparison, trackers, status."""

@@ -1,0 +1,29 @@
+"""Tasks whose answers changed over the versions of the policy, the most changeable first."""
+
+from typing import Any
+
+from aiohttp import web
+
+from asyncrl.journal.answers import ChangedTask, read_changed_tasks
+from asyncrl.readers.page.request import answer, run_of, whole
+from asyncrl.readers.page.runs import Run
+
+PAGE_SIZE = 25
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    router.add_get("/api/runs/{run}/answers", _answers)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """The changed tasks, at most `num_groups` of them."""
+    return {f"/api/runs/{run.name}/answers": read_changed_tasks(run.journal, limit=num_groups)}
+
+
+def read_changes(run: Run, offset: int) -> list[ChangedTask]:
+    return read_changed_tasks(run.journal, offset=offset, limit=PAGE_SIZE)
+
+
+async def _answers(request: web.Request) -> web.Response:
+    offset = max(0, whole(request, "offset") or 0)
+    return await answer(read_changes, run_of(request), offset)

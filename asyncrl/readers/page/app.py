@@ -1,0 +1,129 @@
+"""The page of runs: one HTML document, served locally or exported with its data inside.
+
+The server binds 127.0.0.1 and answers only to that host name, so no other web site can read a run through the
+browser. It reads run folders and writes nothing. Model output reaches the page as text, never as markup.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+
+from aiohttp import web
+
+from asyncrl.errors import InputError
+from asyncrl.loops import background
+from asyncrl.readers.page import answers, curves, faults, groups, ledger, log, overview, servers
+from asyncrl.readers.page import compared_runs as comparison
+from asyncrl.readers.page.request import RUNS
+from asyncrl.readers.page.runs import Run, Runs
+
+HOST = "127.0.0.1"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+PARTS = (overview, comparison, curves, groups, answers, ledger, servers, faults, log)
+"""Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
+document holds: path -> answer."""
+STYLES = (
+    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
+    *("trajectories.css", "compare.css"),
+)
+SHELL = ("shell.js", "charts.js")
+VIEWS = (
+    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
+    *("servers.js", "faults.js", "log.js", "compare.js"),
+)
+"""Each is a scope of its own: it registers itself in `views` and shares nothing else."""
+AHEAD = (overview, groups, answers, ledger, faults)
+"""Parts that are read before the first request; the others read nothing that these do not."""
+MOST_AHEAD = 4
+"""Runs of which all AHEAD are read; of others the overview alone."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def render(answers: dict[str, Any] | None = None) -> str:
+    """The document; with `answers`, by path, it needs no server."""
+    style = "".join(map(_static, STYLES))
+    script = "".join([*map(_static, SHELL), *(f"{{\n{_static(name)}}}\n" for name in VIEWS), "start();\n"])
+    # A raw "<" would let a response with </script> end the element that holds it.
+    embedded = json.dumps(answers).replace("<", "\\u003c")
+    page = _static("page.html")
+    for mark, content in (("STYLE", style), ("SCRIPT", script), ("DATA", embedded)):
+        page = page.replace(f"/*{mark}*/", content)
+    return page
+
+
+def export(run: Run, *, num_groups: int) -> str:
+    """The document with one run inside, its newest `num_groups` groups among it. Raises InputError."""
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        found.update(part.exported(run, num_groups=num_groups))
+    return render(found)
+
+
+def make_app(runs: Runs) -> web.Application:
+    app = web.Application(middlewares=[_guard])
+    app[RUNS] = runs
+    page = render()
+
+    async def _page(_: web.Request) -> web.Response:
+        return web.Response(text=page, content_type="text/html")
+
+    app.router.add_get("/", _page)
+    for part in PARTS:
+        part.add_routes(app.router)
+    return app
+
+
+async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[[str], None]) -> None:
+    """Serves until `until` is set; `ready` is called with the URL. Raises OSError when the port is taken."""
+    runner = web.AppRunner(make_app(runs), access_log=None)
+    await runner.setup()
+    try:
+        async with background(_read_ahead(runs), "read ahead"):
+            site = web.TCPSite(runner, HOST, port)
+            await site.start()
+            ready(f"http://{HOST}:{runner.addresses[0][1]}/")
+            await until.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _read_ahead(runs: Runs) -> None:
+    """Reads what the first look at each run would wait for; first the runs that were written last."""
+    for index, run in enumerate(sorted(runs.all(), key=Run.written_seconds, reverse=True)):
+        for part in AHEAD if index < MOST_AHEAD else (overview,):
+            # A request for it reports the error.
+            with contextlib.suppress(InputError, OSError):
+                await asyncio.to_thread(part.exported, run, num_groups=1)
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses other host names; says in a sentence what of a run cannot be read."""
+    if request.url.host not in (HOST, "localhost"):
+        raise web.HTTPForbidden(text=f"This page only answers as {HOST}.")
+    try:
+        response = await handler(request)
+    except InputError as error:
+        raise web.HTTPConflict(text=str(error)) from error
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        # Not for the browser's cache: the page keeps its last answers itself.
+        response.etag = hashlib.blake2b(response.body, digest_size=16).hexdigest()
+        if response.etag in (request.if_none_match or ()):
+            response = web.Response(status=304)
+    response.headers.update(HEADERS)
+    return response
+
+
+def _static(name: str) -> str:
+    return (resources.files("asyncrl.readers.page") / "static" / name).read_text(encoding="utf-8")

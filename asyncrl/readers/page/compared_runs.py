@@ -1,0 +1,115 @@
+"""Runs of the page side by side, and the held-out tasks that two of them answered differently.
+
+`runs` of a query are names of the page, with commas in between; the first is the one that others are compared
+with. A comparison is computed again only after one of its runs has written a row of metrics, which it does
+after each evaluation.
+"""
+
+import asyncio
+import math
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, TypedDict
+
+from aiohttp import web
+
+from asyncrl.observe.summary import METRICS_FILE
+from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
+from asyncrl.readers.compare.recorded import open_runs
+from asyncrl.readers.compare.run_comparison import Comparison, compare
+from asyncrl.readers.page.request import RUNS, answer, whole
+from asyncrl.readers.page.runs import Run, stamp
+
+MOST_RUNS = 64
+MOST_KEPT = 8
+"""Comparisons that are remembered."""
+TASKS_PER_ANSWER = 20
+
+
+class Compared(TypedDict):
+    revision: str
+    """Changes whenever one of the runs has written a row of metrics."""
+    comparison: Comparison | None
+    """None where the page has this revision already."""
+
+
+class Known:
+    """Comparisons by what they were made of, the newest last. One request at a time reads it."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, float | None], Comparison] = OrderedDict()
+        self.lock = asyncio.Lock()
+
+    def read(self, folders: dict[str, Path], price: float | None, after: str) -> Compared:
+        revision = _revision(folders)
+        if revision == after:
+            return {"revision": revision, "comparison": None}
+        key = (revision, price)
+        if key not in self._found:
+            runs = open_runs([*folders.values()], [*folders])
+            self._found[key] = compare(runs, prices=[price] * len(runs))
+        self._found.move_to_end(key)
+        if len(self._found) > MOST_KEPT:
+            self._found.popitem(last=False)
+        return {"revision": revision, "comparison": self._found[key]}
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    known = Known()
+
+    async def compared(request: web.Request) -> web.Response:
+        price, after = _price(request), request.query.get("after", "")
+        async with known.lock:
+            return await answer(known.read, _folders(request), price, after)
+
+    router.add_get("/api/compare", compared)
+    router.add_get("/api/compare/answers", _answers)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """Nothing: an exported document holds one run."""
+    return {}
+
+
+def read_answers(folders: dict[str, Path], kind: Kind, offset: int) -> DifferingAnswers:
+    first, second = open_runs([*folders.values()], [*folders])
+    return differing_answers(first, second, kind=kind, offset=offset, limit=TASKS_PER_ANSWER)
+
+
+async def _answers(request: web.Request) -> web.Response:
+    folders = _folders(request)
+    if len(folders) != 2:
+        raise web.HTTPBadRequest(text=f"runs names {len(folders)} runs, expected two.")
+    kind = next((known for known in KINDS if known == request.query.get("kind", KINDS[0])), None)
+    if kind is None:
+        raise web.HTTPBadRequest(text=f"kind is none of {', '.join(KINDS)}.")
+    return await answer(read_answers, folders, kind, max(0, whole(request, "offset") or 0))
+
+
+def _folders(request: web.Request) -> dict[str, Path]:
+    """Name -> folder of the runs of the query, in its order. Raises HTTPNotFound and HTTPBadRequest."""
+    there = request.app[RUNS].folders()
+    names = dict.fromkeys(name for name in request.query.get("runs", "").split(",") if name)
+    if not 2 <= len(names) <= MOST_RUNS:
+        raise web.HTTPBadRequest(text=f"runs names {len(names)} runs, expected 2 to {MOST_RUNS}.")
+    lacking = [name for name in names if name not in there]
+    if lacking:
+        raise web.HTTPNotFound(text=f"There is no run {lacking[0]}.")
+    return {name: there[name] for name in names}
+
+
+def _price(request: web.Request) -> float | None:
+    text = request.query.get("price", "")
+    if not text:
+        return None
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not (math.isfinite(price) and price >= 0):
+        raise web.HTTPBadRequest(text=f"price is {text[:40]!r}, expected dollars per hour.")
+    return price
+
+
+def _revision(folders: dict[str, Path]) -> str:
+    return " ".join(f"{name}:{stamp(folder / METRICS_FILE)}" for name, folder in folders.items())

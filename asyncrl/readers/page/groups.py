@@ -1,0 +1,208 @@
+"""Groups of a run: a list, newest first, and one of them with the text of each token.
+
+Reads the journal on every call, so the page follows a live run.
+"""
+
+import asyncio
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, TypedDict, cast
+
+from aiohttp import web
+
+from asyncrl.journal.reader import GroupFilter
+from asyncrl.journal.rows import GroupColumns, GroupSummary, SegmentRow, TrajectoryColumns, TrajectoryRow
+from asyncrl.journal.search import search_text
+from asyncrl.observe.token_text import TokenTexts
+from asyncrl.readers.page.request import answer, run_of, whole
+from asyncrl.readers.page.runs import Run
+
+MOST_TOKENS = 20_000
+"""Most tokens of a group that are sent at once: a browser shows them without a pause."""
+LONGEST_SEARCH = 200
+"""Characters."""
+
+
+class PageSegment(TypedDict):
+    """Neighbouring chunks of one version."""
+
+    version: int
+    is_continued: bool
+    staleness: int | None
+    """Staleness in versions, at the step that trained it first; None before that."""
+    num_tokens: int
+    tokens: list[list[Any]]
+    """[text, token, log-prob] of each, None for a number that is not finite; where a step kept more of them,
+    then importance log-ratio, entropy and advantage. Empty where the trajectory is told without its text."""
+
+
+class PageTrajectory(TrajectoryColumns):
+    num_prompt_tokens: int
+    num_tokens: int
+    has_text: bool
+    """False: ask for the trajectory by itself."""
+    trained_step: int | None
+    """The step that kept what it knew of the tokens; None where none did."""
+    segments: list[PageSegment]
+
+
+class PageGroup(GroupColumns):
+    trajectories: list[PageTrajectory]
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    router.add_get("/api/runs/{run}/groups", _groups)
+    router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}", _group)
+    router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}/{sample:\d{1,18}}", _trajectory_of)
+    router.add_get("/api/runs/{run}/search", _search)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """The newest `num_groups` groups, whole."""
+    path = f"/api/runs/{run.name}/groups"
+    rows = list_groups(run, GroupFilter(limit=num_groups))
+    found: dict[str, Any] = {path: rows}
+    for row in rows:
+        found[where := f"{path}/{row['group_id']}"] = group = read_group(run, row["group_id"])
+        for each in [] if group is None else group["trajectories"]:
+            if not each["has_text"]:
+                whole_one = read_trajectory(run, row["group_id"], each["sample"])
+                found[f"{where}/{each['sample']}"] = whole_one
+    return found
+
+
+def list_groups(run: Run, wanted: GroupFilter) -> list[GroupSummary]:
+    return run.journal.groups(wanted)
+
+
+def read_group(run: Run, group_id: int) -> PageGroup | None:
+    """A group with the text of its first trajectories, as many as MOST_TOKENS allows."""
+    group = run.journal.group(group_id)
+    if group is None:
+        return None
+    trajectories: list[PageTrajectory] = []
+    left = MOST_TOKENS
+    for trajectory in group["trajectories"]:
+        left -= sum(len(segment["tokens"]) for segment in trajectory["segments"])
+        has_text = left >= 0 or not trajectories
+        trajectories.append(_trajectory(run.texts, trajectory, group["step"], has_text=has_text))
+    return cast(PageGroup, {**group, "trajectories": trajectories})
+
+
+def read_trajectory(run: Run, group_id: int, sample: int) -> PageTrajectory | None:
+    """One of a group, with its text."""
+    group = run.journal.group(group_id)
+    if group is None:
+        return None
+    found = (t for t in group["trajectories"] if t["sample"] == sample)
+    return next((_trajectory(run.texts, t, group["step"], has_text=True) for t in found), None)
+
+
+def search(run: Run, text: str, below: int | None) -> dict[str, Any]:
+    """Hits, and the group below which the search continues; 0: all was searched."""
+    found = search_text(run.journal, text, below=below)
+    return {"hits": found.hits, "below": found.searched_down_to}
+
+
+async def _groups(request: web.Request) -> web.Response:
+    wanted = GroupFilter(
+        state=request.query.get("state"),
+        step=whole(request, "step"),
+        reason=request.query.get("reason"),
+        repeated=whole(request, "repeated"),
+        admitted=whole(request, "admitted"),
+        task=request.query.get("task"),
+        outcome=request.query.get("outcome"),
+        before=whole(request, "before"),
+    )
+    return await answer(list_groups, run_of(request), wanted)
+
+
+async def _group(request: web.Request) -> web.Response:
+    group_id = int(request.match_info["group_id"])
+    group = await asyncio.to_thread(read_group, run_of(request), group_id)
+    if group is None:
+        raise web.HTTPNotFound(text=f"There is no group {group_id}.")
+    return web.json_response(group)
+
+
+async def _trajectory_of(request: web.Request) -> web.Response:
+    group_id, sample = (int(request.match_info[name]) for name in ("group_id", "sample"))
+    found = await asyncio.to_thread(read_trajectory, run_of(request), group_id, sample)
+    if found is None:
+        raise web.HTTPNotFound(text=f"There is no sample {sample} of a group {group_id}.")
+    return web.json_response(found)
+
+
+async def _search(request: web.Request) -> web.Response:
+    text = request.query.get("text", "")
+    if not 1 <= len(text) <= LONGEST_SEARCH:
+        raise web.HTTPBadRequest(text=f"text has {len(text)} characters, expected 1 to {LONGEST_SEARCH}.")
+    return await answer(search, run_of(request), text, whole(request, "below"))
+
+
+def _trajectory(
+    texts_of: TokenTexts, trajectory: TrajectoryRow, step: int | None, *, has_text: bool
+) -> PageTrajectory:
+    response = [token for segment in trajectory["segments"] for token in segment["tokens"]]
+    texts = iter(texts_of(trajectory["prompt_tokens"], response)) if has_text else None
+    known = _known(trajectory)
+    segments = [
+        PageSegment(
+            version=segment["version"],
+            is_continued=segment["is_continued"],
+            # Step n trains version n - 1 on its batch.
+            staleness=None if step is None else step - 1 - segment["version"],
+            num_tokens=len(segment["tokens"]),
+            tokens=[] if texts is None else _tokens(texts, segment, known),
+        )
+        for segment in _joined(trajectory["segments"])
+    ]
+    left_out = ("prompt_tokens", "text", "trained")
+    kept = {name: value for name, value in trajectory.items() if name not in left_out}
+    row = {
+        **kept,
+        "num_prompt_tokens": len(trajectory["prompt_tokens"]),
+        "num_tokens": len(response),
+        "has_text": has_text,
+        "trained_step": None if trajectory["trained"] is None else trajectory["trained"]["step"],
+        "segments": segments,
+    }
+    return cast(PageTrajectory, row)
+
+
+def _known(trajectory: TrajectoryRow) -> Iterator[list[float | None]]:
+    """[importance log-ratio, entropy, advantage] of each token; [] where no step kept them."""
+    trained = trajectory["trained"]
+    if trained is None:
+        return itertools.repeat([])
+    own = trained["advantages"] or itertools.repeat(trajectory["advantage"])
+    columns = zip(trained["log_ratios"], trained["entropies"], own, strict=False)
+    return ([_finite(number, 4) for number in row] for row in columns)
+
+
+def _finite(number: float | None, digits: int) -> float | None:
+    """JSON has no infinity and no NaN."""
+    return round(number, digits) if number is not None and math.isfinite(number) else None
+
+
+def _joined(segments: list[SegmentRow]) -> list[SegmentRow]:
+    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed."""
+    joined: list[SegmentRow] = []
+    for segment in segments:
+        if joined and joined[-1]["version"] == segment["version"]:
+            joined[-1]["tokens"] += segment["tokens"]
+            joined[-1]["logprobs"] += segment["logprobs"]
+        else:
+            joined.append({**segment, "tokens": [*segment["tokens"]], "logprobs": [*segment["logprobs"]]})
+    return joined
+
+
+def _tokens(
+    texts: Iterator[str], segment: SegmentRow, known: Iterator[list[float | None]]
+) -> list[list[Any]]:
+    return [
+        [next(texts), token, _finite(logprob, 5), *next(known, [])]
+        for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
+    ]

@@ -1,0 +1,57 @@
+"""The servers of a run, and what each part waits for, as RUN/status.json has it."""
+
+import time
+from typing import Any, TypedDict
+
+from aiohttp import web
+
+from asyncrl.readers.page.request import answer, run_of
+from asyncrl.readers.page.runs import Run
+from asyncrl.readers.status.current_run import cause_of, state_of
+from asyncrl.run_status import Status, is_running, read_status
+
+
+class PageStatus(TypedDict):
+    state: str
+    """State that the run reports, or "no longer running"."""
+    cause: str | None
+    """Error that ended a run that failed."""
+    is_running: bool
+    age_seconds: float
+    """Since it was written."""
+    status: Status
+
+
+class Answer(TypedDict):
+    found: PageStatus | None
+    """None where the run wrote none."""
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    router.add_get("/api/runs/{run}/servers", _servers)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """The servers as the run wrote them last; `num_groups` belongs to other parts."""
+    return {f"/api/runs/{run.name}/servers": read_servers(run)}
+
+
+def read_servers(run: Run) -> Answer:
+    """Raises InputError for a file that is no status."""
+    status = read_status(run.folder)
+    if status is None:
+        return {"found": None}
+    now, state = time.time(), state_of(run.folder, status)
+    return {
+        "found": {
+            "state": state,
+            "cause": cause_of(run.folder) if state == "failed" else None,
+            "is_running": is_running(status, now_seconds=now),
+            "age_seconds": max(0.0, now - status["time_seconds"]),
+            "status": status,
+        }
+    }
+
+
+async def _servers(request: web.Request) -> web.Response:
+    return await answer(read_servers, run_of(request))

@@ -1,0 +1,1 @@
+"""How a run stands or ended, as text."""

@@ -1,0 +1,156 @@
+"""Lines that `asyncrl status` prints: they fit the terminal, from 40 columns on."""
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from asyncrl.observe.formats import NOTHING, compact, duration, hundredths, percent, percent_with_interval
+from asyncrl.observe.live import printable
+from asyncrl.readers.status.current_run import GONE, Accuracy, RunNow
+from asyncrl.run_status import ServerStatus
+
+TITLE_WIDTH = 10
+NARROWEST = 24
+STYLES = {
+    "finished": "bold green",
+    "training": "bold cyan",
+    "evaluating": "bold cyan",
+    "starting": "bold cyan",
+    "stopped": "bold yellow",
+    "failed": "bold red",
+    GONE: "bold red",
+}
+GIB = 2**30
+LITTLE_DISK_BYTES = 2 * GIB
+"""Below this the free space is coloured: a checkpoint of a small model with its optimizer may not fit."""
+
+
+def status_lines(run: RunNow, *, width: int) -> list[Text]:
+    """None of them is wider than `width` (of 24 or more)."""
+    width = max(width, NARROWEST)
+    lines = [_wrapped_title(run, width)]
+    for title, text, style in _facts(run):
+        lines += _fact(title, text, style, width)
+    if run.servers and run.is_running:
+        lines += _servers(run.servers, width)
+    for told in run.alarms:
+        title, style = ("alarm", "yellow") if told.is_on else ("was", "dim")
+        step = "" if told.step is None else f"step {told.step}: "
+        lines += _fact(title, f"{step}{told.text}", style, width)
+    for warned in run.warnings:
+        again = f" ({warned['count']} times)" if warned["count"] > 1 else ""
+        lines += _fact("warning", f"step {warned['last_step']}: {warned['text']}{again}", "", width)
+    style = "yellow" if run.disk_free_bytes < LITTLE_DISK_BYTES else ""
+    lines += _fact("disk", f"{run.disk_free_bytes / GIB:.1f} GiB free", style, width)
+    return lines
+
+
+def short_line(run: RunNow) -> str:
+    """One line, for following a run without a terminal."""
+    words = [f"{run.state}, step {run.step} of {run.total_steps}"]
+    if run.last_accuracy is not None:
+        words.append(f"held-out {_share(run.last_accuracy)}")
+    if run.seconds_left is not None:
+        words.append(f"{duration(run.seconds_left)} left")
+    words += [f"alarm: {told.alarm}" for told in run.alarms if told.is_on]
+    return printable(", ".join(words))
+
+
+def _wrapped_title(run: RunNow, width: int) -> Text:
+    text = Text(printable(run.folder), style="bold", overflow="ellipsis", no_wrap=True)
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
+    """(title, text, style)."""
+    words = run.state
+    if run.state == GONE and run.silence_seconds is not None:
+        words += f" (last heard of {duration(run.silence_seconds)} ago); the same command resumes it"
+    if run.state == "finished" and run.report is None:
+        words += ", but it was killed before its report; the same command writes it"
+    yield "state", words, STYLES.get(run.state, "")
+    if run.total_steps:
+        left = "" if run.seconds_left is None else f", {duration(run.seconds_left)} left"
+        yield "step", f"{run.step} of {run.total_steps}{left}", ""
+    if run.cause is not None:
+        yield "cause", run.cause, "red"
+    if run.last_accuracy is not None:
+        yield "held-out", _accuracy(run), ""
+    if run.reward_mean is not None:
+        yield "reward", f"{hundredths(run.reward_mean)} at the last step", ""
+    if run.num_faults or run.num_retried:
+        words = f"{run.num_faults} in batches, {run.num_retried} whose retry gave a verdict"
+        yield "faults", words, "yellow"
+    if run.is_running:
+        yield from _moment(run)
+    if run.report is not None:
+        yield "report", run.report, ""
+
+
+def _moment(run: RunNow) -> Iterator[tuple[str, str, str]]:
+    """Lines that hold only while it runs."""
+    queue = run.queue
+    if queue is not None:
+        groups = f"{queue['open']} groups open, {queue['ready']} ready, {queue['taken']} taken"
+        tokens = queue["tokens_in_flight"]
+        yield "queue", f"{groups}; {compact(tokens) if tokens >= 1000 else tokens} tokens in flight", ""
+    for who, what in (("trainer", run.waiting["trainer"]), ("rollouts", run.waiting["rollouts"])):
+        yield who, "works" if what is None else f"waits {what}", ""
+
+
+def _accuracy(run: RunNow) -> str:
+    first, last = run.first_accuracy, run.last_accuracy
+    assert first is not None and last is not None
+    if first == last:
+        return f"{_share(last)} at step {last.step}"
+    return f"{percent(first.greedy)} -> {_share(last)} at step {last.step}"
+
+
+def _share(accuracy: Accuracy) -> str:
+    return percent_with_interval(accuracy.greedy, accuracy.low, accuracy.high)
+
+
+def _fact(title: str, text: str, style: str, width: int) -> list[Text]:
+    """`text` next to its title, wrapped."""
+    room = width - TITLE_WIDTH
+    paragraphs = printable(text).expandtabs().splitlines() or [""]
+    wrapped = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, room) or [""]]
+    titles = [f"{title:<{TITLE_WIDTH}}", *[" " * TITLE_WIDTH] * (len(wrapped) - 1)]
+    return [Text.assemble((head, "dim"), (line, style)) for head, line in zip(titles, wrapped, strict=True)]
+
+
+def _servers(servers: list[ServerStatus], width: int) -> list[Text]:
+    """A table of the columns that fit, the most telling ones first; the URL gets the width that is left."""
+    head = ("state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted")
+    rows = [
+        (
+            server["state"],
+            NOTHING if server["version"] is None else str(server["version"]),
+            str(server["requests"]),
+            compact(server["tokens_per_second"]),
+            percent(server["busy_share"]),
+            str(server["restarts"]),
+            str(server["retractions"]),
+        )
+        for server in servers
+    ]
+    urls = [printable(server["url"].removeprefix("http://")) for server in servers]
+    longest = max(map(len, urls))
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    # The port tells servers of one host apart.
+    kept, room = 0, width - min(longest, 10)
+    while kept < len(widths) and sum(widths[: kept + 1]) + kept + 1 <= room:
+        kept += 1
+    room = min(max(longest, len("server")), width - sum(widths[:kept]) - kept)
+
+    def line(first: str, cells: tuple[str, ...], style: str) -> Text:
+        ends = " ".join(f"{cell:>{size}}" for cell, size in zip(cells[:kept], widths, strict=False))
+        return Text(f"{first:<{room}} {ends}".rstrip(), style=style)
+
+    table = [line("server"[:room], head, "dim")]
+    for url, row in zip(urls, rows, strict=True):
+        shown = url if len(url) <= room else f"~{url[1 - room :]}"
+        table.append(line(shown, row, "" if row[0] == "serving" else "yellow"))
+    return table

@@ -1,0 +1,76 @@
+"""The curves of a run, as the page is told them."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.readers.page.curves import read_curves
+from asyncrl.readers.page.runs import Run
+
+COLUMNS = ["reward_mean", "mismatch_kl"]
+
+
+def begin(folder: Path, num_steps: int) -> Run:
+    with MetricsWriter(folder / "metrics.jsonl", clock=lambda: 5.0) as writer:
+        for step in range(1, num_steps + 1):
+            writer.step({"step": step, "reward_mean": 0.1 * step, "mismatch_kl": None, "text": "x"})
+    return Run("sums", folder)
+
+
+def test_a_page_that_has_nothing_gets_each_step_of_the_columns_it_asks_for(tmp_path: Path) -> None:
+    curves = read_curves(begin(tmp_path, 3), COLUMNS, "")
+    assert curves["is_whole"]
+    assert curves["steps"] == [1, 2, 3]
+    assert curves["columns"] == {
+        "reward_mean": [0.1, 0.2, pytest.approx(0.3)],
+        "mismatch_kl": [None, None, None],
+    }
+    # Only columns that hold a number can be drawn.
+    assert curves["names"] == ["reward_mean"]
+
+
+def test_a_page_that_follows_gets_only_what_is_new(tmp_path: Path) -> None:
+    run = begin(tmp_path, 3)
+    cursor = read_curves(run, COLUMNS, "")["cursor"]
+    assert read_curves(run, COLUMNS, cursor)["steps"] == []
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.step({"step": 4, "reward_mean": 1.0})
+    again = read_curves(run, COLUMNS, cursor)
+    assert (again["is_whole"], again["keep_to"]) == (False, None)
+    assert (again["steps"], again["columns"]["reward_mean"]) == ([4], [1.0])
+
+
+def test_a_resumed_run_supersedes_the_steps_that_a_page_has(tmp_path: Path) -> None:
+    run = begin(tmp_path, 5)
+    cursor = read_curves(run, COLUMNS, "")["cursor"]
+    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+        writer.resumed(2)
+        writer.step({"step": 3, "reward_mean": 7.0})
+    again = read_curves(run, COLUMNS, cursor)
+    assert (again["keep_to"], again["steps"]) == (2, [3])
+    assert read_curves(run, COLUMNS, "")["steps"] == [1, 2, 3]
+
+
+def test_a_file_that_was_replaced_is_told_as_a_whole(tmp_path: Path) -> None:
+    run = begin(tmp_path, 3)
+    cursor = read_curves(run, COLUMNS, "")["cursor"]
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "former.jsonl")
+    begin(tmp_path, 2)
+    again = read_curves(run, COLUMNS, cursor)
+    assert again["is_whole"] and again["steps"] == [1, 2]
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1-x", "-", "9" * 40, "1-" + "9" * 40])
+def test_any_other_cursor_is_one_of_a_page_that_has_nothing(tmp_path: Path, cursor: str) -> None:
+    assert read_curves(begin(tmp_path, 3), COLUMNS, cursor)["is_whole"]
+
+
+def test_a_line_that_is_no_row_is_an_error_each_time(tmp_path: Path) -> None:
+    run = begin(tmp_path, 3)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("no row\n")
+    for _ in range(2):
+        with pytest.raises(InputError, match="metrics.jsonl:4 is not a row"):
+            read_curves(run, COLUMNS, "")

@@ -1,0 +1,385 @@
+"""The page in a real Chromium: clicks, keys, live updates, narrow windows, dark mode, hostile text."""
+
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fakes.big_run import insert_step, metric_rows
+from fakes.chromium import needs_chromium, tab
+from fakes.finished_run import write_run
+from fakes.opened_page import go, opened
+from fakes.statuses import make_status
+
+from asyncrl.journal.schema import create_tables
+from asyncrl.observe.faults import cause_of
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.readers.page.app import export
+from asyncrl.readers.page.runs import Run
+from asyncrl.run_status import write_status
+
+pytestmark = needs_chromium
+
+SERVER = {
+    "url": "http://127.0.0.1:30000",
+    "state": "serving",
+    "version": 12,
+    "requests": 24,
+    "tokens_per_second": 2950.0,
+    "restarts": 1,
+    "retractions": 0,
+    "busy_share": 0.97,
+}
+LISTS = {
+    "groups": "#groups tr",
+    "answers": "#tasks article",
+    "ledger": "#ledger-rows tr",
+    "faults": "#causes article",
+    "log": "#log-rows tr",
+}
+"""View -> its rows."""
+HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
+DRAWN = "document.querySelector('canvas[aria-label^=Reward]')?.width > 301"
+"""A canvas that nothing was drawn on is 300 wide."""
+WIDTH = "document.documentElement.scrollWidth"
+
+
+def append(run: Path, row: dict[str, Any]) -> None:
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.step(row)
+
+
+def widen(run: Path) -> None:
+    """Gives each view of the run something to show, with words as long as they come."""
+    word = "an_answer_that_no_window_has_room_for_" * 5
+    connection = sqlite3.connect(run / "journal.sqlite")
+    visits = [("train:1", group, 2, group / 2, f"{group}{word}", 2) for group in range(3)]
+    connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", visits)
+    connection.execute("INSERT INTO tasks VALUES ('train:1', 3, 2, 1.0, ?, 1.0)", (word,))
+    connection.execute("UPDATE groups SET prompt = ?, reason = 'no_signal' WHERE reason = 'stale'", (word,))
+    detail = f"the verifier raised TypeError: {word} (/runs/verifiers/sums.py:63)"
+    connection.execute("UPDATE trajectories SET outcome = 'fault', detail = ? WHERE group_id = 1", (detail,))
+    trace = (cause_of(detail), "00000001-00", f"Traceback\n  File {word}")
+    connection.execute("INSERT INTO fault_traces VALUES (?, ?, ?)", trace)
+    connection.commit()
+    connection.close()
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="entropy", step=3, text=word, value=1.0, limit=0.5, is_first=True)
+
+
+def change(run: Path) -> None:
+    """Changes one row of each view that lists something, and adds one."""
+    connection = sqlite3.connect(run / "journal.sqlite")
+    ((group,),) = connection.execute("SELECT max(group_id) + 1 FROM groups")
+    values = (group, f"train:{group}", "1+1=", "open", group, 1.0, None, None)
+    connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    connection.execute("INSERT INTO answers VALUES (?, ?, 2, 0.5, 'x', 1)", (f"train:{group}", group))
+    connection.execute("INSERT INTO tasks VALUES (?, 2, 1, 0.5, 'x', 0.5)", (f"train:{group}",))
+    fault = (f"{group:08d}-00", group, b"", "stop", "fault", "a".join("bcdefgh"[:group]))
+    connection.execute(
+        "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens, finish, outcome, detail) "
+        "VALUES (?, ?, 0, ?, ?, ?, ?)",
+        fault,
+    )
+    connection.commit()
+    connection.close()
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="entropy", step=group, text=f"alarm {group}", value=1.0, limit=0.5)
+
+
+async def test_runs_appear_grow_and_vanish_while_the_overview_is_open(
+    run_folder: Path, browser_address: str
+) -> None:
+    folder = run_folder.parent
+    async with opened(folder, browser_address) as page:
+        assert "80%" in await page.text("tr[data-row=run]")
+        (folder / "second").mkdir()
+        (folder / "second" / "recipe.yaml").write_text(yaml.safe_dump({"name": "second"}))
+        await page.wait_for("document.querySelectorAll('#runs tr').length == 2")
+        append(folder / "second", {"step": 7, "reward_mean": 0.25})
+        await page.wait_for("document.querySelector('tr[data-row=second]').innerText.includes('0.25')")
+        # Nearly right is not right.
+        append(folder / "second", {"step": 8, "reward_mean": 0.99999})
+        await page.wait_for("document.querySelector('tr[data-row=second]').innerText.includes('0.99')")
+        (folder / "second" / "recipe.yaml").unlink()
+        await page.wait_for("document.querySelectorAll('#runs tr').length == 1")
+
+
+async def test_a_curve_grows_as_the_run_writes_and_asks_only_for_what_is_new(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        label = "document.querySelectorAll('canvas')[1]?.getAttribute('aria-label')"
+        await page.wait_for(f"{label} == 'Reward: mean 0.9'")
+        await page.evaluate(
+            "globalThis.asked = []; globalThis.fetched = fetch; "
+            "globalThis.fetch = (path) => { asked.push(path); return fetched(path); }; 0"
+        )
+        append(run_folder, {"step": 10, "reward_mean": 0.5})
+        await page.wait_for(f"{label} == 'Reward: mean 0.5'")
+        (asked,) = await page.evaluate("asked.filter((path) => path.includes('/curves'))")
+        answer = await page.evaluate(f"fetched({asked!r}).then((reply) => reply.json())")
+        assert answer["steps"] == [10]
+
+
+async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for("document.querySelectorAll('canvas').length > 10")
+        asked = await page.evaluate(
+            "(async () => { const asked = []; const before = fetch; "
+            "globalThis.fetch = (path) => { asked.push(path); return before(path); }; "
+            "await update(); await update(); return asked; })()"
+        )
+        assert set(asked) == {"/api/runs/run"}
+
+
+async def test_an_update_keeps_the_rows_that_did_not_change(run_folder: Path, browser_address: str) -> None:
+    widen(run_folder)
+    async with opened(run_folder, browser_address) as page:
+        for view, rows in LISTS.items():
+            await page.evaluate(f"location.hash = '#/run/{view}'")
+            await page.wait_for(f"document.querySelector({rows!r})")
+            await page.evaluate(
+                f"globalThis.before = [...document.querySelectorAll({rows!r})]; before[0].focus(); 0"
+            )
+            change(run_folder)
+            after = f"[...document.querySelectorAll({rows!r})]"
+            await page.wait_for(f"update().then(() => {after}.some((row) => !before.includes(row)))")
+            assert await page.evaluate(f"{after}.filter((row) => before.includes(row)).length > 0"), view
+            # The row with the focus keeps it, made again or not.
+            focused = "document.activeElement.dataset.row === before[0].dataset.row"
+            assert await page.evaluate(focused), view
+
+
+async def test_an_answer_that_has_not_changed_comes_without_a_body_and_draws_nothing(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/groups?step=2") as page:
+        await page.wait_for("document.querySelector('#groups tr')")
+        await page.evaluate(
+            "globalThis.statuses = []; globalThis.fetched = fetch; globalThis.fetch = async (...asked) => { "
+            "const reply = await fetched(...asked); "
+            "statuses.push([asked[0], reply.status]); return reply; }; "
+            "globalThis.before = document.querySelector('#groups tr'); 0"
+        )
+        append(run_folder, {"step": 10, "reward_mean": 0.5})
+        found = await page.wait_for("update().then(() => statuses.find(([path]) => path.includes('step=2')))")
+        assert found[1] == 304
+        assert await page.evaluate("document.querySelector('#groups tr') === before")
+
+
+async def test_a_click_on_a_step_leads_to_its_groups(run_folder: Path, browser_address: str) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for(DRAWN)
+        # Steps 0 to 9 were measured, and the axis shows them all between its margins.
+        _, y = await page.middle("canvas[aria-label^=Reward]")
+        left, width = await page.evaluate(
+            "(r => [r.left + 46, r.width - 56])("
+            "document.querySelector('canvas[aria-label^=Reward]').getBoundingClientRect())"
+        )
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            await page.mouse(kind, left + width * 2 / 9, y)
+        await page.wait_for("location.hash == '#/run/groups?step=2'")
+        await page.wait_for("document.querySelectorAll('#groups tr').length == 1")
+
+
+async def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for(DRAWN)
+        x, y = await page.middle("canvas[aria-label^=Reward]")
+        ranged = "chartGroup(document.getElementById('charts')).range"
+        await page.drag((x - 60, y), (x + 60, y))
+        low, high = await page.wait_for(ranged)
+        assert 0 < low < high < 9
+        await page.click("canvas[aria-label^=Reward]", count=2)
+        await page.wait_for(f"{ranged} === null")
+
+
+async def test_the_pointer_shows_the_values_of_the_nearest_step(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for(DRAWN)
+        x, y = await page.middle("canvas[aria-label^=Accuracy]")
+        # Nearer to the evaluation at step 10 than to the one at 0.
+        await page.mouse("mouseMoved", x + 120, y)
+        text = await page.wait_for(
+            "[...document.querySelectorAll('.readout')].find(e => !e.hidden)?.innerText"
+        )
+        assert "step" in text and "held-out, greedy 80%" in text and "49% to 94%" in text
+
+
+async def test_any_other_column_is_added_by_its_name(run_folder: Path, browser_address: str) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for("document.querySelector('#names option[value=step_seconds]')")
+        await page.press("/")
+        await page.type("step_seconds")
+        await page.press("Enter")
+        await page.wait_for("document.querySelector('canvas[aria-label=\"step_seconds: step_seconds 2\"]')")
+
+
+async def test_keys_move_open_go_back_and_show_themselves(run_folder: Path, browser_address: str) -> None:
+    async with opened(run_folder, browser_address) as page:
+        await page.wait_for("document.querySelector('#runs tr')")
+        await page.press("j")
+        await page.press("Enter")
+        await page.wait_for("location.hash == '#/run'")
+        # The address changes first: until the event that says so, the tabs are those of all runs.
+        await page.wait_for("document.querySelector('#tabs a[href=\"#/run/groups\"]')")
+        await page.press("]")
+        await page.wait_for("location.hash == '#/run/groups'")
+        await page.wait_for("document.querySelectorAll('#groups tr').length == 3")
+        await page.press("j")
+        await page.press("j")
+        await page.press("Enter")
+        await page.wait_for("location.hash.startsWith('#/run/groups/1')")
+        await page.press("Escape")
+        await page.wait_for("location.hash == '#/run/groups'")
+        await page.press("?")
+        assert "next, previous row" in await page.text("#help")
+        await page.press("Escape")
+        await page.wait_for("!document.getElementById('help').open")
+        await page.press("Escape")
+        await page.wait_for("location.hash == '#/'")
+
+
+async def test_dark_follows_the_system_until_somebody_switches(
+    run_folder: Path, browser_address: str
+) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    async with opened(run_folder, browser_address) as page:
+        assert await page.evaluate(ground) == "rgb(255, 255, 255)"
+        await page.prefer("dark")
+        dark = await page.evaluate(ground)
+        assert dark == "rgb(20, 24, 31)"
+        await page.click("#theme")
+        assert await page.evaluate(ground) == "rgb(255, 255, 255)"
+        await page.press("d")
+        assert await page.evaluate(ground) == dark
+
+
+NARROW = {
+    "": "#runs tr",
+    "run/curves": "#charts canvas",
+    "run/groups": "#groups tr",
+    "run/groups/0": "#group article",
+    "run/answers": "#tasks article .visit",
+    "run/ledger": "#ledger-rows tr",
+    "run/servers": "main table",
+    "run/faults": "#causes article pre",
+    "run/log": "#log-rows tr",
+    "compare?runs=run,again": "#results",
+}
+"""Address -> what a view shows at last."""
+
+
+async def test_nothing_is_wider_than_a_narrow_window(run_folder: Path, browser_address: str) -> None:
+    write_status(run_folder, make_status(servers=[SERVER]))
+    widen(run_folder)
+    shutil.copytree(run_folder, run_folder.with_name("again"))
+    async with opened(run_folder.parent, browser_address, width=400, height=800) as page:
+        widths = {}
+        for address, shown in NARROW.items():
+            await go(page, f"#/{address}", shown)
+            widths[address] = await page.evaluate(
+                f"Math.max({WIDTH}, document.querySelector('main').scrollWidth)"
+            )
+        assert {address: width for address, width in widths.items() if width > 400} == {}
+
+
+async def test_servers_and_who_waits_are_shown_and_a_silent_run_is_no_longer_running(
+    run_folder: Path, browser_address: str
+) -> None:
+    write_status(run_folder, make_status(servers=[SERVER]))
+    async with opened(run_folder, browser_address, "#/run/servers") as page:
+        text = await page.wait_for(
+            "document.querySelector('main tbody') && document.querySelector('main').innerText"
+        )
+        assert "waits for rollouts: 14 of 16 groups ready" in text
+        assert "2,950" in text and "97%" in text and "v12" in text
+        write_status(run_folder, make_status(servers=[SERVER], time_seconds=time.time() - 60))
+        await page.wait_for("document.querySelector('main').innerText.includes('no longer running')")
+
+
+async def test_a_run_without_a_status_says_so(run_folder: Path, browser_address: str) -> None:
+    async with opened(run_folder, browser_address, "#/run/servers") as page:
+        await page.wait_for("document.querySelector('main').innerText.includes('wrote no status.json')")
+
+
+async def test_hostile_text_stays_text(tmp_path: Path, browser_address: str) -> None:
+    run = write_run(tmp_path)
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="x", step=3, text=HOSTILE, value=1.0, limit=0.5, is_first=True)
+    connection = sqlite3.connect(run / "journal.sqlite")
+    connection.execute("UPDATE groups SET prompt = ?, task_id = ?", (HOSTILE, HOSTILE))
+    connection.execute("UPDATE trajectories SET detail = ?, extracted = ?", (HOSTILE, HOSTILE))
+    connection.commit()
+    connection.close()
+    hostile = run.rename(run.with_name("<b>run"))
+    async with opened(tmp_path, browser_address) as page:
+        await page.wait_for("document.querySelector('.alarm')?.innerText.includes('<img src=x')")
+        await page.click("#runs tr")
+        await page.wait_for("document.querySelector('canvas')")
+        assert await page.text("#name") == "<b>run"
+        await page.evaluate("location.hash = link('<b>run', 'groups', 0)")
+        await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
+        assert (
+            await page.evaluate("document.querySelectorAll('main img, main script, #group b b').length") == 0
+        )
+    file = tmp_path / "page.html"
+    file.write_text(export(Run("<b>run", hostile), num_groups=5))
+    async with tab(browser_address) as page:
+        await page.open(f"{file.as_uri()}#/%3Cb%3Erun/groups/0")
+        await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        assert page.complaints == []
+
+
+async def test_an_exported_run_opens_on_its_curves_without_a_server(
+    run_folder: Path, tmp_path: Path, browser_address: str
+) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(export(Run("sums", run_folder), num_groups=5))
+    async with tab(browser_address) as page:
+        await page.open(file.as_uri())
+        await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: mean 0.9\"]')")
+        await page.click("#home")
+        await page.wait_for("document.querySelector('#runs tr')?.innerText.includes('80%')")
+        await page.evaluate("location.hash = '#/sums/servers'")
+        await page.wait_for("document.querySelector('main').innerText.includes('wrote no status.json')")
+        assert page.complaints == []
+
+
+async def test_a_run_that_a_writer_appends_to_is_followed_in_every_view(
+    run_folder: Path, browser_address: str
+) -> None:
+    run = run_folder.parent / "live"
+    run.mkdir()
+    (run / "recipe.yaml").write_text((run_folder / "recipe.yaml").read_text())
+    connection = sqlite3.connect(run / "journal.sqlite")
+    connection.execute("PRAGMA journal_mode = WAL")
+    create_tables(connection)
+
+    def write(step: int) -> None:
+        for row in metric_rows(step, step):
+            kind, fields = row["kind"], {key: value for key, value in row.items() if key != "kind"}
+            with MetricsWriter(run / "metrics.jsonl") as writer:
+                (writer.step if kind == "step" else writer.evaluation)(fields)
+        insert_step(connection, step)
+        connection.commit()
+
+    write(1)
+    async with opened(run, browser_address, "#/live/groups") as page:
+        newest = "document.querySelector('#groups tr')?.dataset.group"
+        await page.wait_for(f"{newest} == '124'")
+        for step in range(2, 5):
+            write(step)
+        await page.wait_for(f"{newest} == '499'")
+        await page.wait_for("document.querySelector('#head').innerText.includes('step 4')")
+    connection.close()

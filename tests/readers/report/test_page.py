@@ -1,0 +1,117 @@
+"""The report: one self-contained page and a picture."""
+
+import re
+import sqlite3
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from fakes.finished_run import EVALUATION, write_run
+
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.readers.report.write import write_report
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with its report, looked at by several tests."""
+    folder = write_run(tmp_path_factory.mktemp("reported"))
+    write_report(folder, checkpoint=Path("runs/sums/10"), commands={"chat": "asyncrl chat x"})
+    return folder
+
+
+@pytest.fixture
+def page(reported: Path) -> str:
+    return (reported / "report.html").read_text()
+
+
+class _Addresses(HTMLParser):
+    """Collects what a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            # A fragment points into the page itself.
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#"):
+                self.found.append(value)
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    addresses = _Addresses()
+    addresses.feed(page)
+    assert addresses.found == []
+    assert "@import" not in page and "url(http" not in page
+
+
+def test_the_page_holds_evaluations_books_times_recipe_and_commands(page: str) -> None:
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    for expected in (
+        "held-out accuracy 50% → 80% 95% interval 49-94%, step 10",
+        "base, step 0 last, step 10 best (chosen on these tasks), step 10",
+        "greedy accuracy 50.0% [24.0, 76.0] 80.0% [49.0, 94.0] 80.0% [49.0, 94.0]",
+        "avg@2 70.0% [50.0, 90.0] 70.0% [50.0, 90.0] 70.0% [50.0, 90.0]",
+        "The highest of several noisy values is optimistic",
+        "generated 10 3",
+        "= trained 7 1 70.0%",
+        "Every generated token is accounted for.",
+        "training 50%",
+        "name: sums",
+        "asyncrl chat x",
+        "runs/sums/10",
+    ):
+        assert expected in text, expected
+
+
+def test_what_the_model_wrote_is_escaped(page: str) -> None:
+    assert "&lt;b&gt;5" in page
+    assert "<b>5" not in page
+
+
+def test_the_curves_are_also_a_png_file(page: str, reported: Path) -> None:
+    assert (reported / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in page
+
+
+def test_a_run_that_stopped_before_its_first_step_gets_a_report(run_folder: Path) -> None:
+    (run_folder / "metrics.jsonl").unlink()
+    (run_folder / "journal.sqlite").unlink()
+    _, summary = write_report(run_folder)
+    page = summary.report.read_text()
+    assert "0 optimizer steps" in page and "This run has not begun." in page
+
+
+def test_missing_tokens_are_named_a_defect(run_folder: Path) -> None:
+    with sqlite3.connect(run_folder / "journal.sqlite") as db:
+        db.execute("DELETE FROM counters WHERE name = 'tokens_dropped:stale'")
+    _, summary = write_report(run_folder)
+    assert "this is a defect" in summary.report.read_text()
+
+
+def test_benchmarks_stand_side_by_side_and_the_template_is_named(run_folder: Path) -> None:
+    row = {
+        "benchmark": "gsm8k",
+        "template": "<r1>",
+        "num_tasks": 2,
+        "temperature": 0.0,
+        "max_new_tokens": 64,
+        "greedy_accuracy": 0.5,
+        "greedy_low": 0.1,
+        "greedy_high": 0.9,
+        "greedy_scores": [1.0, 0.0],
+        "response_tokens_mean": 12.0,
+        "cut_share": 0.5,
+        "num_faults": 0,
+    }
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.evaluation({"step": 10, "when": "after", "template": "<r1>", **EVALUATION})
+        writer.benchmark({"step": 0, "when": "before", **row})
+        writer.benchmark({"step": 10, "when": "after", **row, "greedy_scores": [1.0, 1.0]})
+    _, summary = write_report(run_folder)
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", summary.report.read_text()))
+    assert "Benchmark gsm8k" in text and "Template &lt;r1&gt;." in text
+    # Differences 0 and 1: mean 0.5, centre 1 / 4, half 1.96 x sqrt((2 / 4 - 1 / 16) / 4) = 0.648
+    assert "greedy accuracy 50.0% [10.0, 90.0] 50.0% [10.0, 90.0] +50.0 [-39.8, +89.8]" in text
+    assert "10 tasks, template &lt;r1&gt;" in text
