@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from asyncrl.file_digest import sha256_of
 from asyncrl.records import PolicyVersion
-from asyncrl.whole_file import write_whole
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.whole_file import write_whole
 
 MANIFEST = "checkpoint.json"
 HELDOUT = "heldout.json"

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from asyncrl.distribution import check_distribution
 from asyncrl.errors import InputError
-from asyncrl.proxies import loopback_direct
-from asyncrl.streams import OutputRefused, discard_output, guard_streams
+from asyncrl.system.distribution import check_distribution
+from asyncrl.system.proxies import loopback_direct
+from asyncrl.system.streams import OutputRefused, discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {

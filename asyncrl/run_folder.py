@@ -16,7 +16,6 @@ from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
-from asyncrl.kinds import as_written
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
@@ -24,7 +23,8 @@ from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.resuming import Resumption, find_resumption
-from asyncrl.whole_file import write_whole
+from asyncrl.system.kinds import as_written
+from asyncrl.system.whole_file import write_whole
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"

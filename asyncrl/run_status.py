@@ -14,7 +14,7 @@ from typing import Literal, TypedDict, cast
 import psutil
 
 from asyncrl.errors import InputError
-from asyncrl.whole_file import write_whole
+from asyncrl.system.whole_file import write_whole
 
 STATUS = "status.json"
 SILENT_SECONDS = 15.0

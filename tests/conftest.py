@@ -39,7 +39,7 @@ HEAVY = (
     *("model/test_source.py", "launch/test_base_model.py", "launch/test_prepare.py"),
     *("verifiers/test_contract.py", "commands/test_verify_data.py", "verifiers/test_prepared.py"),
     # Each loads torch or the libraries of a hub in processes of its own.
-    *("test_machine.py", "recipe/test_qwen_recipes.py", "recipe/test_published.py"),
+    *("system/test_machine.py", "recipe/test_qwen_recipes.py", "recipe/test_published.py"),
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # They draw reports, search the processes of the machine, or wait for trackers.

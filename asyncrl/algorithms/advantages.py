@@ -15,10 +15,10 @@ from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.plugins import load_object
 from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, PolicyVersion
 from asyncrl.records import Sequence as ScoredSequence
+from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
 """Largest float32, the type in which the trainer computes."""

@@ -17,8 +17,8 @@ from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.errors import InputError
-from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
+from asyncrl.system.plugins import load_object
 
 
 def check_terms(algorithm: Algorithm) -> None:

@@ -23,8 +23,8 @@ from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
-from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
+from asyncrl.system.plugins import load_object
 
 
 class LossParts(NamedTuple):

@@ -15,12 +15,10 @@ from rich.table import Table
 from asyncrl.assemble import make_evaluator
 from asyncrl.commands.arguments import is_override
 from asyncrl.data.benchmarks import CATALOG, Benchmark
-from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluation.comparison import Comparison
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.run import Evaluator
-from asyncrl.hub import is_hub_id
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
@@ -38,6 +36,8 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.run_folder import RECIPE, RunFolder
+from asyncrl.system.disk import FULL_DISK
+from asyncrl.system.hub import is_hub_id
 
 HELP = (
     "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "

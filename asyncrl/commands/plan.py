@@ -18,7 +18,6 @@ from asyncrl.launch.memory import (
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
-from asyncrl.machine_memory import machine_memory
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
@@ -35,6 +34,7 @@ from asyncrl.planning.sources import find_likely_source, find_source
 from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.system.memory import machine_memory
 
 HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "

@@ -18,13 +18,11 @@ from rich.text import Text
 from asyncrl.commands.arguments import is_override
 from asyncrl.commands.train import explained, train
 from asyncrl.errors import InputError
-from asyncrl.kinds import as_written
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.model.layout import rank_environment
 from asyncrl.observe.stderr import warn_on_stderr
-from asyncrl.ports import free_ports
 from asyncrl.readers.report import reproduce
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.schema import RunReport
@@ -33,6 +31,8 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.reproduction import plan_reproduction
 from asyncrl.run_folder import RECIPE, first_difference, read_run_recipe
+from asyncrl.system.kinds import as_written
+from asyncrl.system.ports import free_ports
 
 HELP = (
     "Train step STEP of a run again: from the nearest checkpoint before it (or the base model), on the "

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 
 from asyncrl.commands.arguments import add_recipe
-from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
@@ -24,6 +23,7 @@ from asyncrl.readers.status.end_of_run import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.run_folder import RunFolder
+from asyncrl.system.disk import FULL_DISK
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
 HELP = "Train by a recipe. Run it again to resume after any interruption."

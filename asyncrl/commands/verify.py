@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
-from asyncrl.text_file import decoded
+from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields

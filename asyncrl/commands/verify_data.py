@@ -20,7 +20,7 @@ from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 

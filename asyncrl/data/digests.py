@@ -8,9 +8,9 @@ from pathlib import Path
 from asyncrl.data.files import PATTERNS
 from asyncrl.data.gym import gym_digest
 from asyncrl.errors import InputError
-from asyncrl.file_digest import sha256_of
-from asyncrl.hub import fetch, is_hub_id
 from asyncrl.recipe import Source
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.hub import fetch, is_hub_id
 
 
 def digest_of(sources: Sequence[Source], key: str) -> str:

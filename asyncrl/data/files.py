@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from asyncrl.data.columnar import names_read, rows_of_batch
 from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
-from asyncrl.hub import fetch, is_hub_id
-from asyncrl.kinds import kind_of
 from asyncrl.recipe.data_files import how_to_convert
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.text_file import decoded
+from asyncrl.system.hub import fetch, is_hub_id
+from asyncrl.system.kinds import kind_of
+from asyncrl.system.text_file import decoded
 from verifiers.strict_json import Flaw, flaw_in, loads_with_flaws
 
 if TYPE_CHECKING:

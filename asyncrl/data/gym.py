@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.cache import cache_folder
 from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Source
+from asyncrl.system.cache import cache_folder
 from sandbox.own_groups import available_cores
 from verifiers.gym.datasets import installed_version
 

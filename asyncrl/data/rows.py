@@ -9,11 +9,11 @@ from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
 from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.data.gym import gym_row, gym_rows
 from asyncrl.errors import InputError
-from asyncrl.hub import is_hub_id
-from asyncrl.plugins import load_object
 from asyncrl.recipe import ColumnMapping, Data, Source, Verifying
 from asyncrl.recipe.file import absolute_object
 from asyncrl.records import VerifierSpec
+from asyncrl.system.hub import is_hub_id
+from asyncrl.system.plugins import load_object
 
 Prompt = str | list[dict[str, Any]]
 

@@ -10,7 +10,7 @@ from asyncrl.errors import DiskError, InputError
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.result import Result
 from asyncrl.observe.comparison import differences
-from asyncrl.whole_file import write_whole
+from asyncrl.system.whole_file import write_whole
 
 
 class Comparison:

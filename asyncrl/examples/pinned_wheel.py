@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.file_digest import sha256_of
+from asyncrl.system.digests import sha256_of
 from sandbox.process import die_with_parent
 
 Report = Callable[[int, int], None]

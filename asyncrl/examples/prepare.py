@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from asyncrl.disk import writing
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.plugins import load_object
 from asyncrl.recipe import Prepare
 from asyncrl.recipe.file import load_recipe
+from asyncrl.system.disk import writing
+from asyncrl.system.plugins import load_object
 
 Progress = Callable[[str, int, int], None]
 STAMP_NAME = "prepared.json"

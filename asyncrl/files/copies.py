@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from asyncrl.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions, to_forget
-from asyncrl.disk import writing
 from asyncrl.files.fetch import NotThere, fetch_copy
-from asyncrl.folders import remove
 from asyncrl.records import PolicyVersion
+from asyncrl.system.disk import writing
+from asyncrl.system.folders import remove
 
 log = logging.getLogger(__name__)
 NUM_PUBLICATIONS = 2

@@ -18,9 +18,9 @@ import msgspec
 
 from asyncrl.access import bearer
 from asyncrl.errors import AsyncrlError
-from asyncrl.file_digest import sha256_of
 from asyncrl.files.listing import LISTING, ListedFile, Listing, is_safe
-from asyncrl.folders import part_of, replace, sync_tree
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.folders import part_of, replace, sync_tree
 
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from asyncrl.file_digest import sha256_of
+from asyncrl.system.digests import sha256_of
 
 LISTING = "listing.json"
 """The name under which the listing of a folder is asked for; no file of the folder has it."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from asyncrl.environment import Environment
-from asyncrl.file_digest import sha256_of
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.writer import Journal
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.environment import Environment
 
 _OWN_FILE = re.compile(r"(/[^:\n]*\.py):[A-Za-z_]\w*")
 

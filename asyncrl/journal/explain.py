@@ -10,7 +10,7 @@ from asyncrl.journal.conservation import Conservation
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.rows import GroupRow, SegmentRow, StreamRow, TrajectoryRow
 from asyncrl.records import DropReason
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from asyncrl.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.errors import InputError
-from asyncrl.file_digest import sha256_of
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
+from asyncrl.system.digests import sha256_of
 
 BASE, BEST, LAST = "base", "best", "last"
 

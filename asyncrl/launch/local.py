@@ -19,8 +19,6 @@ import aiohttp
 from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
-from asyncrl.energy import EnergySources, find_energy
-from asyncrl.environment import changed_engines, describe_environment
 from asyncrl.errors import InputError, ServerError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import (
@@ -68,6 +66,8 @@ from asyncrl.run_state import RunState
 from asyncrl.run_status import starting, write_status
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
+from asyncrl.system.energy import EnergySources, find_energy
+from asyncrl.system.environment import changed_engines, describe_environment
 
 log = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ Without GPUs it is all host memory. With GPUs a rank and a server compute on the
 their processes, and a rank the copy that a checkpoint is written from.
 """
 
-from asyncrl.gpus import Gpu
 from asyncrl.launch.placement import GpuMap
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.recipe import Recipe
+from asyncrl.system.gpus import Gpu
 
 FULL_SHARE = 0.9
 """Usable share of a device's memory: the rest is the allocator's and the communication library's."""

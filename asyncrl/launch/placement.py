@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
-from asyncrl.machine import torch_is_cpu_build
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.cuda_toolkit import missing_compiler
+from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
+from asyncrl.system.machine import torch_is_cpu_build
 
 Role = Literal["trainer", "servers", "evaluation"]
 """A key of `placement`."""

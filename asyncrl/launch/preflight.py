@@ -23,7 +23,6 @@ from asyncrl.data.order import MixturePart
 from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.evaluation.exam import Exam, heldout_exam, read_exam
-from asyncrl.gpus import free_gpu_bytes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
@@ -32,7 +31,6 @@ from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_s
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
-from asyncrl.machine_memory import machine_memory
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
@@ -45,6 +43,8 @@ from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
+from asyncrl.system.gpus import free_gpu_bytes
+from asyncrl.system.memory import machine_memory
 from sandbox.own_groups import available_cores
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from asyncrl.ports import free_ports
+from asyncrl.system.ports import free_ports
 from sandbox.process import die_with_parent
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from asyncrl.access import TOKEN_VARIABLE, Keys
-from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.site import Need, Place, Process, Site, server_need
@@ -23,6 +22,7 @@ from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.system.disk import ask_disk
 
 log = logging.getLogger(__name__)
 

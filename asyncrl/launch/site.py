@@ -13,9 +13,9 @@ from typing import Protocol
 from asyncrl.access import Keys
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK, Cluster
+from asyncrl.system.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True)

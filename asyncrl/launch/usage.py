@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import psutil
 
-from asyncrl.energy import EnergyCounter
 from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.families import find_families
 from asyncrl.launch.site import Process
 from asyncrl.loops import background
+from asyncrl.system.energy import EnergyCounter
 
 log = logging.getLogger(__name__)
 

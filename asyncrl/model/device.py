@@ -1,7 +1,7 @@
 """Whether the processes of a recipe compute on GPUs. No torch."""
 
-from asyncrl.machine import has_gpu
 from asyncrl.recipe import Recipe
+from asyncrl.system.machine import has_gpu
 
 
 def uses_gpu(recipe: Recipe) -> bool:

@@ -6,10 +6,10 @@ Every process of a run decides for itself, from the model's shape and its machin
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.machine import bfloat16_flag
 from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Model, Recipe
+from asyncrl.system.machine import bfloat16_flag
 
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import as_written, kind_of
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.weights import read_weights
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.text_file import read_text
+from asyncrl.system.kinds import as_written, kind_of
+from asyncrl.system.text_file import read_text
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

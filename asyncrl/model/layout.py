@@ -7,10 +7,10 @@ and the launcher know them too. Megatron numbers the ranks: tensor fastest, then
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
-from asyncrl.machine import KERNEL_CACHES
 from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Recipe, Trainer
+from asyncrl.system.machine import KERNEL_CACHES
 
 
 @dataclass(frozen=True, slots=True)

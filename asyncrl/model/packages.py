@@ -1,12 +1,12 @@
 """Settings of a recipe that only Transformer Engine computes, refused where it is missing. No torch."""
 
 from asyncrl.errors import InputError
-from asyncrl.machine import has_transformer_engine
 from asyncrl.model.device import uses_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
 from asyncrl.recipe import Recipe, Trainer
+from asyncrl.system.machine import has_transformer_engine
 
 INSTALL = "install Transformer Engine (docs/scale-out.md)"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import as_written
+from asyncrl.system.kinds import as_written
 
 SHAPING = frozenset(
     (

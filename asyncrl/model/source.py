@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.cache import cache_folder
 from asyncrl.errors import InputError
-from asyncrl.hub import HUB_ID, fetch, find_cached
 from asyncrl.model.gguf import Progress, convert_gguf, gguf_key, is_gguf
 from asyncrl.recipe import Model
 from asyncrl.recipe.file import MODEL, shown
+from asyncrl.system.cache import cache_folder
+from asyncrl.system.hub import HUB_ID, fetch, find_cached
 
 CONFIG = ("config.json",)
 FILES = ("*.json", "*.jinja", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model")

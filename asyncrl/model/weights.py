@@ -12,8 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import as_written
-from asyncrl.text_file import read_text
+from asyncrl.system.kinds import as_written
+from asyncrl.system.text_file import read_text
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

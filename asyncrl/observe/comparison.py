@@ -14,7 +14,7 @@ from rich.text import Text
 from asyncrl.observe.estimates import Difference, paired_difference
 from asyncrl.observe.formats import NOTHING, compact
 from asyncrl.observe.live import printable
-from asyncrl.rounding import as_percent, fixed, signed
+from asyncrl.system.rounding import as_percent, fixed, signed
 
 Row = Mapping[str, Any]
 MEASURES = (("greedy", "greedy_accuracy"), ("avg", "avg_at_k"), ("pass", "pass_at_k"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.observe.metrics import Metrics, Row
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 # Okabe-Ito: distinct with every kind of colour vision.

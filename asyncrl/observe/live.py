@@ -24,7 +24,7 @@ from asyncrl.observe.formats import (
 )
 from asyncrl.observe.metrics import Row
 from asyncrl.recipe import Alarms
-from asyncrl.rounding import fixed
+from asyncrl.system.rounding import fixed
 
 HEADER_EVERY_LINES = 20
 ETA_WINDOW_STEPS = 20

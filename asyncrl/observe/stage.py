@@ -20,7 +20,7 @@ from rich.progress import (
 
 from asyncrl.observe.formats import duration
 from asyncrl.observe.live import has_terminal
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 PLAIN_INTERVAL_SECONDS = 10.0
 """Between two lines of one stage without a terminal, at first."""

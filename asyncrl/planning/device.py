@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import find_gpus
-from asyncrl.machine_memory import machine_memory
 from asyncrl.planning.estimated import DEVICES, Device
 from asyncrl.recipe import Recipe
+from asyncrl.system.gpus import find_gpus
+from asyncrl.system.memory import machine_memory
 
 LIKELY_GPU = "H100"
 _MATRIX = 768

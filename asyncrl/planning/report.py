@@ -7,7 +7,7 @@ from asyncrl.planning.simulation import simulate
 from asyncrl.planning.sources import Source
 from asyncrl.planning.split import Split, best_splits, recommended, scaled_down
 from asyncrl.planning.tail import find_tail, tail_line, tail_warning
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 LARGEST_SIMULATED = 2_000_000
 """Most trajectories of one simulation: about 20 s. With more, a part of servers and groups is simulated."""

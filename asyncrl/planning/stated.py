@@ -14,11 +14,11 @@ import yaml
 from pydantic import Field, ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import kind_of
 from asyncrl.recipe.complaint import complaint
 from asyncrl.recipe.section import NonNegativeFloat, PositiveFloat, Section
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.text_file import read_text
+from asyncrl.system.kinds import kind_of
+from asyncrl.system.text_file import read_text
 
 
 class StatedCosts(Section):

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncrl.machine import outward_address
 from asyncrl.recipe.section import Section
+from asyncrl.system.machine import outward_address
 
 ANYWHERE = "0.0.0.0"
 LOOPBACK = "127.0.0.1"

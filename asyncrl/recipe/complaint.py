@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from asyncrl.kinds import as_written, kind_of
+from asyncrl.system.kinds import as_written, kind_of
 
 EXPECTED = {
     "model_type": "expected a section, with keys of its own",

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from asyncrl.kinds import as_written
 from asyncrl.recipe.section import Positive, PositiveFloat, Section, Seed
+from asyncrl.system.kinds import as_written
 
 
 def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[Any], str]:

@@ -16,13 +16,13 @@ import yaml
 from pydantic import ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.hub import is_hub_id
-from asyncrl.kinds import kind_of
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.complaint import complaint, place_of
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
-from asyncrl.text_file import read_text
+from asyncrl.system.hub import is_hub_id
+from asyncrl.system.kinds import kind_of
+from asyncrl.system.text_file import read_text
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."

@@ -15,9 +15,9 @@ from pathlib import Path
 import asyncrl
 import verifiers
 from asyncrl.data.digests import digest_of
-from asyncrl.hub import is_hub_id
 from asyncrl.recipe import Recipe, Source
 from asyncrl.rollout.text import TextCodec
+from asyncrl.system.hub import is_hub_id
 
 SMALL_BYTES = 16 * 2**20
 """Files of fewer bytes are read at each start."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from asyncrl.cache import cache_folder
 from asyncrl.data.mixture import fair_shares
 from asyncrl.data.order import MixturePart
 from asyncrl.data.packed import Findings, PackedTask, PackedTasks, Packer, load_packed
@@ -30,6 +29,7 @@ from asyncrl.rollout.repeats import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_g
 from asyncrl.rollout.table_name import table_name
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
+from asyncrl.system.cache import cache_folder
 from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)

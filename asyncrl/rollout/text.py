@@ -14,10 +14,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import as_written
 from asyncrl.recipe import Rollout
 from asyncrl.rollout.stop import StopStrings
 from asyncrl.rollout.templates import read_chat_template, read_json
+from asyncrl.system.kinds import as_written
 
 
 class TextCodec:

@@ -17,8 +17,8 @@ from asyncrl.files.service import folder_url
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
+from asyncrl.system.whole_file import write_whole
 from asyncrl.waits import Waits
-from asyncrl.whole_file import write_whole
 
 MANIFEST = "publication.json"
 LOOK_SECONDS = 0.1

@@ -20,8 +20,6 @@ import torch
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, Diverged, InputError, RankLost
-from asyncrl.gpus import VISIBLE
-from asyncrl.machine import has_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
@@ -29,6 +27,8 @@ from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
+from asyncrl.system.gpus import VISIBLE
+from asyncrl.system.machine import has_gpu
 from asyncrl.trainer import ranks
 from asyncrl.trainer.determinism import make_deterministic
 from sandbox.process import die_with_parent

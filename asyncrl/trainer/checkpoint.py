@@ -27,9 +27,9 @@ from asyncrl.checkpoints import (
     to_forget,
     write_manifest,
 )
-from asyncrl.disk import writing
-from asyncrl.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.records import PolicyVersion
+from asyncrl.system.disk import writing
+from asyncrl.system.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint_files import State, names_in, read
 from asyncrl.trainer.critic import CriticLearner

@@ -14,9 +14,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from asyncrl.folders import fresh_part, replace, sync_tree
 from asyncrl.model.folder import other_files
 from asyncrl.model.weights import weight_files
+from asyncrl.system.folders import fresh_part, replace, sync_tree
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.model import Policy, PolicyModel

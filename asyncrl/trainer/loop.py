@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.access import own_token, read_keys
-from asyncrl.disk import writing
 from asyncrl.files.service import folder_url
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
@@ -22,6 +21,7 @@ from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import find_load
+from asyncrl.system.disk import writing
 from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoint import Checkpoints

@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.access import Keys
-from asyncrl.disk import writing
 from asyncrl.errors import ServerError
-from asyncrl.folders import fresh_part, part_of, remove
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.sglang import new_session
+from asyncrl.system.disk import writing
+from asyncrl.system.folders import fresh_part, part_of, remove
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import Digests

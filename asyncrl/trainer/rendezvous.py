@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from asyncrl.ports import listen_at
+from asyncrl.system.ports import listen_at
 
 
 def meet(rank: int, count: int, *, timeout: timedelta, environment: Mapping[str, str] = os.environ) -> Store:

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from asyncrl.disk import find_refusal
 from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.system.disk import find_refusal
 from asyncrl.trainer import ranks
 from asyncrl.trainer.boxes import SharedTensor
 from asyncrl.trainer.checkpoint_files import Agreement, State, agree, write

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from asyncrl.machine import outward_address
 from asyncrl.serving import weight_group
+from asyncrl.system.machine import outward_address
 
 JOIN_SECONDS = 30.0
 """Longest wait for the servers to join a group."""

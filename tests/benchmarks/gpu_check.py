@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import IO
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import Gpu, find_gpus
-from asyncrl.machine import torch_is_cpu_build
 from asyncrl.observe.metrics import written_rows
+from asyncrl.system.gpus import Gpu, find_gpus
+from asyncrl.system.machine import torch_is_cpu_build
 
 ROOT = Path(__file__).parents[2]
 PART_SECONDS = 1200

@@ -10,7 +10,7 @@ import pytest
 from fakes.whole_run import WholeRun
 
 from asyncrl.commands.servers import change_servers
-from asyncrl.machine import outward_address
+from asyncrl.system.machine import outward_address
 
 
 def status_of(url: str) -> int:

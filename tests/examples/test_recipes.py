@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from asyncrl.examples.options import parse_options
-from asyncrl.plugins import load_object
 from asyncrl.recipe import Data, Source
 from asyncrl.recipe.file import load_recipe
+from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))

@@ -13,7 +13,6 @@ import yaml
 from fakes.shapes import tiny_shape
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from asyncrl.environment import describe_environment
 from asyncrl.journal.ending import RUN_END, RunEnd
 from asyncrl.journal.environments import StartRecord, record_environment
 from asyncrl.journal.facts import set_fact
@@ -21,6 +20,7 @@ from asyncrl.journal.schema import create_tables
 from asyncrl.journal.usage import Usage, record_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.system.environment import describe_environment
 
 VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}
 END = len(VOCABULARY)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.gpus import Gpu
+from asyncrl.system.gpus import Gpu
 
 H100 = "NVIDIA H100 80GB HBM3"
 COMPILERS = ("c++", "nvcc")

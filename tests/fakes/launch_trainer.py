@@ -8,9 +8,9 @@ from pathlib import Path
 from fakes.template import Forked, Template
 
 from asyncrl.model.layout import rank_environment
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.file import dump_recipe
+from asyncrl.system.ports import free_ports
 
 MODULE = "asyncrl.trainer.main"
 TEMPLATE: Template | None = None

@@ -13,8 +13,8 @@ import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.recipes import make_recipe
 
-from asyncrl.machine import has_transformer_engine
 from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.system.machine import has_transformer_engine
 from asyncrl.trainer.digests import digests_of
 
 pytestmark = [

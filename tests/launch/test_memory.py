@@ -8,7 +8,6 @@ import pytest
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import Gpu, free_gpu_bytes
 from asyncrl.launch.memory import (
     SERVER_PROCESS_BYTES,
     TRAINER_PROCESS_BYTES,
@@ -20,11 +19,12 @@ from asyncrl.launch.memory import (
 )
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import check_machine
-from asyncrl.machine_memory import MachineMemory
 from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.recipe.serving import CPU_CACHE_TOKENS
+from asyncrl.system.gpus import Gpu, free_gpu_bytes
+from asyncrl.system.memory import MachineMemory
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")
 

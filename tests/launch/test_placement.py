@@ -13,7 +13,6 @@ from fakes.gpus import H100, row, whole_gpus, write_nvidia_smi
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import Gpu
 from asyncrl.launch.placement import GpuMap, assign, place
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
@@ -22,6 +21,7 @@ from asyncrl.launch.trainers import TrainerRanks
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.cuda_toolkit import HEADER
 from asyncrl.serving.sglang import new_session
+from asyncrl.system.gpus import Gpu
 
 SIZES: dict[str, dict[str, Any]] = {
     "trainer": {"num_processes": 2},

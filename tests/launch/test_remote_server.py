@@ -15,9 +15,9 @@ from asyncrl.errors import InputError, ServerError
 from asyncrl.files.service import FileRoutes
 from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
-from asyncrl.ports import free_ports
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.replay.service import QueueService
+from asyncrl.system.ports import free_ports
 
 KEY = "the-key-of-the-user"
 

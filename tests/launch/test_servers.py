@@ -21,9 +21,9 @@ from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite, Need, Place, Site
-from asyncrl.ports import free_ports
 from asyncrl.recipe.cluster import Cluster
 from asyncrl.serving.sglang import new_session
+from asyncrl.system.ports import free_ports
 
 NO_CHANGES = ServerChanges()
 ON_CPU = GpuMap("a test")

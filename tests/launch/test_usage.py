@@ -11,7 +11,6 @@ import pytest
 from fakes.finished_run import record_start
 from fakes.newcomer import write_project
 
-from asyncrl.energy import EnergyCounter
 from asyncrl.journal.environments import read_starts
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.usage import Usage, read_usage
@@ -24,6 +23,7 @@ from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run_folder import RunFolder
+from asyncrl.system.energy import EnergyCounter
 
 TICK = 0.03
 """The kernel counts in hundredths of a second, of each process and its children."""

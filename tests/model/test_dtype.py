@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import machine
 from asyncrl.model import device, dtype
 from asyncrl.model.dtype import find_dtype, with_dtype
+from asyncrl.system import machine
 from tests.fakes.recipes import make_recipe
 from tests.fakes.shapes import tiny_shape
 

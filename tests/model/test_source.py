@@ -11,11 +11,11 @@ from fakes.hub import Hub, running_hub
 from fakes.models import write_model
 
 from asyncrl.errors import InputError
-from asyncrl.hub import is_hub_id
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder, resolve
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Model
+from asyncrl.system.hub import is_hub_id
 
 SCRIPT = """
 import sys

@@ -15,9 +15,9 @@ from fakes.hub import Hub
 from fakes.published import SHAPES, published_hub
 
 from asyncrl import cli
-from asyncrl.machine_memory import MachineMemory
 from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import template_of
+from asyncrl.system.memory import MachineMemory
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes" / "published").glob("*.yaml"))

@@ -10,8 +10,8 @@ from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
-from asyncrl.ports import free_ports
 from asyncrl.serving.publication import read_publication
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import read_weights
 from asyncrl.trainer.model import PolicyModel

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asyncrl.file_digest import sha256_of
+from asyncrl.system.digests import sha256_of
 from asyncrl.trainer.hashed_files import HashedFiles
 
 

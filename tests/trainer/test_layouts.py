@@ -14,8 +14,8 @@ from fakes.models import write_model, write_tokenizer
 from fakes.template import Template
 
 from asyncrl.journal.packing import unpack_halves
-from asyncrl.ports import free_ports
 from asyncrl.records import TrainedTokens
+from asyncrl.system.ports import free_ports
 
 SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
 MODELS = {

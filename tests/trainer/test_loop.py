@@ -16,9 +16,9 @@ from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.ports import free_ports
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import digests_of

@@ -12,8 +12,8 @@ from fakes.template import Forked, Template
 
 from asyncrl.errors import RankLost
 from asyncrl.model.layout import rank_environment
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Trainer
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer import ranks
 
 MODULE = "fakes.lonely_rank"

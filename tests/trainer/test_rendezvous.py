@@ -9,7 +9,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from asyncrl.ports import free_ports
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.rendezvous import meet
 
 TIMEOUT = timedelta(seconds=30)

@@ -10,8 +10,8 @@ import torch
 from fakes.launch_trainer import finish_trainer
 from fakes.template import Template
 
-from asyncrl.file_digest import sha256_of
-from asyncrl.ports import free_ports
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.boxes import Box, SharedTensor
 from asyncrl.trainer.checkpoint_files import State, read
 

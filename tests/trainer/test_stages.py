@@ -11,8 +11,8 @@ from fakes.models import reference_model, write_model
 from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.template import Template
 
-from asyncrl.ports import free_ports
 from asyncrl.serving.publication import read_publication
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import read_weights
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 SOLVED_SHARE = 0.9
 ENTROPY_SHARE = 0.2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 OUTCOMES = ("correct", "wrong", "no_answer", "fault")
 FEWEST_FAULTS = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from asyncrl.observe.alarms.collapse import is_solved
 from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 STEPS_APART = 10
 """Fewest steps between two evaluations that are compared."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 GROWTH = 10.0
 """Growth over the first steps' KL, from a tenth of the limit on."""

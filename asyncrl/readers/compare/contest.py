@@ -28,7 +28,7 @@ from asyncrl.readers.compare.answers import (
 from asyncrl.readers.compare.bootstrap import Interval, Resampling
 from asyncrl.readers.compare.groups import Group, interval_of
 from asyncrl.readers.compare.recorded import RecordedRun
-from asyncrl.rounding import fixed
+from asyncrl.system.rounding import fixed
 
 
 class NothingInCommon(InputError):

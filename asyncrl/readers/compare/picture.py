@@ -10,7 +10,7 @@ from asyncrl.observe.curves import BLUE, GREEN, MUTED, ORANGE, PURPLE, STYLE
 from asyncrl.observe.formats import compact, duration
 from asyncrl.readers.compare.curves import Point
 from asyncrl.readers.compare.run_comparison import Comparison
-from asyncrl.rounding import as_percent
+from asyncrl.system.rounding import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, "#56b4e9", "#e69f00", MUTED)
 STEP, TOKENS, SECONDS, DOLLARS = "step", "tokens_generated", "seconds", "dollars"

@@ -12,7 +12,7 @@ from asyncrl.observe.formats import NOTHING, compact, duration
 from asyncrl.observe.live import printable
 from asyncrl.readers.compare.contest import Contest
 from asyncrl.readers.compare.run_comparison import Accuracy, Comparison, GroupRow, RunRow
-from asyncrl.rounding import as_percent, fixed, signed
+from asyncrl.system.rounding import as_percent, fixed, signed
 
 LACKING = "(no such key)"
 

@@ -20,7 +20,7 @@ from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run_status import STATUS
-from asyncrl.text_file import read_text
+from asyncrl.system.text_file import read_text
 
 MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from asyncrl.environment import Environment, differences
 from asyncrl.journal import environments
 from asyncrl.journal.conservation import GENERATED, TRAINED, Conservation, read_conservation
 from asyncrl.journal.lengths import read_sampled
@@ -33,6 +32,7 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
 from asyncrl.run_status import is_running, read_status
+from asyncrl.system.environment import Environment, differences
 
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),

@@ -17,7 +17,7 @@ from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary
 from asyncrl.readers.report.schema import CombinedReport, RunReport
 from asyncrl.readers.report.tables import combined_tables, tables_of
-from asyncrl.rounding import as_percent, fixed
+from asyncrl.system.rounding import as_percent, fixed
 
 PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6", "#cc79a7")
 SAMPLE_GROUPS = 2

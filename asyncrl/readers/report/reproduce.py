@@ -10,9 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from asyncrl.environment import describe_environment, differences
 from asyncrl.errors import InputError
-from asyncrl.file_digest import sha256_of
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.observe.formats import NOTHING, compact
@@ -21,9 +19,11 @@ from asyncrl.readers.report.schema import Evaluation, RunReport, Share
 from asyncrl.readers.report.tables import Table, share
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.yaml_text import write_yaml
-from asyncrl.rounding import signed
 from asyncrl.run_folder import RECIPE, data_digests
-from asyncrl.text_file import read_text
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.environment import describe_environment, differences
+from asyncrl.system.rounding import signed
+from asyncrl.system.text_file import read_text
 
 SUFFIX = "-reproduced"
 """Suffix of the run folder's name."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from asyncrl.environment import Environment
+from asyncrl.system.environment import Environment
 
 SCHEMA_VERSION: Final = "1"
 

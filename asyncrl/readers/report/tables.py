@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
 from asyncrl.readers.report.schema import CombinedReport, Evaluation, RunReport, SeedMean, Share
-from asyncrl.rounding import as_percent, fixed, signed
+from asyncrl.system.rounding import as_percent, fixed, signed
 
 HOUR = 3600.0
 

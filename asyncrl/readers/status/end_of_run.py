@@ -13,7 +13,7 @@ from asyncrl.observe.metrics import Row
 from asyncrl.observe.plot import Curve, plot
 from asyncrl.observe.summary import Summary
 from asyncrl.readers.status.current_run import alarms_of
-from asyncrl.rounding import as_percent, fixed
+from asyncrl.system.rounding import as_percent, fixed
 
 PLOT_HEIGHT = 9
 WIDEST = 120

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.plugins import load_object
 from asyncrl.readers.trackers.tracker import Open
 from asyncrl.recipe import Tracker as Settings
+from asyncrl.system.plugins import load_object
 
 
 def check_trackers(trackers: Sequence[Settings]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.observe.metrics import complete_lines
-from asyncrl.whole_file import write_whole
+from asyncrl.system.whole_file import write_whole
 
 FOLDER = "trackers"
 """Folder inside the run folder: a position file per tracker, and what trackers keep there."""

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from asyncrl.machine import KERNEL_CACHES
-from asyncrl.proxies import loopback_direct
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.cuda_toolkit import toolkit_environment
+from asyncrl.system.machine import KERNEL_CACHES
+from asyncrl.system.proxies import loopback_direct
 
 CPU_PATH = Path(__file__).with_name("cpu_path")
 """Stand-ins for packages that have no CPU build."""

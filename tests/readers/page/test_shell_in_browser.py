@@ -8,8 +8,8 @@ from fakes.opened_page import opened
 from fakes.statuses import make_status
 
 from asyncrl.observe.postmortem import POST_MORTEM
-from asyncrl.rounding import as_percent, fixed
 from asyncrl.run_status import write_status
+from asyncrl.system.rounding import as_percent, fixed
 
 pytestmark = needs_chromium
 

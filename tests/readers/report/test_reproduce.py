@@ -11,7 +11,6 @@ from fakes.newcomer import row, write_project
 from fakes.records import make_queue
 
 from asyncrl import cli
-from asyncrl.environment import describe_environment
 from asyncrl.inputs import Inputs
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
@@ -21,6 +20,7 @@ from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.system.environment import describe_environment
 
 
 class Training:

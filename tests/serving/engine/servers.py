@@ -18,9 +18,9 @@ import aiohttp
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.system.ports import free_ports
 
 if TYPE_CHECKING:
     import transformers

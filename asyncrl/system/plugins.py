@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from asyncrl.errors import InputError
-from asyncrl.text_file import decoded
+from asyncrl.system.text_file import decoded
 
 
 def load_object(target: str, *, folder: Path | None = None) -> object:

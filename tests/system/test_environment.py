@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import environment
-from asyncrl.environment import Environment, changed_engines, describe_environment, differences
+from asyncrl.system import environment
+from asyncrl.system.environment import Environment, changed_engines, describe_environment, differences
 
 
 @pytest.fixture(scope="module")

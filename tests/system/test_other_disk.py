@@ -13,10 +13,10 @@ from fakes.engine import FakeEngine
 from fakes.trainer import FakeTrainer
 
 from asyncrl.checkpoints import checkpoint_path, find_newest, write_manifest
-from asyncrl.file_digest import sha256_of
 from asyncrl.files.service import FileRoutes, folder_url
 from asyncrl.replay.wire import CommitRequest, TakeRequest
 from asyncrl.serving.publication import Publication
+from asyncrl.system.digests import sha256_of
 
 
 class OtherDisk(FakeTrainer):

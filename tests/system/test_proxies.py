@@ -4,8 +4,8 @@ import urllib.request
 
 import pytest
 
-from asyncrl.proxies import loopback_direct
 from asyncrl.serving.engine.environment import engine_environment
+from asyncrl.system.proxies import loopback_direct
 
 PROXY = "http://10.255.255.1:3128"
 

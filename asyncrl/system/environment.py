@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from asyncrl.machine_memory import machine_memory
+from asyncrl.system.memory import machine_memory
 from sandbox.own_groups import available_cores
 
 ENGINES = ("torch", "megatron-core", "sglang", "transformers")
@@ -42,7 +42,7 @@ class Environment(BaseModel):
 
 def describe_environment(gpus: list[str]) -> Environment:
     """Describes this process; `gpus` are the names of those that its run uses. About 0.1 s of work."""
-    commit, is_changed = _checkout(Path(__file__).resolve().parents[1])
+    commit, is_changed = _checkout(Path(__file__).resolve().parents[2])
     return Environment(
         asyncrl=importlib.metadata.version("asyncrl"),
         commit=commit,

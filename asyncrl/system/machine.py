@@ -6,7 +6,7 @@ import importlib.util
 import socket
 from pathlib import Path
 
-from asyncrl.gpus import find_gpus
+from asyncrl.system.gpus import find_gpus
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Flags of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""

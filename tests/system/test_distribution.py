@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import distribution
-from asyncrl.distribution import check_distribution
 from asyncrl.errors import InputError
+from asyncrl.system import distribution
+from asyncrl.system.distribution import check_distribution
 
 
 @pytest.mark.parametrize("name", ["verifiers", "sandbox"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.energy import EnergyCounter, find_energy
+from asyncrl.system.energy import EnergyCounter, find_energy
 
 
 def write_zone(folder: Path, zone: str, name: str, microjoules: int, *, range_uj: int = 1_000_000) -> Path:

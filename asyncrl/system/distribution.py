@@ -17,7 +17,7 @@ MARK = "Part of asyncrl."
 
 def check_distribution() -> None:
     """Raises InputError that names the distribution whose package would be imported, and the way out."""
-    home = Path(__file__).resolve().parents[1]
+    home = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
         found = importlib.util.find_spec(name)
         places = [] if found is None else [Path(place) for place in found.submodule_search_locations or ()]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.plugins import load_object
+from asyncrl.system.plugins import load_object
 
 
 def test_a_dotted_name_is_imported() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from asyncrl import ports
+from asyncrl.system import ports
 
 CHOOSE = (
     "import sys; from asyncrl import ports; first = int(sys.argv[1]); "

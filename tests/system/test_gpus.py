@@ -7,8 +7,8 @@ import pytest
 from fakes.gpus import H100, row, uuid_of, write_nvidia_smi
 
 from asyncrl.errors import InputError
-from asyncrl.gpus import Gpu, find_gpus, hides_all
-from asyncrl.machine import has_gpu
+from asyncrl.system.gpus import Gpu, find_gpus, hides_all
+from asyncrl.system.machine import has_gpu
 
 SLICES = ("MIG-1111aaaa-0000-0000-0000-000000000001", "MIG-2222bbbb-0000-0000-0000-000000000002")
 DIVIDED = f"""\

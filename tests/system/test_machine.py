@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from asyncrl.machine import KERNEL_CACHES, bfloat16_flag
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Trainer
 from asyncrl.serving.engine.environment import engine_environment
+from asyncrl.system.machine import KERNEL_CACHES, bfloat16_flag
 
 MULTIPLY = """
 import psutil, torch

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.file_digest import sha256_of
+from asyncrl.system.digests import sha256_of
 
 
 def test_the_digest_is_of_every_byte(tmp_path: Path) -> None:
