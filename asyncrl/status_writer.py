@@ -17,8 +17,7 @@ from typing import NamedTuple
 from asyncrl.journal import counters
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.run_state import RunState
-from asyncrl.run_status import (
+from asyncrl.run.status import (
     QueueStatus,
     ServerStatus,
     State,
@@ -26,6 +25,7 @@ from asyncrl.run_status import (
     this_host,
     write_status,
 )
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
 from asyncrl.waits import VERDICT_BY, Wait, Waits, now_seconds

@@ -14,7 +14,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller import Controller
 from asyncrl.records import Score, Task
-from asyncrl.run_status import Status, read_status
+from asyncrl.run.status import Status, read_status
 from asyncrl.status_writer import StatusWriter
 
 

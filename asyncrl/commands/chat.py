@@ -21,7 +21,7 @@ from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams
 from asyncrl.rollout.text import TextCodec
-from asyncrl.run_folder import RunFolder, read_run_recipe
+from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.sglang_messages import Prefix, generate_body
 

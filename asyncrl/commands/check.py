@@ -26,8 +26,8 @@ from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
-from asyncrl.resuming import Resumption
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.resuming import Resumption
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
 

@@ -35,7 +35,7 @@ from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
-from asyncrl.run_folder import RECIPE, RunFolder
+from asyncrl.run.folder import RECIPE, RunFolder
 from asyncrl.system.disk import FULL_DISK
 from asyncrl.system.hub import is_hub_id
 

@@ -16,7 +16,7 @@ from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import template_of
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."

@@ -13,7 +13,7 @@ from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.readers.trackers.position import position_path, read_position, rows_left
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run.folder import METRICS, RunFolder, read_run_recipe
 from sandbox.process import die_with_parent
 
 HELP = (

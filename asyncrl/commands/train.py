@@ -22,7 +22,7 @@ from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}

@@ -11,7 +11,7 @@ from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.run_folder import RunFolder, with_commit, with_recorded_commit
+from asyncrl.run.folder import RunFolder, with_commit, with_recorded_commit
 
 _STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.errors import InputError
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
+from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.system.digests import sha256_of
 
 BASE, BEST, LAST = "base", "best", "last"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.postmortem import POST_MORTEM, RecentEvents, write_post_mortem
-from asyncrl.run_status import ENDS, read_status, write_status
+from asyncrl.run.status import ENDS, read_status, write_status
 
 log = logging.getLogger(__name__)
 

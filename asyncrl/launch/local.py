@@ -61,9 +61,9 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
-from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run.folder import RunFolder, data_digests
+from asyncrl.run.status import starting, write_status
 from asyncrl.run_state import RunState
-from asyncrl.run_status import starting, write_status
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 from asyncrl.system.energy import EnergySources, find_energy

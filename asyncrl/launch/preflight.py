@@ -41,7 +41,7 @@ from asyncrl.records import Task
 from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
-from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory

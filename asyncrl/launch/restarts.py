@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from asyncrl.checkpoints import find_newest
 from asyncrl.controller import Controller
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.loops import end_tasks
+from asyncrl.run.checkpoints import find_newest
 
 log = logging.getLogger(__name__)
 

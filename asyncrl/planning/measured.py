@@ -25,7 +25,7 @@ from asyncrl.planning.settings import Costs, PlannedRun, training_tokens
 from asyncrl.planning.simulation import simulate, steady_range
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason
-from asyncrl.run_folder import JOURNAL, METRICS, read_run_recipe
+from asyncrl.run.folder import JOURNAL, METRICS, read_run_recipe
 from asyncrl.serving.pass_sums import DecodeSums
 
 WINDOW_STEPS = 6

@@ -4,7 +4,7 @@ That is weights, optimizer and schedule (the critic's too), the random state and
 torch.distributed.checkpoint, which any other layout can load (`training_state`). The state is copied
 and written during training (`saving`): under another name, synced, then renamed with its manifest inside. So
 a folder under its own name is complete. On loading, a checkpoint whose digests differ from the manifest's is
-skipped for the one before it (`asyncrl.checkpoints`).
+skipped for the one before it (`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """
@@ -18,7 +18,8 @@ from typing import Any, TypedDict, cast
 import torch
 from torch import Tensor
 
-from asyncrl.checkpoints import (
+from asyncrl.records import PolicyVersion
+from asyncrl.run.checkpoints import (
     HeldOutAccuracies,
     checkpoint_path,
     find_fault,
@@ -27,7 +28,6 @@ from asyncrl.checkpoints import (
     to_forget,
     write_manifest,
 )
-from asyncrl.records import PolicyVersion
 from asyncrl.system.disk import writing
 from asyncrl.system.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer import ranks

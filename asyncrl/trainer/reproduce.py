@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.observe.metrics import Row
-from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
+from asyncrl.run.reproduction import LAYOUT, Reproduction, plan_reproduction
 from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 from asyncrl.trainer.determinism import SMALLEST, TOLERANCE, is_exact, is_same

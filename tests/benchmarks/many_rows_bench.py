@@ -31,7 +31,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
-from asyncrl.run_folder import data_digests
+from asyncrl.run.folder import data_digests
 
 REPEATS = 100
 ROWS_PER_CHUNK = 50_000

@@ -25,7 +25,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.observe.metrics import written_rows
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 from tests.benchmarks.ablation import interval
 
 TARGET = 0.8

@@ -11,7 +11,7 @@ from asyncrl import cli
 from asyncrl.journal.starts import record_data
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run.folder import RunFolder, data_digests
 
 REPEATED = "replay.repeated_groups_per_batch=1"
 

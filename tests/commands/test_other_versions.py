@@ -10,7 +10,7 @@ from fakes.records import finish, make_queue, make_task
 
 from asyncrl import cli
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 
 FIRST_SCHEMA = Path(__file__).parent / "journal_schema_1.sql"
 """What a journal was made with before it stored which asyncrl wrote it."""

@@ -8,7 +8,7 @@ from fakes.trackers import kept, own, write_recipe
 from asyncrl import cli
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.readers.trackers import catalog
-from asyncrl.run_folder import read_run_recipe
+from asyncrl.run.folder import read_run_recipe
 
 
 @pytest.fixture

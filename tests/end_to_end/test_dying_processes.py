@@ -7,7 +7,7 @@ import pytest
 from fakes.processes import wait_for_end
 from fakes.whole_run import WholeRun
 
-from asyncrl.run_status import read_status, words_of_state
+from asyncrl.run.status import read_status, words_of_state
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,7 @@ from fakes.whole_run import WholeRun
 from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics import written_rows
-from asyncrl.run_status import read_status
+from asyncrl.run.status import read_status
 
 
 def evaluations(run: WholeRun) -> list[tuple[str, int]]:

@@ -13,8 +13,8 @@ import pytest
 from fakes.host_run import HostRun
 from fakes.hosts import Host, Hosts, make_hosts
 
-from asyncrl.checkpoints import find_newest
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.run.checkpoints import find_newest
 
 pytest.importorskip("ray", reason="Ray is not installed: make setup RAY=1")
 

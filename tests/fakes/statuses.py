@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from asyncrl.run_status import Status, this_host
+from asyncrl.run.status import Status, this_host
 
 
 def make_status(**keys: Any) -> Status:

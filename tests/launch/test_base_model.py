@@ -25,7 +25,7 @@ from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.model.folder import check_model_folder, model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder, read_run_recipe
+from asyncrl.run.folder import RunFolder, read_run_recipe
 
 LATER = "beef" + "0" * 36
 """The commit of the hub's main branch after it moved."""

@@ -6,10 +6,10 @@ import pytest
 from fakes.model_folder import write_tokenizer
 from fakes.recipes import make_recipe
 
-from asyncrl.checkpoints import HeldOutAccuracies
 from asyncrl.errors import InputError
 from asyncrl.launch.evaluated_models import find_models
 from asyncrl.recipe import Recipe
+from asyncrl.run.checkpoints import HeldOutAccuracies
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from asyncrl.readers.page.overview import read_head, read_line
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.page.servers import read_servers
 from asyncrl.readers.status.current_run import read_run
-from asyncrl.run_status import starting, write_status
+from asyncrl.run.status import starting, write_status
 
 DIED = "server 0 ended while it started: exit code 1. Its last lines (logs/server-0.log):\nno such option"
 

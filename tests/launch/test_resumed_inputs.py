@@ -14,7 +14,7 @@ from asyncrl.journal.starts import record_model, record_rendering
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.model.folder import model_digest
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 from asyncrl.system.energy import EnergyCounter
 
 TICK = 0.03

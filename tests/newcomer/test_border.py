@@ -57,7 +57,7 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_any_work(
 ) -> None:
     from asyncrl.errors import InputError
     from asyncrl.recipe.file import load_recipe
-    from asyncrl.run_folder import RunFolder
+    from asyncrl.run.folder import RunFolder
 
     recipe = load_recipe(folder / "r.yaml")
     try:

@@ -93,7 +93,7 @@ from pathlib import Path
 from fakes.statuses import make_status
 from asyncrl.cli import main
 from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.run_status import write_status
+from asyncrl.run.status import write_status
 
 run = Path({folder!r})
 with MetricsWriter(run / "metrics.jsonl") as metrics:

@@ -18,7 +18,7 @@ from asyncrl.readers.page.overview import read_line
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import read_run
 from asyncrl.readers.status.status_lines import status_lines
-from asyncrl.run_status import ServerStatus, write_status
+from asyncrl.run.status import ServerStatus, write_status
 
 SERVER: ServerStatus = {
     "url": "http://127.0.0.1:30000",

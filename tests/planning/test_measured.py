@@ -25,7 +25,7 @@ from asyncrl.planning.measured import (
 from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
 from asyncrl.records import DropReason
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.folder import RunFolder
 from asyncrl.serving.pass_sums import DecodeSums, LineSums
 
 FIXED, PER_REQUEST = 0.004, 0.0002

@@ -12,9 +12,9 @@ from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
 from fakes.trainer import FakeTrainer
 
-from asyncrl.checkpoints import checkpoint_path, find_newest, write_manifest
 from asyncrl.files.service import FileRoutes, folder_url
 from asyncrl.replay.wire import CommitRequest, TakeRequest
+from asyncrl.run.checkpoints import checkpoint_path, find_newest, write_manifest
 from asyncrl.serving.publication import Publication
 from asyncrl.system.digests import sha256_of
 

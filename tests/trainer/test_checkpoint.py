@@ -14,8 +14,8 @@ from fakes.models import random_batch, write_model
 from fakes.template import Template
 from torch.distributed.checkpoint import FileSystemWriter
 
-from asyncrl.checkpoints import find_fault
 from asyncrl.errors import DiskError, QueueError
+from asyncrl.run.checkpoints import find_fault
 from asyncrl.trainer import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.hashed_files import HashedFiles

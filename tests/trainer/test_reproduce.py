@@ -29,7 +29,7 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.reproduction import plan_reproduction
+from asyncrl.run.reproduction import plan_reproduction
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 

@@ -11,7 +11,7 @@ from asyncrl.observe.metrics import Metrics, Row
 from asyncrl.readers.page.request import RUNS, answer, run_of
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import cause_of, state_of
-from asyncrl.run_status import read_status
+from asyncrl.run.status import read_status
 
 MOST_POINTS = 60
 """Evaluations of a sparkline."""

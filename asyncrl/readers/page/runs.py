@@ -19,7 +19,7 @@ from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run_status import STATUS
+from asyncrl.run.status import STATUS
 from asyncrl.system.text_file import read_text
 
 MOST_OPEN = 200

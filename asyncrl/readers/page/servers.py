@@ -8,7 +8,7 @@ from aiohttp import web
 from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import cause_of, state_of
-from asyncrl.run_status import Status, is_running, read_status
+from asyncrl.run.status import Status, is_running, read_status
 
 
 class PageStatus(TypedDict):

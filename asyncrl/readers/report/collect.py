@@ -30,8 +30,8 @@ from asyncrl.readers.report.costs import Prices, cost_of, energy_of, flops_of, i
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
-from asyncrl.run_status import is_running, read_status
+from asyncrl.run.folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run.status import is_running, read_status
 from asyncrl.system.environment import Environment, differences
 
 OFF_POLICY = (

@@ -14,7 +14,7 @@ from asyncrl.readers.report.schema import CombinedReport, RunReport
 from asyncrl.readers.report.seeds import group_by_seed
 from asyncrl.readers.report.tables import combined_tables, tables_of
 from asyncrl.readers.report.text import as_latex, as_markdown
-from asyncrl.run_folder import JOURNAL, METRICS
+from asyncrl.run.folder import JOURNAL, METRICS
 from asyncrl.system.whole_file import write_whole
 
 FORMATS = {"html": "report.html", "json": "report.json", "markdown": "report.md", "latex": "report.tex"}

@@ -16,7 +16,7 @@ from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, REPORT_FILE
 from asyncrl.observe.warning_log import Warned, warnings_of
-from asyncrl.run_status import (
+from asyncrl.run.status import (
     ENDS,
     QueueStatus,
     ServerStatus,

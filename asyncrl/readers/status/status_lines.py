@@ -8,7 +8,7 @@ from rich.text import Text
 from asyncrl.observe.formats import NOTHING, compact, duration, hundredths, percent, percent_with_interval
 from asyncrl.observe.live import printable
 from asyncrl.readers.status.current_run import GONE, Accuracy, RunNow
-from asyncrl.run_status import ServerStatus
+from asyncrl.run.status import ServerStatus
 
 TITLE_WIDTH = 10
 NARROWEST = 24

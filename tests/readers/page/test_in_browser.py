@@ -18,7 +18,7 @@ from asyncrl.observe.faults import cause_of
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.runs import Run
-from asyncrl.run_status import write_status
+from asyncrl.run.status import write_status
 
 pytestmark = needs_chromium
 

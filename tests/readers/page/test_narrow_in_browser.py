@@ -9,7 +9,7 @@ from fakes.chromium import Page, needs_chromium
 from fakes.opened_page import go, opened
 from fakes.statuses import make_status
 
-from asyncrl.run_status import ServerStatus, write_status
+from asyncrl.run.status import ServerStatus, write_status
 
 pytestmark = needs_chromium
 

@@ -11,7 +11,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.readers.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.readers.page.runs import Run
-from asyncrl.run_status import write_status
+from asyncrl.run.status import write_status
 
 
 def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:

@@ -8,7 +8,7 @@ from fakes.opened_page import opened
 from fakes.statuses import make_status
 
 from asyncrl.observe.postmortem import POST_MORTEM
-from asyncrl.run_status import write_status
+from asyncrl.run.status import write_status
 from asyncrl.system.rounding import as_percent, fixed
 
 pytestmark = needs_chromium

@@ -19,7 +19,7 @@ from asyncrl.readers.report.collect import collect, distribution
 from asyncrl.readers.report.costs import Prices
 from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
-from asyncrl.run_status import write_status
+from asyncrl.run.status import write_status
 
 
 def test_the_last_version_and_the_best_one_are_told_apart(run_folder: Path) -> None:

@@ -19,7 +19,7 @@ from asyncrl.launch import local
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.system.environment import describe_environment
 
 

@@ -22,7 +22,7 @@ from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
-from asyncrl.resuming import Resumption, find_resumption
+from asyncrl.run.resuming import Resumption, find_resumption
 from asyncrl.system.kinds import as_written
 from asyncrl.system.whole_file import write_whole
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.checkpoints import HeldOutAccuracies, to_forget
+from asyncrl.run.checkpoints import HeldOutAccuracies, to_forget
 
 
 def heldout(folder: Path, accuracies: dict[int, float]) -> HeldOutAccuracies:

@@ -10,7 +10,7 @@ from fakes.small_disk import refused_writes
 from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
-from asyncrl.run_status import (
+from asyncrl.run.status import (
     SILENT_SECONDS,
     STATUS,
     is_running,

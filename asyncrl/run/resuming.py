@@ -7,7 +7,6 @@ checkpoint by the same function.
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.checkpoints import find_newest
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
@@ -15,6 +14,7 @@ from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics import read_metrics
 from asyncrl.records import PolicyVersion
+from asyncrl.run.checkpoints import find_newest
 
 
 @dataclass(frozen=True, slots=True)

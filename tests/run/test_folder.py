@@ -13,7 +13,7 @@ from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.starts import record_rendering, record_start, record_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
-from asyncrl.run_folder import RunFolder, first_difference, read_run_recipe
+from asyncrl.run.folder import RunFolder, first_difference, read_run_recipe
 
 
 def make_recipe(**changes: object) -> Recipe:

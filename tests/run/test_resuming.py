@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from fakes.records import finish, make_queue, make_task
 
-from asyncrl.checkpoints import write_manifest
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import BOUNDARY
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import dump_recipe, parse_recipe
-from asyncrl.resuming import find_resumption
-from asyncrl.run_folder import RunFolder
+from asyncrl.run.checkpoints import write_manifest
+from asyncrl.run.folder import RunFolder
+from asyncrl.run.resuming import find_resumption
 from asyncrl.system.digests import sha256_of
 
 NUM_STEPS = 4

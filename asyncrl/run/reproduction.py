@@ -7,7 +7,6 @@ what is needed.
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.checkpoints import newest_version
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.reader import JournalReader
@@ -18,6 +17,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
+from asyncrl.run.checkpoints import newest_version
 
 LAYOUT = (
     *("num_processes", "threads_per_process", "tokens_per_micro_batch"),
