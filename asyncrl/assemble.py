@@ -20,7 +20,9 @@ from asyncrl.files.service import FileRoutes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
-from asyncrl.loops import Loops
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.task_group import Loops
+from asyncrl.loops.waits import Waits
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics import Metrics
@@ -42,7 +44,6 @@ from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.tasks import title_of
 from asyncrl.run_metrics import RunMetrics
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Load, find_load
@@ -50,7 +51,6 @@ from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import Meters, StepReport
 from asyncrl.supervisor import ServerDesk, Supervisor
 from asyncrl.take import TakeDesk
-from asyncrl.waits import Waits
 from asyncrl.watched import RolloutSide, TrainerSide
 from asyncrl.zero_reward import ZeroReward
 

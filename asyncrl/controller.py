@@ -57,7 +57,10 @@ from dataclasses import dataclass
 from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.loops import Loops
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.task_group import Loops
+from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
@@ -67,14 +70,11 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import StepReport
 from asyncrl.take import TakeDesk
-from asyncrl.waits import Waits, now_seconds
-from asyncrl.watchdog import Watched, watch
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Pause between two looks of the watchdog."""

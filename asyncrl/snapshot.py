@@ -1,8 +1,8 @@
 """A run at one moment, in words, for the post-mortem."""
 
+from asyncrl.loops.waits import Waits
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.serving.fleet import Fleet
-from asyncrl.waits import Waits
 
 
 def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, str]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncrl.journal import counters
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import VERDICT_BY, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.run.status import (
@@ -25,10 +27,8 @@ from asyncrl.run.status import (
     this_host,
     write_status,
 )
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
-from asyncrl.waits import VERDICT_BY, Wait, Waits, now_seconds
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from asyncrl.journal.counters import DROPPED, GENERATED
+from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.observer import Observer
 from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
@@ -22,7 +23,6 @@ from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pass_sums import PassSums
-from asyncrl.waits import now_seconds
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 

@@ -19,7 +19,9 @@ from asyncrl.files.service import is_url
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.loops import end_tasks
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.replay.group import Group, sequences_of
@@ -30,11 +32,9 @@ from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.run_metrics import RunMetrics
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
-from asyncrl.waits import Waits
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from typing import Any
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.supervisor import Supervisor
 from asyncrl.take import TakeDesk
-from asyncrl.watchdog import Deadlines
 
 MAX_TRAINER_KILLS = 3
 """Most hung trainers killed in a run; the next one that hangs ends it."""

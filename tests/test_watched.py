@@ -8,8 +8,8 @@ import pytest
 from fakes.recipes import make_recipe
 from fakes.supervisor import FakeSupervisor
 
-from asyncrl.run_state import RunState
-from asyncrl.waits import Waits
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.watched import MAX_TRAINER_KILLS, TrainerSide
 
 

@@ -27,7 +27,7 @@ from asyncrl.launch.failure import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
-from asyncrl.loops import background
+from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.stage import stage

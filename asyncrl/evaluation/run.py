@@ -20,6 +20,7 @@ from asyncrl.evaluation.result import (
     greedy_result,
     sampled_result,
 )
+from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.response_lengths import ResponseLengths
@@ -30,7 +31,6 @@ from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
 from asyncrl.serving.sglang_messages import Chunk, Prefix, StreamEnd, generate_body
-from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import EvaluationFailed, Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.journal.writer import Journal
-from asyncrl.loops import Loops
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.task_group import Loops
+from asyncrl.loops.waits import Waits
 from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
-from asyncrl.run_state import RunState
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication
-from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 

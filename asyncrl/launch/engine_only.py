@@ -14,12 +14,12 @@ from asyncrl.access import new_token, read_keys
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite
+from asyncrl.loops.waits import Waits
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 

@@ -50,6 +50,7 @@ from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.launch.usage import UsageMeter, metering
+from asyncrl.loops.run_phase import RunState
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
@@ -63,7 +64,6 @@ from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
-from asyncrl.run_state import RunState
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 from asyncrl.system.energy import EnergySources, find_energy

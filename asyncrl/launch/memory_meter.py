@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import psutil
 
 from asyncrl.launch.families import find_families
-from asyncrl.loops import background
+from asyncrl.loops.task_group import background
 
 INTERVAL_SECONDS = 10.0
 GIB = 2**30

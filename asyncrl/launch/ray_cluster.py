@@ -27,7 +27,7 @@ from asyncrl.launch.placement import HIDDEN
 from asyncrl.launch.ray_node import NodeFacts, NodeProcess
 from asyncrl.launch.ray_process import RayProcess
 from asyncrl.launch.site import ControllerDisk, Need, Place
-from asyncrl.loops import end_tasks
+from asyncrl.loops.task_group import end_tasks
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncrl.controller import Controller
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
-from asyncrl.loops import end_tasks
+from asyncrl.loops.task_group import end_tasks
 from asyncrl.run.checkpoints import find_newest
 
 log = logging.getLogger(__name__)

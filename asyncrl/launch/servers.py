@@ -15,7 +15,7 @@ from asyncrl.access import TOKEN_VARIABLE, Keys
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.site import Need, Place, Process, Site, server_need
-from asyncrl.loops import end_tasks
+from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled

@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncrl.access import TOKEN_VARIABLE
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
-from asyncrl.loops import end_tasks
+from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import group_environment

@@ -16,7 +16,7 @@ from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.families import find_families
 from asyncrl.launch.site import Process
-from asyncrl.loops import background
+from asyncrl.loops.task_group import background
 from asyncrl.system.energy import EnergyCounter
 
 log = logging.getLogger(__name__)

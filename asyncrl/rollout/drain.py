@@ -13,12 +13,12 @@ Groups that have tokens continue, in rounds and on other servers too, while one 
 from dataclasses import dataclass
 
 from asyncrl.errors import QueueError
+from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet, Gate
-from asyncrl.waits import Waits
 
 
 @dataclass(frozen=True)

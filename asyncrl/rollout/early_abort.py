@@ -12,11 +12,11 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
+from asyncrl.loops.waits import Waits
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.generate import Connection, Generator
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.server import ServerState
-from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 

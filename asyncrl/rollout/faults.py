@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from asyncrl.errors import AsyncrlError
 from asyncrl.journal import statements
 from asyncrl.journal.counters import Statement
+from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.faults import cause_of
 from asyncrl.records import Task
-from asyncrl.waits import now_seconds
 from verifiers.verdict import Verdict
 
 log = logging.getLogger(__name__)

@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.rollout.stop import StopSearch, StopStrings, cut
-from asyncrl.run_state import RunState
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
 from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
-from asyncrl.waits import Waits, now_seconds
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ ends first; a running evaluation ends first too, so that it has one version.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.rollout.drain import Drain
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
-from asyncrl.waits import Waits
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ publications never mix on a server.
 
 from collections.abc import Callable, Iterable
 
+from asyncrl.loops.waits import Waits
 from asyncrl.serving.publication import Publication, written
-from asyncrl.waits import Waits
 
 
 class Handover:

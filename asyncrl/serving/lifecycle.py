@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
-from asyncrl.loops import end_tasks
+from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import Server, ServerState
-from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.errors import ServerError
+from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
-from asyncrl.waits import Waits
 
 
 class PinnedServers:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from asyncrl.loops.waits import now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.pulse import Pulse
-from asyncrl.waits import now_seconds
 
 
 class ServerState(StrEnum):

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.journal.writer import Journal
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.records import Batch, SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of, trajectory_id
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
-from asyncrl.waits import Waits
 
 SAMPLES = 8
 GROUPS_PER_BATCH = 16

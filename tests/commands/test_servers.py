@@ -8,10 +8,10 @@ import pytest
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import InputError
+from asyncrl.loops.waits import Waits
 from asyncrl.replay.service import QueueService
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 
 async def unused(*_: Any) -> Any:

@@ -17,12 +17,12 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.evaluations import Answer, read_answers, read_greedy_scores, read_prompts, read_texts
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
-from asyncrl.loops import Loops
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.task_group import Loops
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Evaluation
 from asyncrl.records import Task
-from asyncrl.run_state import RunState
 from asyncrl.serving.publication import Publication
-from asyncrl.waits import Waits
 
 TASKS = [make_task(1), make_task(2)]
 

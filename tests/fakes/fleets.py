@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fakes.engine import FakeEngine
 
+from asyncrl.loops.waits import Waits
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 TAKEN = PublishOutcome(True, 0.0)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from fakes.engine import STOP, FakeEngine
 from fakes.records import make_queue, make_task
 
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from asyncrl.errors import DiskError, Diverged
 from asyncrl.launch.restarts import keep_training
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
-from asyncrl.run_state import RunState
-from asyncrl.waits import Waits
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 
 
 class DyingTrainer:

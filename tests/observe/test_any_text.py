@@ -18,6 +18,7 @@ from rich.console import Console
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.reader import GroupFilter
+from asyncrl.loops.waits import Waits
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
@@ -32,7 +33,6 @@ from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.verifier_cache import VerifierCache
-from asyncrl.waits import Waits
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
 
 ANYTHING = st.one_of(

@@ -11,6 +11,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.writer import Journal
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
@@ -19,7 +20,6 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
-from asyncrl.waits import Waits
 
 LIMIT = 10
 

@@ -9,13 +9,13 @@ from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 from fakes.stage import stage
 
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 
 async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:

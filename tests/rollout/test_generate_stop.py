@@ -12,16 +12,16 @@ from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
 from fakes.records import make_queue, make_task, reopen
 
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.text import TextCodec
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 SCRIPT = "12+3=15;;question 4+4=8;;question 9+9=18;;question 1+1=2" + "z" * 5000
 LIMIT = 4000

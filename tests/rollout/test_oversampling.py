@@ -9,16 +9,16 @@ from fakes.fleets import restart
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 
 def test_a_round_admits_that_many_times_a_batch_and_ends_when_the_batch_is_ready(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from fakes.engine import FakeEngine
 from fakes.fleets import TAKEN, Crew, crew_on, nothing
 
 from asyncrl.errors import ServerError
+from asyncrl.loops.waits import Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
@@ -18,7 +19,6 @@ from asyncrl.serving.pass_sums import DecodeSums, PassSums
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import is_ready, new_session, pause_generation
-from asyncrl.waits import Waits
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

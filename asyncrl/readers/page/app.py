@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.loops import background
+from asyncrl.loops.task_group import background
 from asyncrl.readers.page import answers, curves, faults, groups, ledger, log, overview, servers
 from asyncrl.readers.page import compared_runs as comparison
 from asyncrl.readers.page.request import RUNS

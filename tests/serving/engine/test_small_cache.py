@@ -8,14 +8,14 @@ from fakes.records import make_queue, make_task
 from serving.engine.servers import VOCABULARY, running_server, write_model
 
 from asyncrl.errors import ServerError
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.generate import Generator
-from asyncrl.run_state import RunState
 from asyncrl.serving import sglang
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang_messages import Prefix, generate_body
-from asyncrl.waits import Waits
 
 pytestmark = pytest.mark.exhaustive
 

@@ -8,14 +8,14 @@ import pytest
 from fakes.fleets import restart
 from fakes.records import make_queue, make_task
 
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.text import TextCodec
-from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-from asyncrl.waits import Waits
 
 NUM_TOKENS = 100
 ENDLESS = 1900

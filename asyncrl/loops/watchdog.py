@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.waits import now_seconds
+from asyncrl.loops.waits import now_seconds
 
 log = logging.getLogger(__name__)
 

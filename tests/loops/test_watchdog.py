@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from simulation.loop import DrivenLoop
 
-from asyncrl.waits import Waits, now_seconds
-from asyncrl.watchdog import Deadlines, Stalled, watch
+from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.loops.watchdog import Deadlines, Stalled, watch
 
 
 class Scene(logging.Handler):
@@ -46,7 +46,7 @@ class Scene(logging.Handler):
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    scene, watchdog = Scene(), logging.getLogger("asyncrl.watchdog")
+    scene, watchdog = Scene(), logging.getLogger("asyncrl.loops.watchdog")
     watchdog.addHandler(scene)
     yield scene
     watchdog.removeHandler(scene)

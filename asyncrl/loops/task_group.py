@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from asyncrl.waits import Waits
+from asyncrl.loops.waits import Waits
 
 
 class Loops:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncrl.run_state import RunState
-from asyncrl.waits import Waits
+from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.waits import Waits
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from asyncrl.loops import Loops, background, end_tasks
-from asyncrl.waits import Waits
+from asyncrl.loops.task_group import Loops, background, end_tasks
+from asyncrl.loops.waits import Waits
 
 
 async def wait_without_end() -> None:

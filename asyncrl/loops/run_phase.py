@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from asyncrl.waits import Waits
+from asyncrl.loops.waits import Waits
 
 
 class RunState:

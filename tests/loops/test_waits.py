@@ -2,7 +2,7 @@
 
 import asyncio
 
-from asyncrl.waits import Waits
+from asyncrl.loops.waits import Waits
 
 
 async def test_a_wait_ends_when_its_condition_holds_after_a_notification() -> None:
