@@ -8,15 +8,12 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.access import Keys
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
 from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.files.copies import TrainerCopies
-from asyncrl.files.service import FileRoutes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
@@ -52,6 +49,9 @@ from asyncrl.step_metrics import Meters, StepReport
 from asyncrl.supervisor import ServerDesk, Supervisor
 from asyncrl.take import TakeDesk
 from asyncrl.watched import RolloutSide, TrainerSide
+from asyncrl.wire.access import Keys
+from asyncrl.wire.files.copies import TrainerCopies
+from asyncrl.wire.files.service import FileRoutes
 from asyncrl.zero_reward import ZeroReward
 
 

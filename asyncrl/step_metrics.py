@@ -19,10 +19,10 @@ from asyncrl.observe.observer import Observer
 from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pass_sums import PassSums
+from asyncrl.wire.messages import TakeRequest
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 

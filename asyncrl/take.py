@@ -13,9 +13,6 @@ from typing import Any, TypeVar
 from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.files.copies import TrainerCopies
-from asyncrl.files.fetch import FetchFailed
-from asyncrl.files.service import is_url
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.statements import trained_tokens
@@ -27,7 +24,6 @@ from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.policy import length_bias
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus
@@ -35,6 +31,10 @@ from asyncrl.run_metrics import RunMetrics
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
+from asyncrl.wire.files.copies import TrainerCopies
+from asyncrl.wire.files.fetch import FetchFailed
+from asyncrl.wire.files.service import is_url
+from asyncrl.wire.messages import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.records import Batch, Finish, GradientSpike, Segment, Sequence, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.replay.wire import TakeRequest
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 from asyncrl.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.wire.messages import TakeRequest
 
 
 class FakeMeters:

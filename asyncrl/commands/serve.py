@@ -6,12 +6,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from asyncrl.access import TOKEN_VARIABLE, own_token
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.remote_server import fetch_server, serve
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.system.machine import outward_address
+from asyncrl.wire.access import TOKEN_VARIABLE, own_token
 
 HELP = (
     "Start a rollout server on this machine for a run on another one, with the run's own settings. Recipe "

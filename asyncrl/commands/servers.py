@@ -8,10 +8,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from asyncrl.access import bearer
 from asyncrl.errors import InputError
 from asyncrl.replay.service import SERVERS_PATH
 from asyncrl.run.folder import CONTROLLER_URL, TOKEN
+from asyncrl.wire.access import bearer
 
 HELP = (
     "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "

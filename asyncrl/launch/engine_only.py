@@ -10,7 +10,6 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.access import new_token, read_keys
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite
@@ -20,6 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
+from asyncrl.wire.access import new_token, read_keys
 
 log = logging.getLogger(__name__)
 

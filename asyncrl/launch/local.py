@@ -16,7 +16,6 @@ from typing import Literal
 
 import aiohttp
 
-from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.errors import InputError, ServerError
@@ -68,6 +67,7 @@ from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
+from asyncrl.wire.access import Keys, new_token, read_keys, write_token
 
 log = logging.getLogger(__name__)
 

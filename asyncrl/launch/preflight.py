@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from asyncrl.access import external_key
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.data.order import MixturePart
@@ -45,6 +44,7 @@ from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
+from asyncrl.wire.access import external_key
 from sandbox.own_groups import available_cores
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ import psutil
 import ray
 import ray.util
 
-from asyncrl.files.service import FileServer
 from asyncrl.launch.fetched import fetch_model, fetch_run, node_run_folder
 from asyncrl.launch.process import ChildProcess
 from asyncrl.system.machine import has_gpu
 from asyncrl.system.ports import free_ports
+from asyncrl.wire.files.service import FileServer
 
 POLL_SECONDS = 0.1
 """Pause between two looks at the log."""

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.access import Keys
 from asyncrl.errors import InputError, ServerError
-from asyncrl.files.fetch import FetchFailed
 from asyncrl.launch.fetched import fetch_model, fetch_recipe
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
@@ -23,6 +21,8 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.serving.sglang import new_session
+from asyncrl.wire.access import Keys
+from asyncrl.wire.files.fetch import FetchFailed
 
 log = logging.getLogger(__name__)
 

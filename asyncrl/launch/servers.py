@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from asyncrl.access import TOKEN_VARIABLE, Keys
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.site import Need, Place, Process, Site, server_need
@@ -23,6 +22,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
 from asyncrl.system.disk import ask_disk
+from asyncrl.wire.access import TOKEN_VARIABLE, Keys
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from asyncrl.access import Keys
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK, Cluster
 from asyncrl.system.ports import free_ports
+from asyncrl.wire.access import Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ import logging
 import signal
 from pathlib import Path
 
-from asyncrl.access import TOKEN_VARIABLE
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import group_environment
+from asyncrl.wire.access import TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
 

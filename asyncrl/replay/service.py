@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from asyncrl.access import is_shown
 from asyncrl.errors import AsyncrlError
-from asyncrl.files.service import PREFIX, FileRoutes
 from asyncrl.observe.exposition import CONTENT_TYPE
-from asyncrl.replay.client import POLL_SECONDS
-from asyncrl.replay.wire import (
+from asyncrl.wire.access import is_shown
+from asyncrl.wire.client import POLL_SECONDS
+from asyncrl.wire.files.service import PREFIX, FileRoutes
+from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
     TAKE_PATH,

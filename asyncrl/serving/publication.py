@@ -13,12 +13,12 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
-from asyncrl.files.service import folder_url
 from asyncrl.loops.waits import Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.system.whole_file import write_whole
+from asyncrl.wire.files.service import folder_url
 
 MANIFEST = "publication.json"
 LOOK_SECONDS = 0.1

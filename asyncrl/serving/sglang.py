@@ -17,7 +17,6 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
 from asyncrl.recipe.server_options import reason_against
@@ -25,6 +24,7 @@ from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.sglang_messages import Chunk, parse_event
+from asyncrl.wire.access import Keys, bearer
 
 PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
 """rollout.interrupt -> SGLang's word for it. Drained servers have nothing to interrupt."""

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.access import Keys
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang import Engine
@@ -29,6 +28,7 @@ from asyncrl.trainer.export import WEIGHTS, drain
 from asyncrl.trainer.model import Policy, PolicyModel
 from asyncrl.trainer.receivers import Meeting, Receivers
 from asyncrl.trainer.update_group import Address, UpdateGroup, backend_of, choose_address
+from asyncrl.wire.access import Keys
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.access import own_token, read_keys
-from asyncrl.files.service import folder_url
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
-from asyncrl.replay.client import QueueClient
-from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import find_load
 from asyncrl.system.disk import writing
 from asyncrl.trainer import ranks
@@ -29,6 +25,10 @@ from asyncrl.trainer.export import export_model
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.publish import Publisher
 from asyncrl.trainer.token_record import TokenRecord
+from asyncrl.wire.access import own_token, read_keys
+from asyncrl.wire.client import QueueClient
+from asyncrl.wire.files.service import folder_url
+from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 log = logging.getLogger(__name__)
 

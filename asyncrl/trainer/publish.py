@@ -14,7 +14,6 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.access import Keys
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
@@ -29,6 +28,7 @@ from asyncrl.trainer.folder_writer import FolderWriter
 from asyncrl.trainer.from_memory import MemoryBroadcast
 from asyncrl.trainer.model import Policy, PolicyModel
 from asyncrl.trainer.transports import make_transport
+from asyncrl.wire.access import Keys
 
 NUM_KEPT = 2
 """The current publication, and the one before it that a joining server may still be reading."""

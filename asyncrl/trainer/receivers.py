@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from asyncrl.access import Keys
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PublishOutcome
 from asyncrl.serving import sglang
@@ -23,6 +22,7 @@ from asyncrl.serving.publication import Publication, install
 from asyncrl.serving.sglang import Engine
 from asyncrl.trainer.buckets import Bucket
 from asyncrl.trainer.update_group import Address
+from asyncrl.wire.access import Keys
 
 READY_SECONDS = 30.0
 """Longest wait for the other servers once one is paused and ready to receive."""

@@ -43,10 +43,10 @@ from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.replay.wire import TakeReply, TakeRequest
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
+from asyncrl.wire.messages import TakeReply, TakeRequest
 
 SERVERS, SAMPLES, STEPS = 8, 16, 4
 PROMPT_TOKENS = 200

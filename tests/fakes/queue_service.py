@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 
 from asyncrl.records import Batch, PolicyVersion
-from asyncrl.replay.wire import (
+from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
     TAKE_PATH,

@@ -7,7 +7,8 @@ import msgspec
 
 from asyncrl.errors import ServerError
 from asyncrl.records import Batch, PublishOutcome, TrainedTokens
-from asyncrl.replay.wire import (
+from asyncrl.serving.publication import Publication, install
+from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
     TAKE_PATH,
@@ -16,7 +17,6 @@ from asyncrl.replay.wire import (
     TakeReply,
     TakeRequest,
 )
-from asyncrl.serving.publication import Publication, install
 
 
 class FakeTrainer:

@@ -9,11 +9,11 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.files.service import FileRoutes
 from asyncrl.launch.fetched import fetch_run
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
 from asyncrl.replay.service import QueueService
 from asyncrl.run.checkpoints import saved_versions
+from asyncrl.wire.files.service import FileRoutes
 
 TERM = """
 def doubled(inputs, algorithm):

@@ -15,7 +15,7 @@ PORT = 4711
 SERVE = """
 import asyncio, sys
 from pathlib import Path
-from asyncrl.files.service import FileRoutes
+from asyncrl.wire.files.service import FileRoutes
 from asyncrl.replay.service import QueueService
 
 async def serve(model):
@@ -30,7 +30,7 @@ asyncio.run(serve(Path(sys.argv[1])))
 FETCH = """
 import sys
 from pathlib import Path
-from asyncrl.files.fetch import FetchFailed, fetch_folder
+from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
 print("begins", flush=True)
 try:
     fetch_folder(sys.argv[1], Path(sys.argv[2]), token=sys.argv[3])

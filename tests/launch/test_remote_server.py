@@ -12,12 +12,12 @@ from fakes.recipes import make_recipe
 
 from asyncrl.commands import serve as command
 from asyncrl.errors import InputError, ServerError
-from asyncrl.files.service import FileRoutes
 from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.replay.service import QueueService
 from asyncrl.system.ports import free_ports
+from asyncrl.wire.files.service import FileRoutes
 
 KEY = "the-key-of-the-user"
 

@@ -14,7 +14,6 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 from fakes.small_disk import refused_writes
 
-from asyncrl.access import Keys
 from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.placement import GpuMap, assign
@@ -24,6 +23,7 @@ from asyncrl.launch.site import LocalSite, Need, Place, Site
 from asyncrl.recipe.cluster import Cluster
 from asyncrl.serving.sglang import new_session
 from asyncrl.system.ports import free_ports
+from asyncrl.wire.access import Keys
 
 NO_CHANGES = ServerChanges()
 ON_CPU = GpuMap("a test")

@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from asyncrl.access import bearer
 from asyncrl.errors import QueueError
-from asyncrl.replay.client import QueueClient
 from asyncrl.replay.service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, QueueService
-from asyncrl.replay.wire import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest
+from asyncrl.wire.access import bearer
+from asyncrl.wire.client import QueueClient
+from asyncrl.wire.messages import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest
 
 TOKEN = "the-token-of-the-run"
 

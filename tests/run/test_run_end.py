@@ -14,7 +14,7 @@ from fakes.trainer import FakeTrainer
 from asyncrl.controller import Controller
 from asyncrl.journal.ending import RunEnd, forget_end, record_end, recorded_end
 from asyncrl.observe.metrics import Metrics
-from asyncrl.replay.wire import CommitRequest
+from asyncrl.wire.messages import CommitRequest
 
 
 @pytest.fixture

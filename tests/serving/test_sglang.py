@@ -7,9 +7,9 @@ from pathlib import Path
 from aiohttp import web
 
 import asyncrl
-from asyncrl.access import Keys
 from asyncrl.serving import sglang
 from asyncrl.serving.sglang import READY_PATH, is_ready, new_session
+from asyncrl.wire.access import Keys
 
 PACKAGE = Path(asyncrl.__file__).parent
 ENDPOINTS_FILE = Path(sglang.__file__)

@@ -19,9 +19,9 @@ from simulation.world import Checkpoint, World
 from asyncrl.errors import QueueError, ServerError
 from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
-from asyncrl.replay.client import POLL_SECONDS
-from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import Publication, install
+from asyncrl.wire.client import POLL_SECONDS
+from asyncrl.wire.messages import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 T = TypeVar("T")
 Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]

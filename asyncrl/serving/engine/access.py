@@ -10,8 +10,8 @@ import multiprocessing
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.access import is_shown, own_token
 from asyncrl.serving.sglang import READY_PATH
+from asyncrl.wire.access import is_shown, own_token
 
 
 def install() -> None:

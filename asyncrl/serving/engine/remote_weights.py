@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.access import own_token
-from asyncrl.files.fetch import FetchFailed, fetch_folder
+from asyncrl.wire.access import own_token
+from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
 
 
 def install() -> None:

@@ -8,12 +8,12 @@ import psutil
 import pytest
 from serving.engine.servers import running_server, write_model
 
-from asyncrl.access import TOKEN_VARIABLE, Keys, bearer
 from asyncrl.errors import ServerError
-from asyncrl.files.service import FileRoutes
 from asyncrl.replay.service import QueueService
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
+from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer
+from asyncrl.wire.files.service import FileRoutes
 
 TOKEN = "a-token-that-appears-nowhere-else"
 CLOSED = [

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from asyncrl.access import is_shown
-from asyncrl.files.listing import LISTING, FolderLister, Listing, is_safe
+from asyncrl.wire.access import is_shown
+from asyncrl.wire.files.listing import LISTING, FolderLister, Listing, is_safe
 
 PREFIX = "/files"
 MODEL = "model"

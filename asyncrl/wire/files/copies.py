@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from asyncrl.files.fetch import NotThere, fetch_copy
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions, to_forget
 from asyncrl.system.disk import writing
 from asyncrl.system.folders import remove
+from asyncrl.wire.files.fetch import NotThere, fetch_copy
 
 log = logging.getLogger(__name__)
 NUM_PUBLICATIONS = 2

@@ -9,9 +9,9 @@ import urllib.parse
 
 import msgspec
 
-from asyncrl.access import bearer
 from asyncrl.errors import QueueError
-from asyncrl.replay.wire import (
+from asyncrl.wire.access import bearer
+from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
     TAKE_PATH,

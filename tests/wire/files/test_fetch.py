@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from asyncrl.files import fetch
-from asyncrl.files.fetch import FetchFailed, fetch_folder
-from asyncrl.files.listing import LISTING, ListedFile, Listing
-from asyncrl.files.service import FileRoutes, folder_url, model_url
 from asyncrl.replay.service import QueueService
 from asyncrl.system.digests import sha256_of
+from asyncrl.wire.files import fetch
+from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
+from asyncrl.wire.files.listing import LISTING, ListedFile, Listing
+from asyncrl.wire.files.service import FileRoutes, folder_url, model_url
 
 TOKEN = "the-token-of-the-run"
 WEIGHTS = bytes(range(256)) * 40_000

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.files import copies, fetch
-from asyncrl.files.copies import TrainerCopies
-from asyncrl.files.fetch import FetchFailed, fetch_copy
-from asyncrl.files.service import FileServer, folder_url
 from asyncrl.run.checkpoints import checkpoint_path, find_newest, saved_versions, write_manifest
 from asyncrl.system.digests import sha256_of
+from asyncrl.wire.files import copies, fetch
+from asyncrl.wire.files.copies import TrainerCopies
+from asyncrl.wire.files.fetch import FetchFailed, fetch_copy
+from asyncrl.wire.files.service import FileServer, folder_url
 
 TOKEN = "the-token-of-the-run"
 

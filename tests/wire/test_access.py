@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.access import Keys, bearer, external_key, is_shown, new_token, read_keys, write_token
 from asyncrl.errors import InputError
+from asyncrl.wire.access import Keys, bearer, external_key, is_shown, new_token, read_keys, write_token
 
 
 def test_each_token_is_another_one_and_its_file_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Folders that processes of a run on other machines fetch over HTTP."""

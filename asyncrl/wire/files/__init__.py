@@ -1,0 +1,1 @@
+"""Folders that processes on other machines fetch."""
