@@ -15,7 +15,7 @@ from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, PolicyVersion
 from asyncrl.records import Sequence as ScoredSequence
 from asyncrl.system.plugins import load_object

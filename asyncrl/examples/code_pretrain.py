@@ -17,7 +17,7 @@ from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
 from asyncrl.examples.tokenizer import CHARACTERS, MARKERS, SPECIAL, split_tokenizer
-from asyncrl.recipe.section import Fraction, Positive
+from asyncrl.recipe.sections.section import Fraction, Positive
 
 WORDS = (
     "def f a return sum len x for in if of same square plus minus times list distinct all even odd over under"

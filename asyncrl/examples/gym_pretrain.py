@@ -14,7 +14,7 @@ from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
 from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe import Source
-from asyncrl.recipe.section import Count, Fraction, Positive
+from asyncrl.recipe.sections.section import Count, Fraction, Positive
 
 MARKERS = ("<think>", "</think>", "<answer>", "</answer>")
 PREAMBLE = "State the final answer to the following arithmetic problem: "

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.section import Section
+from asyncrl.recipe.sections.section import Section
 
 OptionsOf = TypeVar("OptionsOf", bound=Section)
 

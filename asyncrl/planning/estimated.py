@@ -11,7 +11,7 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.planning.lengths import Lengths, LogNormalLengths
 from asyncrl.planning.settings import Costs
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.serving import CPU_CACHE_TOKENS
+from asyncrl.recipe.sections.serving import CPU_CACHE_TOKENS
 
 TRAINING_SHARE = 0.35
 """Share of the peak operations that training reaches (MFU)."""

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.complaint import complaint
-from asyncrl.recipe.section import NonNegativeFloat, PositiveFloat, Section
+from asyncrl.recipe.sections.section import NonNegativeFloat, PositiveFloat, Section
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.kinds import kind_of
 from asyncrl.system.text_file import read_text

@@ -3,23 +3,23 @@
 The classes are imported from here; file.py reads and writes recipes, keys.py lists their keys.
 """
 
-from asyncrl.recipe.alarms import Alarms as Alarms
-from asyncrl.recipe.algorithm import Algorithm as Algorithm
-from asyncrl.recipe.cluster import Cluster as Cluster
-from asyncrl.recipe.critic import Critic as Critic
-from asyncrl.recipe.data import ColumnMapping as ColumnMapping
-from asyncrl.recipe.data import Data as Data
-from asyncrl.recipe.data import Source as Source
-from asyncrl.recipe.evaluation import Evaluation as Evaluation
-from asyncrl.recipe.model import Model as Model
-from asyncrl.recipe.placement import Placement as Placement
-from asyncrl.recipe.prepare import Prepare as Prepare
-from asyncrl.recipe.prompt import Prompt as Prompt
 from asyncrl.recipe.recipe import Recipe as Recipe
-from asyncrl.recipe.replay import Replay as Replay
-from asyncrl.recipe.rollout import Rollout as Rollout
-from asyncrl.recipe.serving import Serving as Serving
-from asyncrl.recipe.trackers import Tracker as Tracker
-from asyncrl.recipe.trainer import Parallel as Parallel
-from asyncrl.recipe.trainer import Trainer as Trainer
-from asyncrl.recipe.verifying import Verifying as Verifying
+from asyncrl.recipe.sections.alarms import Alarms as Alarms
+from asyncrl.recipe.sections.algorithm import Algorithm as Algorithm
+from asyncrl.recipe.sections.cluster import Cluster as Cluster
+from asyncrl.recipe.sections.critic import Critic as Critic
+from asyncrl.recipe.sections.data import ColumnMapping as ColumnMapping
+from asyncrl.recipe.sections.data import Data as Data
+from asyncrl.recipe.sections.data import Source as Source
+from asyncrl.recipe.sections.evaluation import Evaluation as Evaluation
+from asyncrl.recipe.sections.model import Model as Model
+from asyncrl.recipe.sections.placement import Placement as Placement
+from asyncrl.recipe.sections.prepare import Prepare as Prepare
+from asyncrl.recipe.sections.prompt import Prompt as Prompt
+from asyncrl.recipe.sections.replay import Replay as Replay
+from asyncrl.recipe.sections.rollout import Rollout as Rollout
+from asyncrl.recipe.sections.serving import Serving as Serving
+from asyncrl.recipe.sections.trackers import Tracker as Tracker
+from asyncrl.recipe.sections.trainer import Parallel as Parallel
+from asyncrl.recipe.sections.trainer import Trainer as Trainer
+from asyncrl.recipe.sections.verifying import Verifying as Verifying

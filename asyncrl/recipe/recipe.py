@@ -4,24 +4,24 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from asyncrl.recipe.alarms import Alarms
-from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.cluster import Cluster
-from asyncrl.recipe.critic import Critic
-from asyncrl.recipe.data import Data
-from asyncrl.recipe.evaluation import Evaluation
-from asyncrl.recipe.model import Model
-from asyncrl.recipe.placement import Placement
-from asyncrl.recipe.prepare import Prepare
-from asyncrl.recipe.prompt import Prompt
-from asyncrl.recipe.replay import Replay
-from asyncrl.recipe.rollout import Rollout
-from asyncrl.recipe.section import PositiveFloat, Section, Seed
-from asyncrl.recipe.serving import Serving
-from asyncrl.recipe.trackers import Trackers
-from asyncrl.recipe.trainer import Trainer
-from asyncrl.recipe.verifying import Verifying
-from asyncrl.recipe.view import View
+from asyncrl.recipe.sections.alarms import Alarms
+from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.recipe.sections.critic import Critic
+from asyncrl.recipe.sections.data import Data
+from asyncrl.recipe.sections.evaluation import Evaluation
+from asyncrl.recipe.sections.model import Model
+from asyncrl.recipe.sections.placement import Placement
+from asyncrl.recipe.sections.prepare import Prepare
+from asyncrl.recipe.sections.prompt import Prompt
+from asyncrl.recipe.sections.replay import Replay
+from asyncrl.recipe.sections.rollout import Rollout
+from asyncrl.recipe.sections.section import PositiveFloat, Section, Seed
+from asyncrl.recipe.sections.serving import Serving
+from asyncrl.recipe.sections.trackers import Trackers
+from asyncrl.recipe.sections.trainer import Trainer
+from asyncrl.recipe.sections.verifying import Verifying
+from asyncrl.recipe.sections.view import View
 
 
 class Recipe(Section):

@@ -26,7 +26,7 @@ from asyncrl.algorithms.advantages import (
     rloo,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, Sequence
 
 DEFAULT = Algorithm()

@@ -11,7 +11,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
-from asyncrl.recipe import algorithm as recipe
+from asyncrl.recipe.sections import algorithm as recipe
 
 
 @pytest.mark.parametrize("entry", catalog(), ids=lambda entry: f"{entry.key}={entry.name}")

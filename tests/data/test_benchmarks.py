@@ -10,7 +10,7 @@ from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
 from asyncrl.data.columns import NoAnswer, to_row
 from asyncrl.data.rows import columns_of
 from asyncrl.errors import InputError
-from asyncrl.recipe.evaluation import Evaluation
+from asyncrl.recipe.sections.evaluation import Evaluation
 from verifiers.code.verifier import CodeVerifier
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome

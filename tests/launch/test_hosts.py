@@ -37,7 +37,7 @@ try:
 except FetchFailed as error:
     sys.exit(str(error))
 """
-ADDRESS = "from asyncrl.recipe.cluster import Cluster; print(Cluster(bind_address='0.0.0.0').host())"
+ADDRESS = "from asyncrl.recipe.sections.cluster import Cluster; print(Cluster(bind_address='0.0.0.0').host())"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from asyncrl.launch.preflight import check_machine
 from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.recipe.serving import CPU_CACHE_TOKENS
+from asyncrl.recipe.sections.serving import CPU_CACHE_TOKENS
 from asyncrl.system.gpus import Gpu, free_gpu_bytes
 from asyncrl.system.memory import MachineMemory
 

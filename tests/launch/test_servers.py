@@ -20,7 +20,7 @@ from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite, Need, Place, Site
-from asyncrl.recipe.cluster import Cluster
+from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.serving.sglang import new_session
 from asyncrl.system.ports import free_ports
 from asyncrl.wire.access import Keys

@@ -9,7 +9,7 @@ from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import server_needs
 from asyncrl.launch.site import LocalSite, Need, forwarded, trainer_needs
-from asyncrl.recipe.cluster import Cluster
+from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.system.machine import outward_address
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")

@@ -13,7 +13,7 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.site import LocalSite
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks, _last_words
-from asyncrl.recipe.cluster import Cluster
+from asyncrl.recipe.sections.cluster import Cluster
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from asyncrl.planning.sources import find_likely_source, find_source
 from asyncrl.planning.split import best_splits, recommended
 from asyncrl.planning.stated import Stated, read_stated
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.placement import Placement
+from asyncrl.recipe.sections.placement import Placement
 from asyncrl.rollout.text import TextCodec
 
 H100 = DEVICES["H100"]

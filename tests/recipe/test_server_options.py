@@ -9,8 +9,8 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.server_options import ALLOWED, KEYS, REFUSED, refuse_options
-from asyncrl.recipe.serving import Serving
 from asyncrl.serving.engine.environment import CPU_PATH
 
 RECIPE = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from asyncrl.recipe.section import Positive, Section
+from asyncrl.recipe.sections.section import Positive, Section
 
 
 class Model(Section):

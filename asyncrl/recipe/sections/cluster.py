@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Section
+from asyncrl.recipe.sections.section import Section
 from asyncrl.system.machine import outward_address
 
 ANYWHERE = "0.0.0.0"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Count, Section
+from asyncrl.recipe.sections.section import Count, Section
 
 
 class View(Section):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
 
 CPU_CACHE_TOKENS = 32768

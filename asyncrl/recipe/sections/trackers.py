@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from asyncrl.recipe.section import Section
+from asyncrl.recipe.sections.section import Section
 
 BUILT_IN = {
     "tensorboard": (),

@@ -1,6 +1,6 @@
 """The section `evaluation`."""
 
-from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
 
 
 class Evaluation(Section):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Count, Positive, Section
+from asyncrl.recipe.sections.section import Count, Positive, Section
 
 
 class Replay(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from asyncrl.recipe.section import Positive, PositiveFloat, Section, Seed
+from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section, Seed
 from asyncrl.system.kinds import as_written
 
 

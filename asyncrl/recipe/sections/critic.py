@@ -1,6 +1,6 @@
 """The section `critic`."""
 
-from asyncrl.recipe.section import Count, LearningRate, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, LearningRate, Positive, PositiveFloat, Section
 
 
 class Critic(Section):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, Section
 
 
 class Alarms(Section):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from asyncrl.recipe.section import Section
+from asyncrl.recipe.sections.section import Section
 
 
 class Prepare(Section):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from asyncrl.recipe.section import Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section
 
 
 class Verifying(Section):

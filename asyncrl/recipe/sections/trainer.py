@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from asyncrl.recipe.section import (
+from asyncrl.recipe.sections.section import (
     Count,
     Fraction,
     LearningRate,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from asyncrl.recipe.section import Count, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 
 
 def _whole_characters(value: str) -> str:

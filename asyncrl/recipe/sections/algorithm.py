@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from asyncrl.recipe.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
 
 
 def _one_of(*names: str) -> Callable[[str], str]:

@@ -1,6 +1,6 @@
 """The section `prompt`."""
 
-from asyncrl.recipe.section import Section
+from asyncrl.recipe.sections.section import Section
 
 
 class PromptExample(Section):
