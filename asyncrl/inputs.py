@@ -6,9 +6,9 @@ from datetime import datetime
 from asyncrl.data.order import MixturePart, TaskOrder
 from asyncrl.data.table import TaskTable
 from asyncrl.evaluation.exam import Exam
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
 

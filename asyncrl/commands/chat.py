@@ -16,11 +16,11 @@ from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams
-from asyncrl.rollout.text import TextCodec
 from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.sglang_messages import Prefix, generate_body

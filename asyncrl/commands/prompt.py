@@ -11,10 +11,10 @@ from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.source import model_folder
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import template_of
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run.folder import RunFolder
 from verifiers.golds import parse_gold

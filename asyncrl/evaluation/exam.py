@@ -15,10 +15,10 @@ from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import rows_of
 from asyncrl.evaluation.result import Result
 from asyncrl.evaluation.run import Evaluator
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.rollout.tasks import TaskMaker, template_of, title_of
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
 SPLIT = "test"

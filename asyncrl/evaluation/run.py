@@ -21,11 +21,11 @@ from asyncrl.evaluation.result import (
     sampled_result,
 )
 from asyncrl.loops.waits import Waits
+from asyncrl.model.stop import cut
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.rollout.stop import cut
-from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate

@@ -34,11 +34,11 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
 from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity

@@ -8,9 +8,9 @@ from pathlib import Path
 from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
 from asyncrl.model.source import model_folder
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
 from asyncrl.rollout.tasks import template_of
-from asyncrl.rollout.text import TextCodec
 
 SAMPLED_ROWS = 256
 """Rows read of each source."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.loops.waits import VERDICT_BY, Waits
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
@@ -16,7 +17,6 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.text import TextCodec
 from verifiers.storable import storable
 from verifiers.weighted_sum import weighted_sum
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from asyncrl.errors import ServerError
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.model.stop import StopSearch, StopStrings, cut
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.rollout.stop import StopSearch, StopStrings, cut
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet

@@ -15,8 +15,8 @@ from pathlib import Path
 import asyncrl
 import verifiers
 from asyncrl.data.digests import digest_of
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
-from asyncrl.rollout.text import TextCodec
 from asyncrl.system.hub import is_hub_id
 
 SMALL_BYTES = 16 * 2**20

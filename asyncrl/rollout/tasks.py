@@ -22,12 +22,12 @@ from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.repeats import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
 from asyncrl.rollout.table_name import table_name
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
 from asyncrl.system.cache import cache_folder
 from verifiers.verifier import Verifier

@@ -40,10 +40,10 @@ from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import Journal
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
 from asyncrl.wire.messages import TakeReply, TakeRequest

@@ -13,8 +13,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
-from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.sglang import new_session
 from asyncrl.serving.sglang_messages import Chunk, StreamEnd
 

@@ -12,8 +12,8 @@ from asyncrl.errors import InputError
 from asyncrl.evaluation.comparison import Comparison
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams
-from asyncrl.rollout.text import TextCodec
 
 TASKS = [make_task(1), make_task(2)]
 

@@ -18,9 +18,9 @@ from asyncrl.errors import ServerError
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.loops.waits import Waits
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import SamplingParams, Score
-from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 

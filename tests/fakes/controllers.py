@@ -14,11 +14,11 @@ from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import Journal
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
 

@@ -12,10 +12,10 @@ from asyncrl.data.rows import train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe import late_stage
 from asyncrl.recipe import Data, Verifying
 from asyncrl.rollout.tasks import TaskMaker
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
 HEAD = "import os, time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"

@@ -14,7 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.model import gguf
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.gguf import convert_gguf, gguf_key
-from asyncrl.rollout.text import TextCodec
+from asyncrl.model.tokenizer import TextCodec
 
 
 def made(tmp_path: Path, family: str, *, is_tied: bool = True, **how: object) -> tuple[Path, Path]:

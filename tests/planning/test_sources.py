@@ -10,6 +10,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.planning.device import measure_cpu
 from asyncrl.planning.estimated import DEVICES, assumed_lengths, estimate_costs
 from asyncrl.planning.prompts import PromptTokens, sampled_prompts
@@ -19,7 +20,6 @@ from asyncrl.planning.split import best_splits, recommended
 from asyncrl.planning.stated import Stated, read_stated
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.placement import Placement
-from asyncrl.rollout.text import TextCodec
 
 H100 = DEVICES["H100"]
 

@@ -14,12 +14,12 @@ from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import Waits
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 

@@ -12,13 +12,13 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.data import packed
 from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe import late_stage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.rollout import table_name as naming
 from asyncrl.rollout import tasks as reading
 from asyncrl.rollout.tasks import TaskMaker, TaskSet, read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
 Start = Callable[..., tuple[TaskSet, int]]

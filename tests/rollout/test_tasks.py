@@ -9,10 +9,10 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.data.order import MixturePart
 from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.tasks import TaskSet, read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from verifiers.own import Gold
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.world import STOP_TOKENS, World
 
-from asyncrl.rollout.stop import StopStrings
+from asyncrl.model.stop import StopStrings
 from verifiers.judgement import Judgement
 from verifiers.verdict import Outcome, Verdict, fault
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.journal.rows import GroupColumns, GroupSummary, SegmentRow, TrajectoryColumns, TrajectoryRow
 from asyncrl.journal.search import search_text
-from asyncrl.observe.token_text import TokenTexts
+from asyncrl.model.token_text import TokenTexts
 from asyncrl.readers.page.request import answer, run_of, whole
 from asyncrl.readers.page.runs import Run
 

@@ -14,9 +14,9 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
+from asyncrl.model.token_text import TokenTexts
 from asyncrl.observe.metrics import MetricsFollower
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
-from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.status import STATUS

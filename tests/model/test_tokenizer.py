@@ -11,8 +11,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
-from asyncrl.rollout.text import TextCodec
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}"

@@ -14,9 +14,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.model.stop import StopStrings
+from asyncrl.model.templates import read_chat_template, read_json
 from asyncrl.recipe import Rollout
-from asyncrl.rollout.stop import StopStrings
-from asyncrl.rollout.templates import read_chat_template, read_json
 from asyncrl.system.kinds import as_written
 
 

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from asyncrl.errors import InputError
-from asyncrl.observe.token_text import TokenTexts
+from asyncrl.model.token_text import TokenTexts
 
 
 @pytest.fixture

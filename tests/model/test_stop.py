@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from asyncrl.model.stop import StopStrings, cut
 from asyncrl.records import Segment
-from asyncrl.rollout.stop import StopStrings, cut
 
 
 def by_bytes() -> Tokenizer:

@@ -9,7 +9,7 @@ import pytest
 from fakes.model_folder import write_tokenizer
 
 from asyncrl.errors import InputError
-from asyncrl.rollout.text import TextCodec
+from asyncrl.model.tokenizer import TextCodec
 
 FAMILIES = sorted((Path(__file__).parent / "chat_templates").glob("*.jinja"))
 SYSTEM = {"role": "system", "content": "Answer in <answer> tags & be brief."}
