@@ -10,7 +10,6 @@ import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
-from asyncrl.data.order import TaskOrder
 from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
@@ -39,7 +38,6 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
-from asyncrl.rollout.tasks import title_of
 from asyncrl.run_metrics import RunMetrics
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
@@ -48,6 +46,8 @@ from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import Meters, StepReport
 from asyncrl.supervisor import ServerDesk, Supervisor
 from asyncrl.take import TakeDesk
+from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.task_list import title_of
 from asyncrl.watched import RolloutSide, TrainerSide
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.copies import TrainerCopies

@@ -54,7 +54,6 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunState
@@ -75,6 +74,7 @@ from asyncrl.serving.speed import watch_speed
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import StepReport
 from asyncrl.take import TakeDesk
+from asyncrl.tasks.order import TaskOrder
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Pause between two looks of the watchdog."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from asyncrl.data.order import MixturePart, TaskOrder
-from asyncrl.data.table import TaskTable
 from asyncrl.evaluation.exam import Exam
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
-from asyncrl.rollout.tasks import template_of
-from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run.folder import RunFolder
+from asyncrl.tasks.task_list import template_of
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."

@@ -18,8 +18,8 @@ from asyncrl.evaluation.run import Evaluator
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.rollout.tasks import TaskMaker, template_of, title_of
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.task_list import TaskMaker, template_of, title_of
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 SPLIT = "test"
 HELDOUT = "held-out"

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
-from asyncrl.data.order import MixturePart
-from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.evaluation.exam import Exam, heldout_exam, read_exam
 from asyncrl.inputs import Inputs
@@ -38,12 +36,14 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
-from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
+from asyncrl.tasks.order import MixturePart
+from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.wire.access import external_key
 from sandbox.own_groups import available_cores
 

@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Verifying
-from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache
+from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
 from verifiers.gym.verifier import GymReference, own_response
 from verifiers.judgement import Judgement, Limit
 from verifiers.own import Gold, is_built_in

@@ -10,7 +10,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
-from asyncrl.rollout.tasks import template_of
+from asyncrl.tasks.task_list import template_of
 
 SAMPLED_ROWS = 256
 """Rows read of each source."""

@@ -13,7 +13,7 @@ from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch
 from asyncrl.rollout.verdict_waits import VerdictWaits
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 from verifiers.weighted_sum import weighted_sum

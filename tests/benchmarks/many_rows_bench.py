@@ -29,9 +29,9 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
-from asyncrl.rollout.tasks import read_train_tasks
-from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run.folder import data_digests
+from asyncrl.tasks.task_list import read_train_tasks
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 REPEATS = 100
 ROWS_PER_CHUNK = 50_000

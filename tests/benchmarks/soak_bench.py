@@ -44,8 +44,8 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
+from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.wire.messages import TakeReply, TakeRequest
 
 SERVERS, SAMPLES, STEPS = 8, 16, 4

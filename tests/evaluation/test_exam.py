@@ -17,7 +17,7 @@ from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
 from asyncrl.evaluation.exam import Exam, read_exam
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 ROWS: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "one and one", "answer": "1+1=2\n#### 2"},

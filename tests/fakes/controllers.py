@@ -19,8 +19,8 @@ from asyncrl.observe.metrics import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 
 def make_recipe(**sections: Any) -> Recipe:

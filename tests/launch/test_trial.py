@@ -15,8 +15,8 @@ from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe import late_stage
 from asyncrl.recipe import Data, Verifying
-from asyncrl.rollout.tasks import TaskMaker
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.task_list import TaskMaker
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 HEAD = "import os, time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
 PARSE = "    def parse_reference(self, raw): return raw\n"

@@ -32,7 +32,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
 
 ANYTHING = st.one_of(

@@ -16,8 +16,8 @@ from fakes.published import SHAPES, published_hub
 
 from asyncrl import cli
 from asyncrl.recipe.file import load_recipe
-from asyncrl.rollout.tasks import template_of
 from asyncrl.system.memory import MachineMemory
+from asyncrl.tasks.task_list import template_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes" / "published").glob("*.yaml"))

@@ -15,7 +15,7 @@ from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 
 class Clock:

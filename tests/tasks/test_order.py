@@ -2,9 +2,9 @@
 
 import pytest
 
-from asyncrl.data.order import MixturePart, TaskOrder
 from asyncrl.errors import InputError
 from asyncrl.records import Task, VerifierSpec
+from asyncrl.tasks.order import MixturePart, TaskOrder
 
 
 def make(*prompts_and_answers: tuple[str, str]) -> list[Task]:

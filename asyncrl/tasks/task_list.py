@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from asyncrl.data.mixture import fair_shares
-from asyncrl.data.order import MixturePart
-from asyncrl.data.packed import Findings, PackedTask, PackedTasks, Packer, load_packed
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
-from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.repeats import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
-from asyncrl.rollout.table_name import table_name
-from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
 from asyncrl.system.cache import cache_folder
+from asyncrl.tasks.duplicates import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
+from asyncrl.tasks.mixture import fair_shares
+from asyncrl.tasks.order import MixturePart
+from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
+from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.table_name import table_name
+from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
 from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)

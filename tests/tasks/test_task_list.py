@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fakes.model_folder import write_tokenizer
 
-from asyncrl.data.order import MixturePart
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.tasks import TaskSet, read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks.order import MixturePart
+from asyncrl.tasks.task_list import TaskSet, read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.own import Gold
 
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from asyncrl.data.order import TaskOrder
-from asyncrl.data.packed import Findings, PackedTask, Packer
 from asyncrl.data.rows import Row
-from asyncrl.data.table import TaskTable
 from asyncrl.records import Task, VerifierSpec
+from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.packed_rows import Findings, PackedTask, Packer
+from asyncrl.tasks.table import TaskTable
 
 MATH = VerifierSpec("math")
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from asyncrl.data.mixture import Mixture
-from asyncrl.data.table import TaskList, TaskTable
 from asyncrl.errors import InputError
 from asyncrl.records import Task
+from asyncrl.tasks.mixture import Mixture
+from asyncrl.tasks.table import TaskList, TaskTable
 from verifiers.storable import storable
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import overload
 
-from asyncrl.data.packed import PackedTask, PackedTasks, prompt_key
 from asyncrl.records import Task
+from asyncrl.tasks.packed_rows import PackedTask, PackedTasks, prompt_key
 from verifiers.storable import storable
 
 

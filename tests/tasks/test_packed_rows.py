@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from asyncrl.data import packed
-from asyncrl.data.packed import Findings, PackedTasks, Packer, load_packed
 from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
 from asyncrl.records import VerifierSpec
+from asyncrl.tasks import packed_rows as packed
+from asyncrl.tasks.packed_rows import Findings, PackedTasks, Packer, load_packed
 
 MATH, CODE = VerifierSpec("math"), VerifierSpec("code", {"fresh": True})
 

@@ -10,16 +10,16 @@ import pyarrow.parquet
 import pytest
 from fakes.model_folder import write_tokenizer
 
-from asyncrl.data import packed
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe import late_stage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.rollout import table_name as naming
-from asyncrl.rollout import tasks as reading
-from asyncrl.rollout.tasks import TaskMaker, TaskSet, read_heldout_tasks, read_train_tasks
-from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.tasks import packed_rows as packed
+from asyncrl.tasks import table_name as naming
+from asyncrl.tasks import task_list as reading
+from asyncrl.tasks.task_list import TaskMaker, TaskSet, read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 Start = Callable[..., tuple[TaskSet, int]]
 
