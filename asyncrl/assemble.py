@@ -21,8 +21,8 @@ from asyncrl.loops.task_group import Loops
 from asyncrl.loops.waits import Waits
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics import Metrics
-from asyncrl.observe.observer import Observer
+from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
 from asyncrl.replay.recovery import restore

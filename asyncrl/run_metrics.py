@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
-from asyncrl.observe.columns import values_of
-from asyncrl.observe.exposition import Histogram, counter, gauge, histogram, text
-from asyncrl.observe.metrics import flat
-from asyncrl.observe.observer import Observer
+from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histogram, text
+from asyncrl.observe.metrics.metrics_file import flat
+from asyncrl.observe.metrics.observer import Observer
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.grade import Grader

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
-from asyncrl.observe.observer import Observer
+from asyncrl.observe.metrics.observer import Observer
 from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue

@@ -17,7 +17,7 @@ from asyncrl.launch.engine_only import serve_folder
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams

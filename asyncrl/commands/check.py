@@ -18,7 +18,7 @@ from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.planning.prompts import PromptTokens
 from asyncrl.planning.report import describe_tail
 from asyncrl.planning.sources import find_likely_source

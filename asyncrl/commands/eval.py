@@ -29,9 +29,9 @@ from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
-from asyncrl.observe.comparison import print_comparison
-from asyncrl.observe.stage import stage
-from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.observe.terminal.model_differences import print_comparison
+from asyncrl.observe.terminal.stage import stage
+from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader

@@ -22,7 +22,7 @@ from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.model.layout import rank_environment
-from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report import reproduce
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.schema import RunReport

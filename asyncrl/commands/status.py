@@ -11,9 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from asyncrl.errors import InputError
-from asyncrl.observe.live import has_terminal
-from asyncrl.observe.metrics import Metrics, read_metrics
-from asyncrl.observe.summary import METRICS_FILE
+from asyncrl.observe.metrics.metrics_file import Metrics, read_metrics
+from asyncrl.observe.metrics.summary import METRICS_FILE
+from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.readers.status.current_run import NOT_STARTED, RunNow, read_run
 from asyncrl.readers.status.status_lines import short_line, status_lines
 

@@ -17,7 +17,7 @@ from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
-from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_summary
 from asyncrl.recipe import Recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
-from asyncrl.observe.late_stage import LateStage
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe

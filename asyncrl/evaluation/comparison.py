@@ -9,7 +9,7 @@ from typing import Any
 from asyncrl.errors import DiskError, InputError
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.result import Result
-from asyncrl.observe.comparison import differences
+from asyncrl.observe.terminal.model_differences import differences
 from asyncrl.system.whole_file import write_whole
 
 

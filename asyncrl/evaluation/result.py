@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe import estimates
+from asyncrl.observe.metrics import estimates
 from asyncrl.records import PolicyVersion, Score
 
 Scores = list[float | None]

@@ -18,8 +18,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.task_group import Loops
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.metrics import Metrics
-from asyncrl.observe.observer import Observer
+from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
 from asyncrl.serving.pinned import PinnedServers

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import CONFIG, resolve
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import RunFolder, with_commit, with_recorded_commit
 

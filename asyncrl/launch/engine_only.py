@@ -14,7 +14,7 @@ from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.serving.fleet import Fleet

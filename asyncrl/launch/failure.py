@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe.postmortem import POST_MORTEM, RecentEvents, write_post_mortem
+from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents, write_post_mortem
 from asyncrl.run.status import ENDS, read_status, write_status
 
 log = logging.getLogger(__name__)

@@ -54,10 +54,10 @@ from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import Metrics, MetricsWriter, read_metrics
-from asyncrl.observe.postmortem import RecentEvents
-from asyncrl.observe.stage import stage
+from asyncrl.observe.metrics.metrics_file import Metrics, MetricsWriter, read_metrics
+from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.observe.terminal.postmortem import RecentEvents
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK

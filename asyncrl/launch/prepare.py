@@ -16,7 +16,7 @@ from asyncrl.data.gym import check_gyms
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.model.source import check_revision, is_of_hub
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown

@@ -17,7 +17,7 @@ from asyncrl.launch.fetched import fetch_model, fetch_recipe
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
 from asyncrl.launch.site import LocalSite
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.serving.sglang import new_session

@@ -8,9 +8,9 @@ from asyncrl.errors import DiskError
 from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import DROPPED, MetricsWriter, Row
-from asyncrl.observe.warning_log import WarningLog
+from asyncrl.observe.metrics.metrics_file import DROPPED, MetricsWriter, Row
+from asyncrl.observe.metrics.warning_log import WarningLog
+from asyncrl.observe.terminal.live import LiveLine
 
 
 class TerminalAndFile(logging.Handler):

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.observe.late_stage import LateStage
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
 from verifiers.gym.verifier import GymReference, own_response

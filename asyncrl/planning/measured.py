@@ -19,7 +19,7 @@ from asyncrl.errors import InputError
 from asyncrl.journal.connection import is_begun
 from asyncrl.journal.lengths import GroupLengths, read_lengths
 from asyncrl.journal.reader import JournalReader
-from asyncrl.observe.metrics import Row, read_metrics
+from asyncrl.observe.metrics.metrics_file import Row, read_metrics
 from asyncrl.planning.lengths import MeasuredLengths
 from asyncrl.planning.settings import Costs, PlannedRun, training_tokens
 from asyncrl.planning.simulation import simulate, steady_range

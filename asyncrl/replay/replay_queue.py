@@ -31,7 +31,7 @@ from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
 from asyncrl.journal.queue_state import Totals
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.faults import cause_of
+from asyncrl.observe.metrics.fault_causes import cause_of
 from asyncrl.records import DropReason, Finish, PolicyVersion, Score, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe.exposition import CONTENT_TYPE
+from asyncrl.observe.metrics.exposition import CONTENT_TYPE
 from asyncrl.wire.access import is_shown
 from asyncrl.wire.client import POLL_SECONDS
 from asyncrl.wire.files.service import PREFIX, FileRoutes

@@ -11,7 +11,7 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.journal import statements
 from asyncrl.journal.counters import Statement
 from asyncrl.loops.waits import now_seconds
-from asyncrl.observe.faults import cause_of
+from asyncrl.observe.metrics.fault_causes import cause_of
 from asyncrl.records import Task
 from verifiers.verdict import Verdict
 

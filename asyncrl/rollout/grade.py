@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from asyncrl.observe.exposition import Histogram
+from asyncrl.observe.metrics.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch

@@ -12,7 +12,7 @@ from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import recipes_of_steps, recorded_unsampled
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.observe.metrics import Row, read_metrics
+from asyncrl.observe.metrics.metrics_file import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.recipe.yaml_text import read_yaml

@@ -12,7 +12,7 @@ from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe.metrics import read_metrics
+from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import find_newest
 

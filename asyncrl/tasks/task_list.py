@@ -19,7 +19,7 @@ from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.late_stage import LateStage
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.cache import cache_folder

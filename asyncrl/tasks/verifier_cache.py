@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.observe.slow_calls import SlowCalls
+from asyncrl.observe.terminal.slow_calls import SlowCalls
 from asyncrl.records import VerifierSpec
 from verifiers.golds import parse_gold
 from verifiers.own import Gold, is_built_in

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.journal.batches import load_batch
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.run.reproduction import LAYOUT, Reproduction, plan_reproduction
 from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank, start_learner

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.launch.prepare import prepare
-from asyncrl.observe.metrics import written_rows
+from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.recipe.file import load_recipe
 
 TRAIN = Path(__file__).with_name("stalest.py")

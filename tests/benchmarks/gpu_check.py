@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics import written_rows
+from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.system.gpus import Gpu, find_gpus
 from asyncrl.system.machine import torch_is_cpu_build
 

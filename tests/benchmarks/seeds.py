@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.model.source import model_folder
-from asyncrl.observe.metrics import written_rows
+from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder

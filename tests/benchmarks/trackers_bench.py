@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fakes.trackers import own, write_recipe
 
 from asyncrl.launch.trackers import TrackerProcesses
-from asyncrl.observe.columns import GROUPS
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.columns import GROUPS
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import load_recipe
 
 NUM_ROWS = 2000

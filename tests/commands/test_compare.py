@@ -10,7 +10,7 @@ from fakes.compared_runs import write_run
 from fakes.finished_run import record_start
 
 from asyncrl import cli
-from asyncrl.observe.comparison import differences
+from asyncrl.observe.terminal.model_differences import differences
 
 RIGHT, WRONG = 1.0, 0.0
 CLIP = {"algorithm": {"surrogate": "cispo", "rejection": []}}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
-from asyncrl.observe.metrics import Metrics
+from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
 
 GROUPS = 10

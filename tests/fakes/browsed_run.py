@@ -13,8 +13,8 @@ from fakes.records import make_queue
 from tokenizers import Tokenizer, decoders, models
 
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.observe.warning_log import WarningLog
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.records import DropReason, Finish, Score, Segment, Task, TrainedTokens, VerifierSpec
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue

@@ -15,7 +15,7 @@ from asyncrl.controller import Controller
 from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import Journal
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics import Metrics
+from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec

@@ -15,8 +15,8 @@ from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.observe.alarms.rule import Alarm, Finding, tell
 from asyncrl.observe.alarms.watch import AlarmWatch
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, read_metrics
+from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
+from asyncrl.observe.terminal.live import LiveLine
 
 log = logging.getLogger("asyncrl.serving.fleet")
 

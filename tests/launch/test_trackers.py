@@ -14,7 +14,7 @@ from fakes.trackers import kept, own, write_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe.file import load_recipe
 

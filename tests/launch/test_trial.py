@@ -13,7 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe import late_stage
+from asyncrl.observe.terminal import late_stage
 from asyncrl.recipe import Data, Verifying
 from asyncrl.tasks.task_list import TaskMaker
 from asyncrl.tasks.verifier_cache import VerifierCache

@@ -13,7 +13,7 @@ from fakes.models import write_model
 from asyncrl.errors import InputError
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder, resolve
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Model
 from asyncrl.system.hub import is_hub_id
 
@@ -21,7 +21,7 @@ SCRIPT = """
 import sys
 from asyncrl.errors import InputError
 from asyncrl.model.source import resolve
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Model
 try:
     source = resolve(Model(path=sys.argv[1], revision=sys.argv[2] or None), stage=stage)

@@ -19,9 +19,9 @@ from rich.console import Console
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, read_metrics
-from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
+from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
+from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.observe.terminal.postmortem import RecentEvents, write_post_mortem
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import list_groups, read_group
 from asyncrl.readers.page.runs import Run

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 COLOURS = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|4[0-9]|9[0-7])[0-9;]*m")
 RUN = """
 import sys, time
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.observe.terminal.stage import stage
 from test_live import EVALUATION, row
 
 with stage("starting 1 rollout server(s) and 1 trainer rank(s), which takes its time", 4) as bar:
@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from fakes.statuses import make_status
 from asyncrl.cli import main
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 
 run = Path({folder!r})

@@ -11,7 +11,7 @@ from fakes.records import generate, make_queue, make_task
 from asyncrl.errors import InputError
 from asyncrl.journal.lengths import GroupLengths, read_lengths
 from asyncrl.journal.reader import JournalReader
-from asyncrl.observe.metrics import MetricsWriter, Row
+from asyncrl.observe.metrics.metrics_file import MetricsWriter, Row
 from asyncrl.planning.lengths import MeasuredLengths
 from asyncrl.planning.measured import (
     admission_seconds,

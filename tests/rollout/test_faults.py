@@ -10,7 +10,7 @@ from fakes.records import generate, make_queue, make_task
 from asyncrl.journal import statements
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.faults import cause_of, group_faults
+from asyncrl.observe.metrics.fault_causes import cause_of, group_faults
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault

@@ -13,7 +13,7 @@ from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import BOUNDARY
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import dump_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
 from asyncrl.run.folder import RunFolder

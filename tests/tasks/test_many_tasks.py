@@ -12,7 +12,7 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe import late_stage
+from asyncrl.observe.terminal import late_stage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.tasks import packed_rows as packed

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import torch
 
 from asyncrl import step_metrics
-from asyncrl.observe.columns import GROUPS
+from asyncrl.observe.metrics.columns import GROUPS
 from asyncrl.serving.pass_sums import DecodeSums, LineSums
 from asyncrl.trainer.critic import SUMS, value_metrics
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics

@@ -24,7 +24,7 @@ from asyncrl.journal.compaction import compact
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
-from asyncrl.observe.alarms.faults import NotANumber, VerifierFaults
 from asyncrl.observe.alarms.history import History
+from asyncrl.observe.alarms.invalid_numbers import NotANumber, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, FewRepeats, LeftOutTokens, RewardWithoutHeldOut
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Rule, tell
 from asyncrl.observe.alarms.spike import OneRowSpike
-from asyncrl.observe.metrics import Metrics
+from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
 
 ALARM = "alarm"

@@ -19,7 +19,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.observe.estimates import Z_95, held_to_exact_test
+from asyncrl.observe.metrics.estimates import Z_95, held_to_exact_test
 
 Floats = npt.NDArray[np.float64]
 _CHUNK = 4_000_000

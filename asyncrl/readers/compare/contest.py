@@ -13,8 +13,8 @@ import numpy as np
 
 from asyncrl.errors import InputError
 from asyncrl.journal.evaluations import Answer
-from asyncrl.observe.estimates import paired_difference
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.estimates import paired_difference
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare import bootstrap
 from asyncrl.readers.compare.answers import (
     HELDOUT,

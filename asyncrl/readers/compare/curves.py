@@ -8,7 +8,7 @@ after a crash is not counted twice.
 from collections.abc import Sequence
 from typing import TypedDict
 
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.bootstrap import Interval
 from asyncrl.readers.compare.groups import Group, interval_of
 from asyncrl.readers.compare.recorded import RecordedRun

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.bootstrap import Interval, over_seeds
 from asyncrl.readers.compare.recipes import without_seed
 from asyncrl.readers.compare.recorded import RecordedRun

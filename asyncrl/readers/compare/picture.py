@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.observe.curves import BLUE, GREEN, MUTED, ORANGE, PURPLE, STYLE
-from asyncrl.observe.formats import compact, duration
+from asyncrl.observe.metrics.formats import compact, duration
+from asyncrl.observe.terminal.curves import BLUE, GREEN, MUTED, ORANGE, PURPLE, STYLE
 from asyncrl.readers.compare.curves import Point
 from asyncrl.readers.compare.run_comparison import Comparison
 from asyncrl.system.rounding import as_percent

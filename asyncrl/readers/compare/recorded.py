@@ -17,8 +17,8 @@ from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
 from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.observe.metrics import Metrics, Row, read_metrics
-from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
+from asyncrl.observe.metrics.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.readers.compare.recipes import Keys, flat
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.kinds import kind_of

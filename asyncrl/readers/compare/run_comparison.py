@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.answers import HELDOUT, AnswersOf, Scores, common
 from asyncrl.readers.compare.bootstrap import Resampling
 from asyncrl.readers.compare.contest import (

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.observe.formats import NOTHING, compact, duration
-from asyncrl.observe.live import printable
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration
+from asyncrl.observe.terminal.live import printable
 from asyncrl.readers.compare.contest import Contest
 from asyncrl.readers.compare.run_comparison import Accuracy, Comparison, GroupRow, RunRow
 from asyncrl.system.rounding import as_percent, fixed, signed

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 

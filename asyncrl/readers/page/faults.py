@@ -4,7 +4,7 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.faults import group_faults
+from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 

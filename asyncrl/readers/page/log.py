@@ -4,8 +4,8 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics import Row
-from asyncrl.observe.warning_log import Warned, warnings_of
+from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.observe.metrics.warning_log import Warned, warnings_of
 from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 

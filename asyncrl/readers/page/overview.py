@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics import Metrics, Row
+from asyncrl.observe.metrics.metrics_file import Metrics, Row
 from asyncrl.readers.page.request import RUNS, answer, run_of
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import cause_of, state_of

@@ -15,8 +15,8 @@ from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
-from asyncrl.observe.metrics import MetricsFollower
-from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+from asyncrl.observe.metrics.metrics_file import MetricsFollower
+from asyncrl.observe.metrics.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.status import STATUS

@@ -21,10 +21,10 @@ from asyncrl.journal.usage import RUN, Usage, read_usage
 from asyncrl.model.flops import matrix_weights
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import is_of_hub
-from asyncrl.observe.comparison import differences as paired_changes
-from asyncrl.observe.faults import group_faults
-from asyncrl.observe.metrics import Metrics, Row, read_metrics
-from asyncrl.observe.summary import Summary, summarize
+from asyncrl.observe.metrics.fault_causes import group_faults
+from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
+from asyncrl.observe.metrics.summary import Summary, summarize
+from asyncrl.observe.terminal.model_differences import differences as paired_changes
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.costs import Prices, cost_of, energy_of, flops_of, is_number, time_of
 from asyncrl.recipe import Recipe

@@ -9,7 +9,7 @@ from asyncrl.journal.lengths import SampledTokens
 from asyncrl.journal.usage import ENERGY, RUN, Usage
 from asyncrl.model.flops import generation_flops
 from asyncrl.model.folder import ModelShape
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.report.schema import Cost, Energy, EnergyPart, Flops, ProcessUse, Time
 
 HOUR = 3600.0

@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from asyncrl.journal.reader import GroupFilter, find_journal
 from asyncrl.journal.rows import GroupRow
-from asyncrl.observe import curves
-from asyncrl.observe.formats import NOTHING, compact, duration, percent
-from asyncrl.observe.metrics import Metrics
-from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
+from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.observe.metrics.summary import JOURNAL_FILE, RECIPE_FILE, Summary
+from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.schema import CombinedReport, RunReport
 from asyncrl.readers.report.tables import combined_tables, tables_of
 from asyncrl.system.rounding import as_percent, fixed

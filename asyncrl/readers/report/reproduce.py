@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from asyncrl.errors import InputError
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
-from asyncrl.observe.formats import NOTHING, compact
+from asyncrl.observe.metrics.formats import NOTHING, compact
 from asyncrl.readers.compare.bootstrap import Interval, combined
 from asyncrl.readers.report.schema import Evaluation, RunReport, Share
 from asyncrl.readers.report.tables import Table, share

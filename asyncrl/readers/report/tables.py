@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from asyncrl.observe.formats import NOTHING, compact, duration, percent
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
 from asyncrl.readers.report.schema import CombinedReport, Evaluation, RunReport, SeedMean, Share
 from asyncrl.system.rounding import as_percent, fixed, signed
 

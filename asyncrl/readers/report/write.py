@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe import curves
-from asyncrl.observe.metrics import read_metrics
-from asyncrl.observe.summary import CURVES_FILE, Summary, summarize
+from asyncrl.observe.metrics.metrics_file import read_metrics
+from asyncrl.observe.metrics.summary import CURVES_FILE, Summary, summarize
+from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.collect import collect, tokens_of
 from asyncrl.readers.report.costs import Prices
 from asyncrl.readers.report.page import remarks_of, render, render_combined

@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.observe.comparison import print_comparison
-from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
-from asyncrl.observe.live import printable
-from asyncrl.observe.metrics import Row
-from asyncrl.observe.plot import Curve, plot
-from asyncrl.observe.summary import Summary
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent, percent_with_interval
+from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.observe.metrics.summary import Summary
+from asyncrl.observe.terminal.live import printable
+from asyncrl.observe.terminal.model_differences import print_comparison
+from asyncrl.observe.terminal.plot import Curve, plot
 from asyncrl.readers.status.current_run import alarms_of
 from asyncrl.system.rounding import as_percent, fixed
 

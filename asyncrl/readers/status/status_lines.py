@@ -5,8 +5,15 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from asyncrl.observe.formats import NOTHING, compact, duration, hundredths, percent, percent_with_interval
-from asyncrl.observe.live import printable
+from asyncrl.observe.metrics.formats import (
+    NOTHING,
+    compact,
+    duration,
+    hundredths,
+    percent,
+    percent_with_interval,
+)
+from asyncrl.observe.terminal.live import printable
 from asyncrl.readers.status.current_run import GONE, Accuracy, RunNow
 from asyncrl.run.status import ServerStatus
 

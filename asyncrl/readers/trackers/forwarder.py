@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from asyncrl.observe.columns import values_of
-from asyncrl.observe.metrics import RESUMED, complete_lines
+from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.metrics_file import RESUMED, complete_lines
 from asyncrl.readers.trackers.position import Position, write_position
 from asyncrl.readers.trackers.tracker import Note, Tracker
 

@@ -8,7 +8,7 @@ import pytest
 from fakes.alarm_log import AlarmLog
 
 from asyncrl.observe.alarms.watch import CLEAR_STEPS
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 
 ABSENT = object()
 """The row lacks that column."""

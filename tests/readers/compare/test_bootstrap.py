@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from asyncrl.observe.estimates import paired_difference
+from asyncrl.observe.metrics.estimates import paired_difference
 from asyncrl.readers.compare.bootstrap import (
     Interval,
     Resampling,

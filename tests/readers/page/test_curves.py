@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.page.curves import read_curves
 from asyncrl.readers.page.runs import Run
 

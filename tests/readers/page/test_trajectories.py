@@ -10,8 +10,8 @@ from fakes.chromium import Page, needs_chromium
 from fakes.opened_page import go, opened
 from fakes.page_server import served
 
-from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.observe.warning_log import WarningLog
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import read_group, read_trajectory

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.finished_run import EVALUATION, write_run
 
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.report.write import write_report
 
 

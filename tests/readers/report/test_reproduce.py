@@ -17,7 +17,7 @@ from asyncrl.journal.environments import StartRecord, code_digests, record_envir
 from asyncrl.journal.starts import record_data, record_model
 from asyncrl.launch import local
 from asyncrl.model.folder import model_digest, read_shape
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.system.environment import describe_environment

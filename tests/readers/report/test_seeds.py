@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.finished_run import EVALUATION, write_run
 
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.seeds import group_by_seed, mean_over_runs

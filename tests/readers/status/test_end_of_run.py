@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.observe.summary import summarize
+from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.observe.metrics.summary import summarize
 from asyncrl.readers.status.end_of_run import print_summary
 
 

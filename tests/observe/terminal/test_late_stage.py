@@ -2,8 +2,8 @@
 
 import pytest
 
-from asyncrl.observe import late_stage
-from asyncrl.observe.late_stage import LateStage
+from asyncrl.observe.terminal import late_stage
+from asyncrl.observe.terminal.late_stage import LateStage
 
 
 def test_a_stage_that_is_over_soon_shows_nothing(

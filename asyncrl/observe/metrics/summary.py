@@ -9,8 +9,8 @@ from pathlib import Path
 
 from asyncrl.journal.conservation import Conservation
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe.faults import FaultCause, group_faults
-from asyncrl.observe.metrics import Metrics, Row, read_metrics
+from asyncrl.observe.metrics.fault_causes import FaultCause, group_faults
+from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
 
 METRICS_FILE = "metrics.jsonl"
 RECIPE_FILE = "recipe.yaml"

@@ -2,7 +2,7 @@
 
 import logging
 
-from asyncrl.observe.live import printable
+from asyncrl.observe.terminal.live import printable
 
 
 class _Printable(logging.Formatter):

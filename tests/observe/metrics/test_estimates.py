@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from asyncrl.observe.estimates import (
+from asyncrl.observe.metrics.estimates import (
     accuracy,
     avg_at_k,
     chance_of_a_correct_draw,

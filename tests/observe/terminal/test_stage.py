@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.stage import stage
+from asyncrl.observe.terminal.stage import stage
 
 
 class Clock:

@@ -18,8 +18,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from asyncrl.observe.formats import duration
-from asyncrl.observe.live import has_terminal
+from asyncrl.observe.metrics.formats import duration
+from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.system.rounding import as_percent
 
 PLAIN_INTERVAL_SECONDS = 10.0

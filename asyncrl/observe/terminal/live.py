@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.observe.formats import (
+from asyncrl.observe.metrics.formats import (
     NOTHING,
     compact,
     duration,
@@ -22,7 +22,7 @@ from asyncrl.observe.formats import (
     sparkline,
     tiny_bar,
 )
-from asyncrl.observe.metrics import Row
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.recipe import Alarms
 from asyncrl.system.rounding import fixed
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from asyncrl.observe.formats import compact, duration, hundredths, percent_with_interval, sparkline, tiny_bar
+from asyncrl.observe.metrics.formats import (
+    compact,
+    duration,
+    hundredths,
+    percent_with_interval,
+    sparkline,
+    tiny_bar,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asyncrl.observe.comparison import (
+from asyncrl.observe.terminal.model_differences import (
     comparison_header,
     comparison_rows,
     comparison_title,

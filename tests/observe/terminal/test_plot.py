@@ -1,6 +1,6 @@
 """Plots made of characters, against pictures drawn by hand."""
 
-from asyncrl.observe.plot import Curve, plot
+from asyncrl.observe.terminal.plot import Curve, plot
 
 
 def draw(curve: Curve, *, is_unicode: bool = True) -> list[str]:

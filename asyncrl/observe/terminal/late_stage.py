@@ -6,7 +6,7 @@ from types import TracebackType
 
 from rich.console import Console
 
-from asyncrl.observe.stage import Stage, stage
+from asyncrl.observe.terminal.stage import Stage, stage
 
 SHOWN_AFTER_SECONDS = 3.0
 

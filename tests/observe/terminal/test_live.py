@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.live import HEADER_EVERY_LINES, LiveLine
+from asyncrl.observe.terminal.live import HEADER_EVERY_LINES, LiveLine
 
 
 def console(width: int, *, is_terminal: bool = False) -> tuple[Console, io.TextIOWrapper]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.observe.summary import summarize
+from asyncrl.observe.metrics.summary import summarize
 from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_summary
 

@@ -9,7 +9,7 @@ import pytest
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.observe.metrics import MetricsFollower, MetricsWriter, read_metrics, written_rows
+from asyncrl.observe.metrics.metrics_file import MetricsFollower, MetricsWriter, read_metrics, written_rows
 from asyncrl.readers.trackers.position import Position, rows_left
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.observe.metrics import Metrics, Row
+from asyncrl.observe.metrics.metrics_file import Metrics, Row
 from asyncrl.system.rounding import as_percent
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"

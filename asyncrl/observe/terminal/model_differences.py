@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.observe.estimates import Difference, paired_difference
-from asyncrl.observe.formats import NOTHING, compact
-from asyncrl.observe.live import printable
+from asyncrl.observe.metrics.estimates import Difference, paired_difference
+from asyncrl.observe.metrics.formats import NOTHING, compact
+from asyncrl.observe.terminal.live import printable
 from asyncrl.system.rounding import as_percent, fixed, signed
 
 Row = Mapping[str, Any]

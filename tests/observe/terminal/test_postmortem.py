@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from asyncrl.errors import ServerError
-from asyncrl.observe.postmortem import NUM_EVENTS, NUM_LOG_LINES, RecentEvents, write_post_mortem
+from asyncrl.observe.terminal.postmortem import NUM_EVENTS, NUM_LOG_LINES, RecentEvents, write_post_mortem
 
 
 def test_a_post_mortem_holds_cause_waits_events_and_the_last_lines_of_each_log(tmp_path: Path) -> None:

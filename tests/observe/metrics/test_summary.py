@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.observe.summary import summarize
+from asyncrl.observe.metrics.summary import summarize
 
 
 def test_times_are_shares_of_the_steps_and_add_up(run_folder: Path, generated: dict[str, int]) -> None:

@@ -7,7 +7,7 @@ from typing import get_type_hints
 import pytest
 
 from asyncrl import step_metrics
-from asyncrl.observe.columns import GROUPS, PREFIXES, step_name, values_of
+from asyncrl.observe.metrics.columns import GROUPS, PREFIXES, step_name, values_of
 
 
 def test_columns_of_the_controller_have_a_group() -> None:
@@ -68,7 +68,7 @@ def test_numbers_are_values_and_text_lists_and_null_are_none() -> None:
 
 
 def test_the_page_has_the_mapping() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)/` \| (.+) \|$", page, re.MULTILINE))
     for group, columns in GROUPS.items():
         prefixes = [f"{prefix}*" for prefix, name in PREFIXES.items() if name.startswith(f"{group}/")]

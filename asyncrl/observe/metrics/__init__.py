@@ -1,0 +1,1 @@
+"""Numbers of a run: metrics.jsonl, its columns, estimates with intervals."""
