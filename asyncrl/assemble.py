@@ -25,8 +25,8 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.service import QueueService
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion

@@ -62,7 +62,7 @@ from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.service import QueueService
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.early_abort import EarlyAbort

@@ -15,7 +15,7 @@ from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histog
 from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState

@@ -1,7 +1,7 @@
 """A run at one moment, in words, for the post-mortem."""
 
 from asyncrl.loops.waits import Waits
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving.fleet import Fleet
 
 

@@ -18,7 +18,7 @@ from asyncrl.journal import counters
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import VERDICT_BY, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.run.status import (
     QueueStatus,
     ServerStatus,

@@ -18,7 +18,7 @@ from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pass_sums import PassSums

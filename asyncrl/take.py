@@ -23,7 +23,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.policy import length_bias
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus

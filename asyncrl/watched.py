@@ -8,7 +8,7 @@ from asyncrl.journal.counters import GENERATED
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving.fleet import Fleet
 from asyncrl.supervisor import Supervisor
 from asyncrl.take import TakeDesk

@@ -7,7 +7,7 @@ from asyncrl.journal.counters import read_counters
 from asyncrl.journal.queue_state import StoredGroup
 from asyncrl.records import Task
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 TaskOf = Callable[[str, str], Task]
 """Finds the task of a task id and a prompt; raises InputError when the data no longer holds it."""

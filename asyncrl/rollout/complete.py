@@ -13,7 +13,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader

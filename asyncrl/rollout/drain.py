@@ -16,7 +16,7 @@ from asyncrl.errors import QueueError
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet, Gate
 

@@ -15,7 +15,7 @@ from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import StopSearch, StopStrings, cut
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation

@@ -13,7 +13,7 @@ round is over only while `choose` has a batch, that is, while every group that i
 import math
 from dataclasses import dataclass, field
 
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 @dataclass(slots=True)

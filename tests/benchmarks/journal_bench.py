@@ -21,7 +21,7 @@ from fakes.records import correctness_differs, make_score, make_task
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Finish, Segment
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 
 GROUPS, SAMPLES = 16, 8

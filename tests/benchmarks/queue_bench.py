@@ -22,7 +22,7 @@ from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Batch, SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of, trajectory_id
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.records import finish, make_queue, make_task
 
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from tests.benchmarks.stalest import choose_stalest
 
 

@@ -17,7 +17,7 @@ from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.records import DropReason, Finish, Score, Segment, Task, TrainedTokens, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 NUM_STEPS = 6
 BATCH = 4

@@ -5,8 +5,8 @@ from pathlib import Path
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Batch, Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 
 

@@ -13,7 +13,7 @@ from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling

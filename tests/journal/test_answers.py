@@ -7,7 +7,7 @@ from fakes.records import generate, make_queue, make_task
 
 from asyncrl.journal.answers import read_changed_tasks
 from asyncrl.records import DropReason, Score
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 def visit(queue: ReplayQueue, task: int, answers: list[str], *, right: str, is_dropped: bool = False) -> None:

@@ -13,7 +13,7 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens
 from asyncrl.records import DropReason, Finish, Segment, TrainedTokens
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 def train_steps(queue: ReplayQueue, steps: range, *, num_tokens: int = 3) -> None:

@@ -8,7 +8,7 @@ from fakes.records import generate, make_queue, make_score, make_task
 from asyncrl import cli
 from asyncrl.journal.explain import EXPLANATIONS
 from asyncrl.records import DropReason, Finish, Segment
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 @pytest.fixture

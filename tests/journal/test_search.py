@@ -6,7 +6,7 @@ from pathlib import Path
 from fakes.records import generate, make_queue, make_score, make_task
 
 from asyncrl.journal.search import GROUPS_AT_ONCE, search_text
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 def queue_of(folder: Path, texts: list[str]) -> ReplayQueue:

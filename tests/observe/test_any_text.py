@@ -28,7 +28,7 @@ from asyncrl.readers.page.runs import Run
 from asyncrl.readers.report.write import write_report
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader

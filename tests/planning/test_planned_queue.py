@@ -11,7 +11,7 @@ from asyncrl.planning.planned_queue import PlannedGroup, PlannedQueue
 from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.oversampling import Oversampling
 

@@ -13,7 +13,7 @@ from asyncrl.journal.counters import REPEATED, TRAINED
 from asyncrl.journal.explain import explain_group
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 
 
 def take(queue: ReplayQueue, step: int) -> list[Group]:

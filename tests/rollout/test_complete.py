@@ -15,8 +15,8 @@ from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter

@@ -18,7 +18,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session

@@ -12,8 +12,8 @@ from simulation.schedule import run_schedule
 from asyncrl.journal.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import Repetition
-from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
@@ -60,7 +60,7 @@ def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
 def no_staleness_bound() -> Iterator[None]:
     with (
         mock.patch.object(ReplayQueue, "can_admit", two_batches_too_many),
-        mock.patch("asyncrl.replay.replay_queue.choose", whoever_is_ready),
+        mock.patch("asyncrl.replay.queue.choose", whoever_is_ready),
         mock.patch.object(ReplayQueue, "_check_staleness", lambda *_: None),
     ):
         yield
@@ -111,7 +111,7 @@ def groups_that_are_due_and_left_behind() -> Any:
         ready = sorted((g for g in live if g.state is GroupState.READY), key=ORDERS[order])
         return sorted(ready[:batch_size], key=lambda g: g.group_id) if len(ready) >= batch_size else None
 
-    return mock.patch("asyncrl.replay.replay_queue.choose", choose)
+    return mock.patch("asyncrl.replay.queue.choose", choose)
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:

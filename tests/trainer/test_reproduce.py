@@ -27,7 +27,7 @@ from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.run.reproduction import plan_reproduction
 
