@@ -32,7 +32,7 @@ from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
-from asyncrl.rollout.faults import retried_fault
+from asyncrl.rollout.fault_limit import retried_fault
 from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader

@@ -11,7 +11,7 @@ from pathlib import Path
 from asyncrl.observe.metrics.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
-from asyncrl.rollout.faults import FaultWatch
+from asyncrl.rollout.fault_limit import FaultWatch
 from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool

@@ -13,7 +13,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.fault_causes import cause_of, group_faults
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
-from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
+from asyncrl.rollout.fault_limit import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
 from asyncrl.tasks.verifier_cache import VerifierCache
 
