@@ -16,8 +16,8 @@ from asyncrl.assemble import make_evaluator
 from asyncrl.commands.arguments import is_override
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.evaluation.comparison import Comparison
-from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from asyncrl.evaluation.exam import HELDOUT
+from asyncrl.evaluation.evaluation_set import HELDOUT
 from asyncrl.evaluation.result import GradedResponse, Result
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.evaluations import GREEDY, Answer, evaluated, evaluated_tasks

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.exam import HELDOUT, Exam
+from asyncrl.evaluation.evaluation_set import HELDOUT, Exam
 from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import EvaluationFailed, Result
 from asyncrl.evaluation.run import Evaluator

@@ -14,7 +14,7 @@ from fakes.model_folder import write_tokenizer
 from fakes.newcomer import write_project
 
 from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
-from asyncrl.evaluation.exam import Exam, read_exam
+from asyncrl.evaluation.evaluation_set import Exam, read_exam
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.tasks.verifier_cache import VerifierCache

@@ -9,8 +9,8 @@ from fakes.model_folder import write_tokenizer
 from fakes.records import make_score, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.evaluation.comparison import Comparison
-from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams

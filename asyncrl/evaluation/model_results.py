@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.evaluation_set import Exam
 from asyncrl.evaluation.result import Result
 from asyncrl.observe.terminal.model_differences import differences
 from asyncrl.system.whole_file import write_whole
