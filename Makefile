@@ -52,7 +52,7 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@$(INSTALL) --no-deps --require-hashes --only-binary :all: -r gpu.lock
 	@echo "2/2 asyncrl"
 	@$(INSTALL) $(SELF)
-	@$(BIN)/python -P asyncrl/serving/engine/cuda_toolkit.py
+	@$(BIN)/python -P asyncrl/serving/engine/hooks/cuda_toolkit.py
 	@touch $@
 
 # Resolves gpu.lock again, for this pyproject.toml; installs nothing.

@@ -39,8 +39,8 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.run_metrics import RunMetrics
+from asyncrl.serving.evaluation_servers import PinnedServers
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Load, find_load
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import Meters, StepReport

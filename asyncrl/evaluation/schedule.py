@@ -22,7 +22,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
-from asyncrl.serving.pinned import PinnedServers
+from asyncrl.serving.evaluation_servers import PinnedServers
 from asyncrl.serving.publication import Publication
 
 log = logging.getLogger(__name__)

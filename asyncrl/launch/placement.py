@@ -13,7 +13,7 @@ from typing import Literal
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
-from asyncrl.serving.engine.cuda_toolkit import missing_compiler
+from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
 from asyncrl.system.machine import torch_is_cpu_build
 

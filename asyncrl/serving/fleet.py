@@ -18,11 +18,11 @@ from asyncrl.errors import ServerError
 from asyncrl.loops.waits import Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
 from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
 from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.weight_owner import Handover
 
 log = logging.getLogger(__name__)
 

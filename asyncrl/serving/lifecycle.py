@@ -15,9 +15,9 @@ from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
-from asyncrl.serving.handover import Handover
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.weight_owner import Handover
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Costs of a server's passes, as sums that add up over servers and steps.
 
 A pass over n prompt tokens takes a + b n seconds, one of n requests that hold k tokens a + b n + c k: these
-are the sums from which least squares finds a, b and c. `asyncrl.serving.engine.pass_times` makes the server
+are the sums from which least squares finds a, b and c. `asyncrl.serving.engine.hooks.pass_times` makes the server
 report them.
 """
 

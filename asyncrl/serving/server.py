@@ -7,8 +7,8 @@ from typing import Any
 from asyncrl.loops.waits import now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
+from asyncrl.serving.heartbeat import Pulse
 from asyncrl.serving.pass_sums import PassSums
-from asyncrl.serving.pulse import Pulse
 
 
 class ServerState(StrEnum):

@@ -41,7 +41,7 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, Sequence
-from asyncrl.serving.engine.packed_weights import PAYS_AFTER, PackedWeight, can_pack
+from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack
 from asyncrl.trainer import ranks
 
 NUM_RUNNING = 64

@@ -19,7 +19,7 @@ from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite
 from asyncrl.launch.trainers import TrainerRanks
 from asyncrl.recipe import Recipe
-from asyncrl.serving.engine.cuda_toolkit import HEADER
+from asyncrl.serving.engine.hooks.cuda_toolkit import HEADER
 from asyncrl.serving.sglang import new_session
 from asyncrl.system.gpus import Gpu
 
@@ -47,7 +47,7 @@ def numbers(found: GpuMap) -> tuple[list[int], list[list[int]], list[list[int]]]
 def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a machine where Triton can compile, whatever this one has."""
     (tmp_path / "Python.h").touch()
-    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.HEADER", tmp_path / "Python.h")
+    monkeypatch.setattr("asyncrl.serving.engine.hooks.cuda_toolkit.HEADER", tmp_path / "Python.h")
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ async def test_every_child_sees_its_own_gpus_and_no_others(
 def test_servers_on_gpus_are_refused_without_the_compilers_that_they_call(
     name: str, why: str, four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.SYSTEM", tmp_path / "none")
+    monkeypatch.setattr("asyncrl.serving.engine.hooks.cuda_toolkit.SYSTEM", tmp_path / "none")
     recipe = make_recipe(Path("m"))
     assert place(recipe).servers
     (tmp_path / "bin" / name).unlink()

@@ -28,7 +28,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("asyncrl.serving.server.now_seconds", clock)
-    monkeypatch.setattr("asyncrl.serving.pulse.now_seconds", clock)
+    monkeypatch.setattr("asyncrl.serving.heartbeat.now_seconds", clock)
     return clock
 
 

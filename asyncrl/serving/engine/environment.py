@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
-from asyncrl.serving.engine.cuda_toolkit import toolkit_environment
+from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
 from asyncrl.system.proxies import loopback_direct
 

@@ -14,7 +14,7 @@ def load() -> None:
     too."""
     import torch
 
-    from asyncrl.serving.engine import (
+    from asyncrl.serving.engine.hooks import (
         aborts,
         access,
         applied_hooks,
@@ -44,13 +44,11 @@ def load() -> None:
     unsampled.install()
     pass_times.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import (
-            cpu_layers,
-            cpu_processes,
-            cpu_products,
-            cpu_sampler,
-            cpu_sleep,
-        )
+        from asyncrl.serving.engine.cpu import layers as cpu_layers
+        from asyncrl.serving.engine.cpu import processes as cpu_processes
+        from asyncrl.serving.engine.cpu import products as cpu_products
+        from asyncrl.serving.engine.cpu import sampler as cpu_sampler
+        from asyncrl.serving.engine.cpu import sleep as cpu_sleep
 
         cpu_processes.install()
         cpu_sampler.install()
@@ -72,8 +70,8 @@ def _register_cpu_attention() -> None:
 
 
 def _make_cpu_attention(model_runner):
-    from asyncrl.serving.engine import plain_decoder
-    from asyncrl.serving.engine.cpu_attention import BatchedAttention
+    from asyncrl.serving.engine.cpu import plain_decoder
+    from asyncrl.serving.engine.cpu.attention import BatchedAttention
 
     backend = BatchedAttention(model_runner)
     plain_decoder.install(model_runner.model, backend)

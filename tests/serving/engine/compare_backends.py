@@ -10,7 +10,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from asyncrl.serving.engine.cpu_attention import BatchedAttention, even_share, plan_buckets
+from asyncrl.serving.engine.cpu.attention import BatchedAttention, even_share, plan_buckets
 
 NUM_SLOTS, LONGEST, HEAD_SIZE = 8192, 700, 16
 

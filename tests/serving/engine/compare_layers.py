@@ -8,7 +8,7 @@ from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.plugins.hook_registry import HookRegistry
 
-from asyncrl.serving.engine import cpu_layers
+from asyncrl.serving.engine.cpu import layers as cpu_layers
 
 TOKENS, HEADS, KV_HEADS, SIZE = 9, 4, 2, 16
 

@@ -9,7 +9,7 @@ import torch
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
-from asyncrl.serving.engine import cpu_sampler
+from asyncrl.serving.engine.cpu import sampler as cpu_sampler
 
 
 def batch(*, top_k: int = TOP_K_ALL, top_p: float = 1.0, min_p: float = 0.0) -> SamplingBatchInfo:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_version_spans
 
-from asyncrl.serving.engine import pass_times, version_spans
+from asyncrl.serving.engine.hooks import pass_times, version_spans
 
 
 class Request:

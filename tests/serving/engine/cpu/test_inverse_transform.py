@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.serving.engine import inverse_transform
-from asyncrl.serving.engine.inverse_transform import ALMOST_ONE, BLOCK, sample
+from asyncrl.serving.engine.cpu import inverse_transform
+from asyncrl.serving.engine.cpu.inverse_transform import ALMOST_ONE, BLOCK, sample
 
 
 def random_logits(num_rows: int, num_words: int) -> Tensor:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from asyncrl.serving.engine import packed_weights
-from asyncrl.serving.engine.packed_weights import PAYS_AFTER, PackedWeight, can_pack, packed
+from asyncrl.serving.engine.cpu import packed_weights
+from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack, packed
 
 OUTPUTS, INPUTS, ROWS = 192, 128, 64
 """Rows x weight are more than packed_weights.MANY_NUMBERS."""

@@ -21,9 +21,9 @@ from sglang.srt.runtime_context import get_exec, get_parallel
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from asyncrl.serving.engine import packed_weights
-from asyncrl.serving.engine.cpu_layers import has_plain_norm, rotation_of
-from asyncrl.serving.engine.elementwise import Turn
+from asyncrl.serving.engine.cpu import packed_weights
+from asyncrl.serving.engine.cpu.elementwise import Turn
+from asyncrl.serving.engine.cpu.layers import has_plain_norm, rotation_of
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ So do the digests that confirm a version: what serves it is packed from bytes th
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.serving.engine import packed_weights
+from asyncrl.serving.engine.cpu import packed_weights
 
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 WRITERS = (

@@ -18,8 +18,8 @@ from serving.engine.servers import (
     reference_logprobs,
 )
 
+from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER
 from asyncrl.serving.engine.environment import CPU_PATH, engine_environment
-from asyncrl.serving.engine.packed_weights import PAYS_AFTER
 
 NUM_REQUESTS = 16
 NUM_TOKENS = 3 * PAYS_AFTER

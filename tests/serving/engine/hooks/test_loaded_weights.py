@@ -28,7 +28,7 @@ from asyncrl.trainer.transports import make_transport
 SLEEP = """
 from types import SimpleNamespace
 import torch
-from asyncrl.serving.engine.loaded_weights import WatchedLoader, lose
+from asyncrl.serving.engine.hooks.loaded_weights import WatchedLoader, lose
 
 class OneLayer(torch.nn.Linear):
     def load_weights(self, weights):

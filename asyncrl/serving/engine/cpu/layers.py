@@ -2,7 +2,7 @@
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.serving.engine.elementwise import Rotation, joined, rms_norm
+from asyncrl.serving.engine.cpu.elementwise import Rotation, joined, rms_norm
 
 
 def install() -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from sglang.srt.utils.common import init_custom_process_group
 
 from asyncrl.serving import weight_group
-from asyncrl.serving.engine import update_groups
+from asyncrl.serving.engine.hooks import update_groups
 from asyncrl.trainer.update_group import Address, UpdateGroup, choose_address
 
 NAMES, DTYPES, SHAPES = ["a", "b"], [torch.float32, torch.bfloat16], [(2, 3), (4,)]

@@ -11,7 +11,7 @@ import uuid
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from asyncrl.recipe.server_options import option_names
-from asyncrl.serving.engine.unsampled import unsampled
+from asyncrl.serving.engine.hooks.unsampled import unsampled
 from asyncrl.serving.sglang import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex

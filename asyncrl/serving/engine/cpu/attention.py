@@ -16,7 +16,7 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncrl.serving.engine.decode_attention import attend, heads_at_once
+from asyncrl.serving.engine.cpu.decode_attention import attend, heads_at_once
 
 BUCKET_KEYS = 8192
 """Most key positions that one call reads, padding included: more would not fit the processor's cache."""

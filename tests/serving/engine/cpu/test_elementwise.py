@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.serving.engine.elementwise import Rotation, joined, rms_norm
+from asyncrl.serving.engine.cpu.elementwise import Rotation, joined, rms_norm
 
 TOKENS, SIZE, POSITIONS = 7, 16, 50
 TYPES = [torch.float32, torch.bfloat16]

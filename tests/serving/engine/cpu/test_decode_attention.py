@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.serving.engine.decode_attention import HEADS_AT_ONCE, attend, heads_at_once
+from asyncrl.serving.engine.cpu.decode_attention import HEADS_AT_ONCE, attend, heads_at_once
 
 BATCH, KEYS, SIZE = 5, 40, 16
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.serving.engine.cuda_toolkit import link_wheels, missing_compiler, toolkit_environment
+from asyncrl.serving.engine.hooks.cuda_toolkit import link_wheels, missing_compiler, toolkit_environment
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_servers_get_it_unless_the_user_names_another(wheels: Path, tmp_path: Pa
 def test_what_is_missing_is_said_with_the_places_that_were_searched(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.SYSTEM", tmp_path / "none")
+    monkeypatch.setattr("asyncrl.serving.engine.hooks.cuda_toolkit.SYSTEM", tmp_path / "none")
     folder, path = tmp_path / "cuda", tmp_path / "bin"
     path.mkdir()
     here = {"PATH": str(path)}
@@ -63,7 +63,7 @@ def test_what_is_missing_is_said_with_the_places_that_were_searched(
     for name in ("c++", "clang++"):
         (path / name).touch(0o755)
     header = tmp_path / "Python.h"
-    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.HEADER", header)
+    monkeypatch.setattr("asyncrl.serving.engine.hooks.cuda_toolkit.HEADER", header)
     assert "Python.h is missing, which Triton compiles against" in str(missing_compiler(here, folder))
     header.touch()
     assert f"is in {folder}, on PATH or in" in str(missing_compiler(here, folder))

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor
 
-from asyncrl.serving.engine import packed_weights
-from asyncrl.serving.engine.tensor_memory import allocate, free, give_back
+from asyncrl.serving.engine.cpu import packed_weights
+from asyncrl.serving.engine.cpu.tensor_memory import allocate, free, give_back
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 

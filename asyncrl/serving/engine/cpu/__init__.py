@@ -1,0 +1,1 @@
+"""Kernels and processes of SGLang servers without a GPU."""

@@ -1,0 +1,1 @@
+"""Changes that each SGLang server of a run must have."""
