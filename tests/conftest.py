@@ -81,7 +81,7 @@ GROUPS = {
     # They share servers.
     "serving/engine": "engines",
     "trainer/test_engine_logprobs.py": "engines",
-    "trainer/test_transports.py": "engines",
+    "trainer/publishing/test_transports.py": "engines",
     # They fork one template, which has imported Megatron.
     "trainer": "trainer",
     "end_to_end/test_broken_verifiers.py": "elsewhere",

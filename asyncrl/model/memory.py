@@ -123,7 +123,7 @@ def rank_memory(
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
     # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
-    # the sum in the weights' type (`asyncrl.trainer.logprobs`).
+    # the sum in the weights' type (`asyncrl.trainer.network.logprobs`).
     is_chunked = is_mixed or layout.tensor > 1 or logits > LOGITS_AT_ONCE
     output_gradient = rows * shape.hidden_size * (4 + width if is_chunked else width)
     return RankMemory(

@@ -29,12 +29,12 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import VISIBLE
 from asyncrl.system.machine import has_gpu
-from asyncrl.trainer import ranks
-from asyncrl.trainer.determinism import make_deterministic
+from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.ranks.determinism import make_deterministic
 from sandbox.process import die_with_parent
 
 if TYPE_CHECKING:
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
 BAD_INPUT = 2
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     )
     if not ranks.is_first():
         logging.getLogger("asyncrl").setLevel(logging.WARNING)
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
     millions = shape.num_parameters() / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))

@@ -18,13 +18,13 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
 from asyncrl.serving.publication import find_load
 from asyncrl.system.disk import writing
-from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import end_now
-from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.export import export_model
-from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.publish import Publisher
-from asyncrl.trainer.token_record import TokenRecord
+from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.network.export import export_model
+from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.wire.access import own_token, read_keys
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.files.service import folder_url

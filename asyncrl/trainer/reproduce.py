@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from asyncrl.journal.batches import load_batch
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.run.reproduction import LAYOUT, Reproduction, plan_reproduction
-from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank, start_learner
-from asyncrl.trainer.determinism import SMALLEST, TOLERANCE, is_exact, is_same
+from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.ranks.determinism import SMALLEST, TOLERANCE, is_exact, is_same
 
 if TYPE_CHECKING:
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def _reproduce(run_folder: Path, last: int) -> int:
     plan = plan_reproduction(run_folder, last)
     # In the run's own layout: another would add the same numbers in another order.
     learner = start_learner(plan.recipe, plan.unsampled)
-    from asyncrl.trainer.checkpoint import Checkpoints
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 
     Checkpoints(plan.checkpoints, num_kept=1).load(learner, plan.begin)
     return 0 if _train_again(learner, plan, last) else 1

@@ -115,9 +115,9 @@ def save_repeatedly(task: dict) -> None:
     warnings.filterwarnings("ignore")
     from asyncrl.model.folder import read_shape
     from asyncrl.model.layout import check_layout
-    from asyncrl.trainer import ranks
-    from asyncrl.trainer.checkpoint import Checkpoints
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+    from asyncrl.trainer.ranks import ranks
+    from asyncrl.trainer.step.learner import Learner
 
     root = Path(task["root"])
     trainer = {"num_processes": int(os.environ["WORLD_SIZE"]), "parallel": task["parallel"]}

@@ -29,7 +29,7 @@ from fakes.recipes import make_recipe
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
 from asyncrl.records import Batch, Sequence
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 
 def qwen3(num_layers: int, hidden_size: int, ffn_size: int) -> ModelShape:
@@ -141,8 +141,8 @@ def main() -> int:
     recipe = make_recipe(Path("none"), trainer=trainer, model={"dtype": "bfloat16"})
     shape = SHAPES[arguments.model]
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
-    from asyncrl.trainer.learner import Learner
-    from asyncrl.trainer.model import has_transformer_engine
+    from asyncrl.trainer.network.model import has_transformer_engine
+    from asyncrl.trainer.step.learner import Learner
 
     learner = Learner(shape, recipe)
     learner.weights_changed()

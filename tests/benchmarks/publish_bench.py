@@ -40,7 +40,7 @@ from fakes.receivers import running_receivers, state_of
 from serving.engine.servers import running_server
 
 from asyncrl.serving import sglang
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 TRANSPORTS = ("disk", "tensor", "distributed")
 SHAPES = {
@@ -133,7 +133,7 @@ def bench_servers(model, folder: Path, count: int, options: argparse.Namespace) 
 
 def make_publisher(folder: Path, transport: str, bucket_bytes: int):
     from asyncrl.trainer.bootstrap import end_now
-    from asyncrl.trainer.publish import Publisher
+    from asyncrl.trainer.publishing.publish import Publisher
 
     return Publisher(
         folder / "publications", base=folder, transport=transport, bucket_bytes=bucket_bytes, failed=end_now

@@ -42,7 +42,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, Sequence
 from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 NUM_RUNNING = 64
 RESPONSE = 128
@@ -135,7 +135,7 @@ def decode_ceiling(shape: ModelShape, dtype: torch.dtype) -> float:
 
 def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rounds: int) -> None:
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
     learner = Learner(shape, recipe)
     learner.load_base()

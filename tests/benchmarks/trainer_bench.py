@@ -29,7 +29,7 @@ from fakes.models import reference_model, write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.records import Batch, Sequence
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 VOCABULARY = 24
 Step = Callable[[Batch], object]
@@ -121,7 +121,7 @@ def plain_step(folder: Path) -> Step:
 def make_learner(folder: Path, **algorithm: object):
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
     learner = Learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))
     learner.load_base()
@@ -172,8 +172,8 @@ def bench_steps(load: Load, folder: Path, num_rounds: int) -> None:
 
 def bench_stalls(load: Load, folder: Path) -> None:
     from asyncrl.trainer.bootstrap import end_now
-    from asyncrl.trainer.checkpoint import Checkpoints
-    from asyncrl.trainer.publish import Publisher
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+    from asyncrl.trainer.publishing.publish import Publisher
 
     learner = make_learner(folder)
     learner.step(make_batch(load, 0))
@@ -203,7 +203,7 @@ def bench_stalls(load: Load, folder: Path) -> None:
 
 def bench_logprobs(num_tokens: int = 1500, vocabulary: int = 151_936, hidden_size: int = 64) -> None:
     """Peak memory and time of log-probs, entropies and their gradient: in chunks, and with full logits."""
-    from asyncrl.trainer.logprobs import output_logprobs, token_logprobs
+    from asyncrl.trainer.network.logprobs import output_logprobs, token_logprobs
 
     def chunked(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> None:
         found, entropies = output_logprobs(hidden, weight, targets, 1.0, vocab_size=vocabulary)

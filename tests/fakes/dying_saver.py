@@ -1,6 +1,6 @@
 """Saves version 1, then kills itself in the middle of saving version 2: MODEL CHECKPOINTS MOMENT.
 
-MOMENT names the function of asyncrl.trainer.checkpoint after which it dies; "half": some tensors are written.
+MOMENT names the function of asyncrl.trainer.checkpoints.checkpoint after which it dies; "half": some tensors are written.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     from fakes.learners import make_learner
     from fakes.models import random_batch
 
-    from asyncrl.trainer import checkpoint
+    from asyncrl.trainer.checkpoints import checkpoint
 
     model, folder, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     learner = make_learner(model)
@@ -49,7 +49,7 @@ def kill_this_process() -> None:
 
 def break_in_the_middle(fault: Callable[[], None], *, after: int = 60) -> None:
     """`fault` comes when `after` pieces of the next checkpoint are on disk."""
-    from asyncrl.trainer.hashed_files import HashedStream
+    from asyncrl.trainer.checkpoints.hashed_files import HashedStream
 
     written, original = 0, HashedStream.write
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.recipe import Algorithm
-from asyncrl.trainer.attention import describe_pack
-from asyncrl.trainer.batch import MicroBatch
-from asyncrl.trainer.diagnostics import Tally, micro_batch_sums
+from asyncrl.trainer.packing.attention import describe_pack
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.diagnostics import Tally, micro_batch_sums
 
 VOCABULARY = 50
 

@@ -43,12 +43,12 @@ def take_steps(
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
-    from asyncrl.trainer import ranks
-    from asyncrl.trainer.checkpoint import Checkpoints
-    from asyncrl.trainer.convert import export_weights
-    from asyncrl.trainer.export import write_weights
-    from asyncrl.trainer.learner import Learner
-    from asyncrl.trainer.token_record import TokenRecord
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+    from asyncrl.trainer.network.convert import export_weights
+    from asyncrl.trainer.network.export import write_weights
+    from asyncrl.trainer.ranks import ranks
+    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.step.token_record import TokenRecord
 
     recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
     shape = check_model_folder(model)
@@ -93,7 +93,7 @@ def checkpoints_of(result: Path) -> Path:
 
 def main() -> None:
     warnings.filterwarnings("ignore")
-    from asyncrl.trainer import ranks
+    from asyncrl.trainer.ranks import ranks
 
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):

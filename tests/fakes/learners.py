@@ -6,9 +6,9 @@ from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.model import Policy, PolicyModel
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.step.learner import Learner
 
 
 def make_learner(folder: Path, **sections: dict) -> Learner:

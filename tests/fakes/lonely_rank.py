@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank
+from asyncrl.trainer.ranks import ranks
 
 TIMEOUT_SECONDS = 5.0
 

@@ -31,9 +31,10 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     """Puts what `rank` would write into `whole`."""
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
-    from asyncrl.trainer import checkpoint, ranks
-    from asyncrl.trainer.boxes import SharedTensor
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.checkpoints import checkpoint
+    from asyncrl.trainer.checkpoints.boxes import SharedTensor
+    from asyncrl.trainer.ranks import ranks
+    from asyncrl.trainer.step.learner import Learner
 
     sections = {
         "trainer": {"num_processes": case["num_ranks"], "parallel": case["parallel"]},
@@ -82,7 +83,7 @@ def check(case: dict, scratch: Path) -> None:
 
 def main() -> None:
     warnings.filterwarnings("ignore")
-    from asyncrl.trainer import cpu, ranks
+    from asyncrl.trainer.ranks import cpu, ranks
 
     cpu.install()
     torch.set_num_threads(1)

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.model import PolicyModel, build_model
+from asyncrl.trainer.network.convert import load_weights
+from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.model import PolicyModel, build_model
 
 
 def load_policy(folder: Path) -> PolicyModel:

@@ -13,14 +13,14 @@ import torch
 from fakes.dying_saver import break_in_the_middle, kill_this_process
 
 from asyncrl.errors import DiskError
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 
 def main() -> None:
     folder, fault = Path(sys.argv[1]), sys.argv[2]
     ranks.start(threads=1, seed=0)
-    from asyncrl.trainer.boxes import Box, SharedTensor
-    from asyncrl.trainer.saving import CheckpointWriter
+    from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor
+    from asyncrl.trainer.checkpoints.saving import CheckpointWriter
 
     first = 2 * int(os.environ["RANK"])
     numbers = torch.arange(24.0).view(4, 6)[first : first + 2]

@@ -21,10 +21,10 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
-    from asyncrl.trainer import ranks
     from asyncrl.trainer.bootstrap import end_now
-    from asyncrl.trainer.learner import Learner
-    from asyncrl.trainer.publish import Publisher
+    from asyncrl.trainer.publishing.publish import Publisher
+    from asyncrl.trainer.ranks import ranks
+    from asyncrl.trainer.step.learner import Learner
 
     base, folder, urls = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     count = int(os.environ["WORLD_SIZE"])

@@ -16,7 +16,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", autouse=True)
 def process_group() -> Iterator[None]:
-    from asyncrl.trainer import ranks
+    from asyncrl.trainer.ranks import ranks
 
     ranks.start(threads=1, seed=0)
     yield
@@ -28,7 +28,7 @@ def process_group() -> Iterator[None]:
 def test_a_restored_learner_is_the_same_and_takes_the_same_step(
     tmp_path: Path, in_background: bool, is_distributed: bool
 ):
-    from asyncrl.trainer.checkpoint import Checkpoints
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 
     folder = write_model(tmp_path / "model", hidden_size=64, head_dim=32, intermediate_size=128)
     trainer = {"parallel": {"distributed_optimizer": is_distributed}}
@@ -51,7 +51,7 @@ def test_a_restored_learner_is_the_same_and_takes_the_same_step(
 
 
 def test_large_tensors_are_copied_into_page_locked_memory():
-    from asyncrl.trainer.pinned import SMALLEST_PINNED_BYTES, empty_on_host
+    from asyncrl.trainer.ranks.page_locked import SMALLEST_PINNED_BYTES, empty_on_host
 
     large = torch.randn(SMALLEST_PINNED_BYTES // 4, device="cuda")
     host = empty_on_host(large)

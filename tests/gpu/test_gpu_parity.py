@@ -15,7 +15,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.machine import has_transformer_engine
-from asyncrl.trainer.digests import digests_of
+from asyncrl.trainer.publishing.digests import digests_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +35,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def process_group() -> Iterator[None]:
-    from asyncrl.trainer import ranks
+    from asyncrl.trainer.ranks import ranks
 
     ranks.start(threads=1, seed=0)
     yield
@@ -44,7 +44,7 @@ def process_group() -> Iterator[None]:
 
 def make_learner(folder: Path, dtype: str, **trainer: object):
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.step.learner import Learner
 
     recipe = make_recipe(folder, trainer=trainer, model={"dtype": dtype})
     learner = Learner(check_model_folder(folder), recipe)
@@ -66,7 +66,7 @@ def write(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.15)])
 def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: float, tmp_path: Path):
-    from asyncrl.trainer.batch import make_micro_batch
+    from asyncrl.trainer.packing.batch import make_micro_batch
 
     folder = write(tmp_path, name)
     batch = random_batch(1, longest=40, temperature=0.7)
@@ -87,7 +87,7 @@ def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: f
 @pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen", "sdpa"])
 def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.dtype):
     from asyncrl.errors import InputError
-    from asyncrl.trainer.attention_kernels import Heads, find_kernel
+    from asyncrl.trainer.packing.attention_kernels import Heads, find_kernel
 
     # `find_kernel` compares outputs and gradients; a package that is not installed is no failure of ours.
     try:
@@ -99,7 +99,7 @@ def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.
 
 
 def test_gradients_of_a_row_picked_often_are_summed_in_float32():
-    from asyncrl.trainer.picked_rows import pick_rows
+    from asyncrl.trainer.packing.picked_rows import pick_rows
 
     # A sum of halves in bfloat16 stays at 128, where its next number is 1 away.
     rows = torch.zeros(2, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
@@ -137,7 +137,7 @@ def test_the_math_kernel_never_runs(dtype: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_return_bit_for_bit(name: str, tmp_path: Path):
-    from asyncrl.trainer.convert import export_weights
+    from asyncrl.trainer.network.convert import export_weights
 
     folder = write(tmp_path, name)
     wanted = safetensors.torch.load_file(folder / "model.safetensors")
@@ -172,7 +172,7 @@ def test_bfloat16_steps_follow_float32_steps(recompute: str, is_distributed: boo
 def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive_a_checkpoint(
     options: dict, tmp_path: Path
 ):
-    from asyncrl.trainer.checkpoint import Checkpoints
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 
     folder = write(tmp_path / "model", "qwen3")
     parallel = {"distributed_optimizer": True}
@@ -189,7 +189,7 @@ def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive
 
 
 def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients():
-    from asyncrl.trainer import logprobs
+    from asyncrl.trainer.network import logprobs
 
     generator = torch.Generator("cuda").manual_seed(0)
     hidden = torch.randn(1500, 64, device="cuda", generator=generator, requires_grad=True)

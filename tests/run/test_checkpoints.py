@@ -1,4 +1,4 @@
-"""Which checkpoints stay (what a complete one is: tests/trainer/test_checkpoint.py)."""
+"""Which checkpoints stay (what a complete one is: tests/trainer/checkpoints/test_checkpoint.py)."""
 
 import json
 from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 from fakes import launch_trainer
 from fakes.template import Template
 
-from asyncrl.trainer import ranks
+from asyncrl.trainer.ranks import ranks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,7 +21,12 @@ def process_group() -> Iterator[None]:
     ranks.stop()
 
 
-TRAINER = ("fakes.models", "asyncrl.trainer.checkpoint", "asyncrl.trainer.learner", "asyncrl.trainer.loop")
+TRAINER = (
+    "fakes.models",
+    "asyncrl.trainer.checkpoints.checkpoint",
+    "asyncrl.trainer.step.learner",
+    "asyncrl.trainer.loop",
+)
 
 
 @pytest.fixture(scope="session")

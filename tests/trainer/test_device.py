@@ -40,7 +40,7 @@ def test_packages_of_servers_that_fail_as_they_are_imported_do_not_end_a_rank(tm
     # Megatron expects an ImportError of those that are not there, and of nothing else.
     (tmp_path / "deep_ep.py").write_text("raise AssertionError('no CUDA toolkit')\n")
     code = (
-        "import asyncrl.trainer.model\n"
+        "import asyncrl.trainer.network.model\n"
         "from megatron.core.transformer.moe.fused_a2a import HAVE_DEEP_EP\n"
         "print(HAVE_DEEP_EP)\n"
     )

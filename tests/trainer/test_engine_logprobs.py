@@ -12,8 +12,8 @@ from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post
 
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, Sequence
-from asyncrl.trainer.batch import rank_micro_batches
-from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
 
 TEMPERATURES = (0.6, 1.7)
 

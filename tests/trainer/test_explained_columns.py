@@ -10,8 +10,8 @@ import torch
 from asyncrl import step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
 from asyncrl.serving.pass_sums import DecodeSums, LineSums
-from asyncrl.trainer.critic import SUMS, value_metrics
-from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
+from asyncrl.trainer.step.critic import SUMS, value_metrics
+from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
 
 def test_the_page_of_metrics_explains_each_column_of_a_step() -> None:

@@ -19,10 +19,10 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.ports import free_ports
-from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.step.learner import Learner
 from sandbox.polling import readable
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")

@@ -9,9 +9,9 @@ from fakes.recipes import make_recipe
 
 from asyncrl.model.folder import check_model_folder, read_shape
 from asyncrl.model.memory import RankMemory, parameters_by_kind, rank_memory
-from asyncrl.trainer.batch import rank_micro_batches
-from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:

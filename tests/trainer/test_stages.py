@@ -13,8 +13,8 @@ from fakes.template import Template
 
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.ports import free_ports
-from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import read_weights
+from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.publishing.digests import digests_of
 
 
 @pytest.mark.parametrize("fault", [pytest.param({}, marks=pytest.mark.exhaustive), {"dies_at": 1}])

@@ -10,7 +10,7 @@ from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
-from asyncrl.trainer.objective import Objective
+from asyncrl.trainer.step.objective import Objective
 
 SOUND = random_batch(0).sequences[0]
 SILENT = dataclasses.replace(SOUND, advantage=0.0)

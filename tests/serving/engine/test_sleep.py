@@ -13,8 +13,8 @@ from serving.engine.servers import VOCABULARY, load_model, new_session, referenc
 from asyncrl.errors import WeightMismatch
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install
-from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import read_weights
+from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.publishing.digests import digests_of
 
 ENDLESS = 1900
 TOLERANCE = 1e-5

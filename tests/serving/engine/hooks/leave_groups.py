@@ -14,7 +14,7 @@ from sglang.srt.utils.common import init_custom_process_group
 
 from asyncrl.serving import weight_group
 from asyncrl.serving.engine.hooks import update_groups
-from asyncrl.trainer.update_group import Address, UpdateGroup, choose_address
+from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, choose_address
 
 NAMES, DTYPES, SHAPES = ["a", "b"], [torch.float32, torch.bfloat16], [(2, 3), (4,)]
 FLAT = torch.cat([torch.arange(6.0).view(torch.uint8), torch.ones(4, dtype=torch.bfloat16).view(torch.uint8)])

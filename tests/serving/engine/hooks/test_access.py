@@ -88,8 +88,8 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     server: tuple[str, int, Path], session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     # Megatron's import takes seconds, which every process of a run of tests would pay.
-    from asyncrl.trainer.digests import digests_of
-    from asyncrl.trainer.export import read_weights
+    from asyncrl.trainer.network.export import read_weights
+    from asyncrl.trainer.publishing.digests import digests_of
 
     url, _, folder = server
     run = tmp_path / "run"

@@ -21,9 +21,9 @@ from serving.engine.servers import (
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_environment
 from asyncrl.serving.publication import Publication
-from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import read_weights
-from asyncrl.trainer.transports import make_transport
+from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.transports import make_transport
 
 SLEEP = """
 from types import SimpleNamespace

@@ -1,0 +1,1 @@
+"""Checkpoints: what the next step needs, written and read by all ranks."""

@@ -1,0 +1,138 @@
+"""The files of a checkpoint, in the format of torch.distributed.checkpoint: one of each rank, and an index.
+
+Each rank writes what it alone holds and its share of what others hold too, and hashes it while it writes. A
+reader takes what it holds from whatever files have it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    create_default_local_load_plan,
+)
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.utils import _DistWrapper
+
+from asyncrl.trainer.checkpoints.boxes import SharedTensor
+from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
+
+State = dict[str, object]
+"""By name a SharedTensor, or anything else that can be pickled, which one rank alone writes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Agreement:
+    """The agreed division of a checkpoint's writes among the ranks."""
+
+    own: SavePlan
+    metadata: Metadata | None
+    """The index without the places in files; on the first rank."""
+
+
+def agree(state: State, group: dist.ProcessGroup) -> Agreement:
+    """Checks that the ranks' boxes cover every tensor once. A call of every rank."""
+    planner, metadata = _SavePlanner(state), None
+
+    def for_all(plans: list[SavePlan]) -> list[SavePlan]:
+        nonlocal metadata
+        plans, metadata = planner.create_global_plan(plans)
+        return FileSystemWriter("").prepare_global_plan(plans)
+
+    own = _together(group).reduce_scatter("plan", planner.create_local_plan, for_all)
+    return Agreement(own, metadata)
+
+
+def write(
+    state: State,
+    folder: Path,
+    agreement: Agreement,
+    group: dist.ProcessGroup,
+    *,
+    finish: Callable[[dict[str, str]], None],
+) -> None:
+    """Every rank's part of `state` into `folder`, synced; then `finish` on the first rank.
+
+    A call of every rank; on all of them it raises what any ran into.
+    """
+    files = HashedFiles()
+    # Copying ahead would wait for training's stream every ten megabytes.
+    writer = FileSystemWriter(folder, single_file_per_rank=True, thread_count=1, per_thread_copy_ahead=0)
+    writer.fs = files
+
+    def write_own() -> tuple[list[WriteResult], dict[str, str]]:
+        # The first rank made it, but another node of a shared disk may not see it yet.
+        files.mkdir(folder)
+        return writer.write_data(agreement.own, _SavePlanner(state)).wait(), files.digests
+
+    def complete(written: list[tuple[list[WriteResult], dict[str, str]]]) -> None:
+        assert agreement.metadata is not None
+        writer.finish(dataclasses.replace(agreement.metadata), [results for results, _ in written])
+        digests = {name: digest for _, theirs in written for name, digest in theirs.items()}
+        finish(digests | files.digests)
+
+    _together(group).all_reduce("write", write_own, complete)
+
+
+def read(state: State, folder: Path) -> None:
+    """Fills `state` from `folder`: tensors in place, other values as new ones. Each rank reads alone."""
+    reader = FileSystemReader(folder)
+    index = reader.read_metadata()
+    reader.set_up_storage_reader(index, is_coordinator=True)
+    plan = LoadPlan([])
+    for name, value in state.items():
+        known = index.state_dict_metadata[name]
+        if isinstance(value, SharedTensor):
+            assert isinstance(known, TensorStorageMetadata)
+            plan.items += create_read_items_for_chunk_list(name, known, value.__create_chunk_list__())
+        else:
+            plan.items += create_default_local_load_plan({name: value}, index).items
+    reader.read_data(plan, _LoadPlanner(state)).wait()
+
+
+def names_in(folder: Path) -> set[str]:
+    """Names of everything in the checkpoint at `folder`."""
+    return set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+
+
+def _together(group: dist.ProcessGroup) -> _DistWrapper:
+    """Collectives in which an error on one rank is raised on all, as CheckpointException."""
+    return _DistWrapper(group, use_dist=True, coordinator_rank=0)
+
+
+class _SavePlanner(DefaultSavePlanner):
+    def __init__(self, state: State) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.set_up_planner(state)
+
+    def lookup_object(self, index: MetadataIndex) -> object:
+        return _find(self.state_dict, index)
+
+
+class _LoadPlanner(DefaultLoadPlanner):
+    def __init__(self, state: State) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        # In place: torch's set-up would replace what it does not know.
+        self.state_dict = state
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        found = _find(self.state_dict, index)
+        assert isinstance(found, Tensor)
+        return found
+
+
+def _find(state: Mapping[str, object], index: MetadataIndex) -> object:
+    """As torch's planners do, which find boxes in subclasses of Tensor alone."""
+    found = state[index.fqn]
+    if isinstance(found, SharedTensor):
+        assert index.offset is not None
+        return found[index.offset]
+    return found

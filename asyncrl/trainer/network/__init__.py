@@ -1,0 +1,1 @@
+"""The policy as a Megatron-core model, its weights' names and files."""

@@ -1,0 +1,310 @@
+"""Names and layouts: Hugging Face <-> Megatron-core chunks of any layout, both directions bit-equal.
+
+Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
+changes its name. The tables here are all there is to a new architecture. Tensors pass one at a time: no rank
+ever holds more of the whole model than one of Megatron's parameters.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from asyncrl.trainer.network.model import Policy, PolicyModel
+
+OUTER = {
+    "embedding.word_embeddings.weight": ("model.embed_tokens.weight",),
+    "decoder.final_layernorm.weight": ("model.norm.weight",),
+    "output_layer.weight": ("lm_head.weight",),
+}
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+LAYER = {
+    "input_layernorm.weight": ("input_layernorm.weight",),
+    "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight",),
+    # Transformer Engine computes these two norms inside of the layer after them.
+    "self_attention.linear_qkv.layer_norm_weight": ("input_layernorm.weight",),
+    "mlp.linear_fc1.layer_norm_weight": ("post_attention_layernorm.weight",),
+    "self_attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
+    "self_attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
+    "self_attention.linear_qkv.weight": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
+    "self_attention.linear_qkv.bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
+    "self_attention.linear_proj.weight": ("self_attn.o_proj.weight",),
+    "mlp.linear_fc1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "mlp.linear_fc2.weight": ("mlp.down_proj.weight",),
+    "mlp.router.weight": ("mlp.gate.weight",),
+}
+EXPERT = {"1": ("gate_proj.weight", "up_proj.weight"), "2": ("down_proj.weight",)}
+# The local spec numbers the networks, Transformer Engine's grouped one the weights.
+EXPERT_NAMES = (
+    r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_fc(?P<part>[12])\.weight",
+    r"mlp\.experts\.linear_fc(?P<part>[12])\.weight(?P<expert>\d+)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterEntry:
+    """A parameter that some rank owns, as every rank knows it."""
+
+    names: tuple[str, ...]
+    """Hugging Face's, of its parts."""
+    shape: tuple[int, ...]
+    """Shape of the whole parameter, over all tensor ranks."""
+    owner: int
+    """First of the ranks that together hold one copy of it."""
+    stage: int
+    """Pipeline stage."""
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTensor:
+    """One of the tensors that an export will give."""
+
+    name: str
+    """Hugging Face's."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stage: int
+    """Pipeline stage."""
+    sender: int
+    """The first data-parallel rank of that stage."""
+
+
+@torch.no_grad()
+def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) -> None:
+    """Fills this rank's chunks in place; `fetch` gives one tensor by its Hugging Face name."""
+    for chunk in _chunks(model):
+        for name, parameter in chunk.named_parameters():
+            names = huggingface_names(chunk, name)
+            # With tied embeddings the last of several stages has a copy of the first one's.
+            if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
+                names = OUTER["embedding.word_embeddings.weight"]
+            parts = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
+            parameter.copy_(_own_part(parameter, _merge(chunk.config, parts), names))
+
+
+@torch.no_grad()
+def export_weights(
+    model: Policy | PolicyModel,
+    read: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data,
+) -> Iterator[tuple[str, Tensor]]:
+    """(Hugging Face name, contiguous tensor) of the whole model on the first rank, nothing on the others.
+
+    All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
+    """
+    own, entries = _survey(model, read)
+    for entry in entries:
+        yield from _export(model, read, entry, own, receiver=0)
+
+
+@torch.no_grad()
+def export_stages(model: Policy | PolicyModel) -> Iterator[tuple[str, Tensor]]:
+    """As `export_weights`, but each stage's tensors on the first data-parallel rank of that stage, in the
+    order of `exported_tensors`."""
+    own, entries = _survey(model, _data)
+    senders = _senders(entries)
+    for entry in sorted(entries, key=lambda entry: entry.stage):
+        yield from _export(model, _data, entry, own, receiver=senders[entry.stage])
+
+
+@torch.no_grad()
+def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
+    """Tensors that `export_stages` gives on all ranks together, stage by stage. A call of every rank."""
+    _, entries = _survey(model, _data)
+    senders = _senders(entries)
+    return [
+        ExportedTensor(name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage])
+        for entry in sorted(entries, key=lambda entry: entry.stage)
+        for name, part in _parts(model, entry, torch.empty(entry.shape, device="meta"))
+    ]
+
+
+def _data(parameter: torch.nn.Parameter) -> Tensor:
+    return parameter.data
+
+
+def _survey(
+    model: Policy | PolicyModel, read: Callable[[torch.nn.Parameter], Tensor]
+) -> tuple[dict[tuple[str, ...], torch.nn.Parameter], list[ParameterEntry]]:
+    """This rank's parameters by their names, and the entries of all ranks in the order of an export."""
+    own = {names: parameter for chunk in _chunks(model) for names, parameter in _exported_parameters(chunk)}
+    entries = {entry.names: entry for entry in _gather([_entry(*item, read) for item in own.items()])}
+    return own, [entries[names] for names in sorted(entries, key=_natural)]
+
+
+def _senders(entries: list[ParameterEntry]) -> dict[int, int]:
+    """Stage -> its first rank. Ranks are numbered stage by stage."""
+    return {entry.stage: min(e.owner for e in entries if e.stage == entry.stage) for entry in entries}
+
+
+def _export(
+    model: Policy | PolicyModel,
+    read: Callable[[torch.nn.Parameter], Tensor],
+    entry: ParameterEntry,
+    own: dict[tuple[str, ...], torch.nn.Parameter],
+    *,
+    receiver: int,
+) -> Iterator[tuple[str, Tensor]]:
+    """The parts of one parameter on rank `receiver`, nothing on the others."""
+    parameter = own.get(entry.names)
+    tensor = None
+    if parameter is not None and _group_owner(entry.names) == entry.owner:
+        tensor = _gather_parts(parameter, read(parameter), entry.names)
+    if (tensor := _bring(tensor, entry, read, own, receiver=receiver)) is not None:
+        yield from _parts(model, entry, tensor)
+
+
+def _parts(
+    model: Policy | PolicyModel, entry: ParameterEntry, tensor: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """The Hugging Face tensors of a whole parameter."""
+    chunk = _chunks(model)[0]
+    whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
+    yield from zip(entry.names, _split(chunk.config, whole, len(entry.names)), strict=True)
+
+
+def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
+    """The Hugging Face tensors that make up `chunk`'s parameter `name`."""
+    if name in OUTER:
+        return OUTER[name]
+    match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.*)", name)
+    assert match is not None, f"no Hugging Face name for {name}"
+    prefix = f"model.layers.{chunk.decoder.layers[int(match[1])].layer_number - 1}."
+    for pattern in EXPERT_NAMES:
+        if expert := re.fullmatch(pattern, match[2]):
+            per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
+            number = int(expert["expert"]) + parallel_state.get_expert_model_parallel_rank() * per_rank
+            return tuple(f"{prefix}mlp.experts.{number}.{part}" for part in EXPERT[expert["part"]])
+    return tuple(prefix + part for part in LAYER[match[2]])
+
+
+def _chunks(model: Policy | PolicyModel) -> list[PolicyModel]:
+    return list(model) if isinstance(model, Policy) else [model]
+
+
+def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], torch.nn.Parameter]]:
+    for name, parameter in chunk.named_parameters():
+        names = huggingface_names(chunk, name)
+        if not (names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights):
+            yield names, parameter
+
+
+def _entry(
+    names: tuple[str, ...], parameter: torch.nn.Parameter, read: Callable[[torch.nn.Parameter], Tensor]
+) -> ParameterEntry:
+    shape = list(parameter.shape)
+    if _is_shared(parameter, names):
+        shape[_partition_dim(parameter)] *= parallel_state.get_tensor_model_parallel_world_size()
+    stage: int = parallel_state.get_pipeline_model_parallel_rank()
+    return ParameterEntry(names, tuple(shape), _group_owner(names), stage, read(parameter).dtype)
+
+
+def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
+    """Entries of all ranks; where several groups of ranks hold copies, the first rank's stays."""
+    if dist.get_world_size() == 1:
+        return entries
+    box: list[list[ParameterEntry]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(box, entries)
+    return [entry for each in reversed(box) for entry in each]
+
+
+def _is_expert(names: tuple[str, ...]) -> bool:
+    return ".experts." in names[0]
+
+
+def _is_shared(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> bool:
+    """Whether tensor ranks hold a part each. Experts are dealt whole."""
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 or _is_expert(names):
+        return False
+    return getattr(parameter, "tensor_model_parallel", False)
+
+
+def _partition_dim(parameter: torch.nn.Parameter) -> int:
+    """The dimension along which Megatron cut a parameter for the tensor ranks."""
+    dimension: int = parameter.partition_dim  # type: ignore[attr-defined]
+    return dimension
+
+
+def _group_owner(names: tuple[str, ...]) -> int:
+    """The first of the ranks that hold a copy of an own parameter together with this one."""
+    if _is_expert(names):
+        return dist.get_rank()
+    return dist.get_global_rank(parallel_state.get_tensor_model_parallel_group(), 0)
+
+
+def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ...]) -> Tensor:
+    """This tensor rank's part of a whole parameter, with rows of zeros after the vocabulary."""
+    size: int = parallel_state.get_tensor_model_parallel_world_size()
+    rank: int = parallel_state.get_tensor_model_parallel_rank()
+    if not _is_shared(parameter, names):
+        return whole
+    if names[0] in VOCABULARY:
+        whole = torch.nn.functional.pad(whole, (0, 0, 0, size * len(parameter) - len(whole)))
+    if len(names) == 2:
+        return torch.cat([half.chunk(size)[rank] for half in whole.chunk(2)])
+    return whole.chunk(size, _partition_dim(parameter))[rank]
+
+
+def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str, ...]) -> Tensor:
+    """The whole of a parameter from all tensor ranks."""
+    if not _is_shared(parameter, names):
+        return part
+    group = parallel_state.get_tensor_model_parallel_group()
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    if len(names) == 2:
+        return torch.cat([torch.cat(halves) for halves in zip(*(p.chunk(2) for p in parts), strict=True)])
+    return torch.cat(parts, _partition_dim(parameter))
+
+
+def _bring(
+    tensor: Tensor | None,
+    entry: ParameterEntry,
+    read: Callable[[torch.nn.Parameter], Tensor],
+    own: dict[tuple[str, ...], torch.nn.Parameter],
+    *,
+    receiver: int,
+) -> Tensor | None:
+    """The owner's tensor on rank `receiver`, None elsewhere."""
+    rank = dist.get_rank()
+    if entry.owner == receiver:
+        return tensor if rank == receiver else None
+    if rank == entry.owner:
+        assert tensor is not None, f"rank {rank} owns {entry.names}"
+        dist.send(tensor.contiguous(), dst=receiver)
+    if rank != receiver:
+        return None
+    # Every rank holds some parameter on the device that all are on.
+    device = read(next(iter(own.values()))).device
+    received = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+    dist.recv(received, src=entry.owner)
+    return received
+
+
+def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
+    """Sorts layer 10 after layer 9."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in next(iter(names)).split(".")
+    ]
+
+
+def _merge(config: TransformerConfig, parts: list[Tensor]) -> Tensor:
+    if len(parts) == 3:
+        groups = (part.unflatten(0, (config.num_query_groups, -1)) for part in parts)
+        return torch.cat(list(groups), dim=1).flatten(0, 1)
+    return torch.cat(parts)
+
+
+def _split(config: TransformerConfig, tensor: Tensor, num_parts: int) -> list[Tensor]:
+    if num_parts == 3:
+        size = config.kv_channels
+        heads = config.num_attention_heads // config.num_query_groups
+        groups = tensor.unflatten(0, (config.num_query_groups, -1)).split([heads * size, size, size], dim=1)
+        return [part.flatten(0, 1).contiguous() for part in groups]
+    return [part.contiguous() for part in tensor.chunk(num_parts)]

@@ -1,0 +1,371 @@
+"""The policy as Megatron-core GPTModel chunks, built from the shape of a Hugging Face folder and a layout.
+
+Only the positions that predict a response token reach the output layer, and what leaves the last stage are
+log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed next to CUDA,
+else the local one; both with our packed attention.
+
+Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
+"""
+
+import importlib.util
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.unsampled import Unsampled
+from asyncrl.trainer.network.logprobs import output_logprobs
+from asyncrl.trainer.network.norm import rms_norm
+from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
+from asyncrl.trainer.packing.attention_kernels import Heads
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.picked_rows import pick_rows
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class PolicyModel(GPTModel):
+    """One chunk of the policy's layers; the first one embeds, the last one gives log-probs."""
+
+    shape: ModelShape
+    unsampled: Tensor | None
+    """[U] int64, ids that are never sampled."""
+
+    def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
+        """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
+        hidden: Tensor = super().forward(
+            own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
+        )
+        if not self.post_process:
+            return hidden
+        # Each tensor rank's part of the vocabulary gives a part of the gradient: both sum it over the ranks.
+        if self.config.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden)
+        else:
+            hidden = copy_to_tensor_model_parallel_region(hidden)
+        return self._logprobs(hidden.squeeze(1), micro, temperature)
+
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
+        return hidden_states
+
+    def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        weight = self._output_weight()
+        targets = micro.targets[micro.distinct]
+        own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
+        # Prompts are often the longer half: their logits would be computed, stored and thrown away.
+        logprobs, entropies = output_logprobs(
+            pick_rows(hidden, predicting),
+            weight,
+            targets if own is None else targets[own],
+            temperature,
+            vocab_size=self.shape.vocab_size,
+            unsampled=self.unsampled,
+            group=parallel_state.get_tensor_model_parallel_group(),
+        )
+        if own is not None:
+            logprobs, entropies = fill_in(torch.stack([logprobs, entropies]), own, len(targets))
+        return logprobs.index_select(0, micro.copies), entropies.index_select(0, micro.copies)
+
+    def _output_weight(self) -> Tensor:
+        """[vocabulary of the tensor rank, hidden], whole where weights are gathered during the pass.
+
+        Megatron waits for a layer's weights in a hook before its forward pass. This layer's never comes.
+        """
+        for hook in self.output_layer._forward_pre_hooks.values():
+            hook(self.output_layer, ())
+        is_tied = self.share_embeddings_and_output_weights
+        weight: Tensor = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
+        return weight
+
+
+def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, Tensor]:
+    """(which of `predicting` this context rank computes, None for all; their places in its `num_tokens`)."""
+    group = parallel_state.get_context_parallel_group()
+    if group.size() == 1:
+        return None, predicting
+    first = group.rank() * num_tokens
+    own = ((predicting >= first) & (predicting < first + num_tokens)).nonzero().squeeze(1)
+    return own, predicting[own] - first
+
+
+def fill_in(values: Tensor, own: Tensor, size: int) -> Tensor:
+    """Each context rank's columns `own` of [K, size] -> all of them on every rank."""
+    filled: Tensor = _FillIn.apply(values, own, size, parallel_state.get_context_parallel_group())
+    return filled
+
+
+class _FillIn(torch.autograd.Function):
+    """Columns of ranks that own a part of T each -> all columns [K, T] on every rank.
+
+    Every rank then computes the whole loss, sequence terms included, and each token's gradient reaches the
+    one rank that owns it.
+    """
+
+    @staticmethod
+    def forward(context: Any, values: Tensor, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
+        context.save_for_backward(own)
+        everything = values.new_zeros(len(values), size).index_copy_(1, own, values)
+        dist.all_reduce(everything, group=group)
+        return everything
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient.index_select(1, context.saved_tensors[0]), None, None, None
+
+
+class Policy(torch.nn.ModuleList):
+    """This rank's chunks in the order of their layers; one, except under virtual pipeline stages."""
+
+    def __iter__(self) -> Iterator[GPTModel]:
+        return super().__iter__()
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The one that all chunks share."""
+        return next(iter(self)).config
+
+    def sharded_state_dict(self, prefix: str = "", *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        """Megatron's description of every tensor, under the names that `load_state_dict` takes."""
+        return {
+            f"{prefix}{i}.{name}": value
+            for i, chunk in enumerate(self)
+            for name, value in chunk.sharded_state_dict("", *arguments, **keywords).items()
+        }
+
+
+def build_policy(
+    shape: ModelShape,
+    dtype: torch.dtype,
+    layout: Layout = ONE_PROCESS,
+    *,
+    recompute: str = "none",
+    kind: type[GPTModel] = PolicyModel,
+    unsampled: Unsampled | None = None,
+) -> Policy:
+    """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
+    tokens but `unsampled`."""
+    config = transformer_config(shape, dtype, layout, recompute=recompute)
+    stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
+    policy = Policy([_build_chunk(shape, config, layout, stage, kind) for stage in stages])
+    ids = unsampled.ids if unsampled is not None else ()
+    for chunk in policy:
+        chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
+    return policy
+
+
+def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
+    """A whole model of `shape` in one process, with random weights."""
+    model: PolicyModel
+    (model,) = build_policy(shape, dtype)
+    return model
+
+
+def _build_chunk(
+    shape: ModelShape,
+    config: TransformerConfig,
+    layout: Layout,
+    stage: int | None,
+    kind: type[GPTModel],
+) -> GPTModel:
+    place = {"ignore_virtual": False, "vp_stage": stage}
+    model = kind(
+        config,
+        block_spec(config, stage),
+        vocab_size=layout.padded_vocabulary(shape.vocab_size),
+        max_sequence_length=shape.max_positions,
+        position_embedding_type="rope",
+        share_embeddings_and_output_weights=shape.is_tied,
+        parallel_output=True,
+        pre_process=parallel_state.is_pipeline_first_stage(**place),
+        post_process=parallel_state.is_pipeline_last_stage(**place),
+        vp_stage=stage,
+    )
+    model.shape = shape
+    model.rotary_pos_emb = PackedRotary(
+        shape.head_size,
+        rotary_percent=1.0,
+        rotary_base=shape.rope_theta,
+        rope_scaling=shape.rope_scaling_factor is not None,
+        rope_scaling_factor=shape.rope_scaling_factor or 1.0,
+        use_cpu_initialization=config.use_cpu_initialization,
+    )
+    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
+    return model.to(device=device(), dtype=config.params_dtype)
+
+
+def device() -> torch.device:
+    """Where this process computes."""
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
+
+
+def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
+    """The attention heads that this rank computes: under context parallelism fewer, but for all tokens."""
+    kv_count = shape.num_kv_heads // layout.tensor
+    return Heads(
+        count=shape.num_heads // layout.tensor // layout.context,
+        # Where there are fewer than ranks, each rank has one that others have too.
+        kv_count=kv_count // math.gcd(kv_count, layout.context),
+        size=shape.head_size,
+        dtype=dtype,
+    )
+
+
+def bfloat16_device(dtype: torch.dtype) -> str | None:
+    """Name of the GPU where this process computes in bfloat16; None for another type or a CPU."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype is torch.bfloat16 else None
+
+
+class PolicyNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm; under sequence parallelism Megatron sums its gradient over the tensor ranks."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[..., H] -> [..., H]."""
+        if tokens.device.type == "cpu" and tokens.dtype is torch.bfloat16:
+            assert self.eps is not None
+            return rms_norm(tokens, self.weight, self.eps)
+        return super().forward(tokens)
+
+
+def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:
+    """The layers of this rank's chunk."""
+    experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
+    if has_transformer_engine():
+        from megatron.core.extensions.transformer_engine import TENorm
+
+        norm = TENorm
+        layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
+    else:
+        norm = PolicyNorm
+        layer = get_gpt_layer_local_spec(
+            qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
+        )
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
+        if config.qk_layernorm:
+            attention = layer.submodules.self_attention.submodules
+            attention.q_layernorm = attention.k_layernorm = norm
+    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    num_layers = get_num_layers_to_build(config, vp_stage=stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+
+
+def has_transformer_engine() -> bool:
+    return _is_installed("transformer_engine")
+
+
+def _is_installed(cuda_module: str) -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec(cuda_module) is not None
+
+
+def transformer_config(
+    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+) -> TransformerConfig:
+    has_engine = has_transformer_engine()
+    return TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        num_query_groups=shape.num_kv_heads,
+        kv_channels=shape.head_size,
+        ffn_hidden_size=shape.ffn_size,
+        layernorm_epsilon=shape.norm_epsilon,
+        normalization="RMSNorm",
+        qk_layernorm=shape.has_qk_norm,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        add_qkv_bias=shape.has_qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype is torch.bfloat16,
+        # Losses are sums and Megatron divides by the global token count at the end. Its other mode divides
+        # each micro-batch by its own count: a token in a short micro-batch would weigh more.
+        calculate_per_token_loss=True,
+        use_cpu_initialization=not torch.cuda.is_available(),
+        # The fused kernels of these exist for CUDA only.
+        masked_softmax_fusion=False,
+        # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
+        gradient_accumulation_fusion=_is_installed("fused_weight_gradient_mlp_cuda"),
+        bias_activation_fusion=torch.cuda.is_available(),
+        bias_dropout_fusion=False,
+        apply_rope_fusion=has_engine,
+        persist_layer_norm=False,
+        # Whether the backward pass of embeddings may add in any order.
+        deterministic_mode=torch.are_deterministic_algorithms_enabled(),
+        **_parallel_settings(layout),
+        **_expert_settings(shape, dtype, has_engine),
+        **_recompute_settings(recompute),
+    )
+
+
+def _parallel_settings(layout: Layout) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "tensor_model_parallel_size": layout.tensor,
+        "pipeline_model_parallel_size": layout.pipeline,
+        "context_parallel_size": layout.context,
+        "expert_model_parallel_size": layout.expert,
+        "sequence_parallel": layout.is_sequence_parallel,
+        # Packs differ in length, so stages tell each other the size of what they send.
+        "variable_seq_lengths": layout.pipeline > 1,
+        # Megatron insists on it with variable lengths, with or without experts.
+        "moe_token_dispatcher_type": "alltoall",
+    }
+    if layout.virtual_stages > 1:
+        settings["virtual_pipeline_model_parallel_size"] = layout.virtual_stages
+        # Batched messages get mixed up where the stage before is also the one after: wrong numbers, no error.
+        settings |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+    return settings
+
+
+def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) -> dict[str, Any]:
+    if shape.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": shape.num_experts,
+        "moe_router_topk": shape.experts_per_token,
+        "moe_ffn_hidden_size": shape.expert_ffn_size,
+        # Softmax over the chosen experts is softmax over all of them, normalised over the chosen.
+        "moe_router_pre_softmax": not shape.are_expert_weights_normalised,
+        # Which experts get a token is the policy's own choice: no loss pushes it towards balance.
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_dtype": None if dtype is torch.float32 else "fp32",
+        "moe_grouped_gemm": has_engine,
+        "expert_tensor_parallel_size": 1,
+    }
+
+
+def _recompute_settings(recompute: str) -> dict[str, Any]:
+    if recompute == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return {"recompute_granularity": "selective"} if recompute == "selective" else {}

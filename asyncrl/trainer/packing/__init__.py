@@ -1,0 +1,1 @@
+"""Packed sequences: micro-batches, prefix trees, and attention over them."""

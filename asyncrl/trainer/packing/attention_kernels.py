@@ -1,0 +1,284 @@
+"""Causal attention over whole sequences that lie one behind the other: one interface, several kernels.
+
+A kernel gets queries, keys and values of all places and the sequences' cumulative lengths, as FlashAttention
+takes them. `find_kernel` chooses one by fixed rules and on a GPU tries it once, forward and backward, against
+the formula. Whatever runs, torch's math kernel, which stores all scores, never does so on a GPU.
+
+Shapes: Q places, N sequences; in a bucket B sequences, L places each; H heads, G of them key-value, D head
+size.
+"""
+
+import functools
+import importlib.util
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from asyncrl.errors import InputError
+from asyncrl.trainer.packing import cpu_attention
+
+log = logging.getLogger(__name__)
+
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+LARGEST_HEAD = 256
+"""Head size of the FlashAttention kernels."""
+TRIED_LENGTHS = (130, 33, 33, 1)
+TOLERANCES = {torch.float32: 1e-2, torch.bfloat16: 3e-2}
+"""Norm of a difference from the formula, relative; float32 may be computed in TF32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the sequences are."""
+
+    cumulative: Tensor
+    """[N + 1] int32: the place where each begins, and Q."""
+    longest: int
+    """Places of the longest."""
+    buckets: tuple[tuple[int, int], ...]
+    """(B, L) of neighbours of equal length, longest first."""
+    masks: tuple[Tensor | None, ...] = ()
+    """One mask [B, L, L] bool per bucket: the places that each place looks at; None where that is every place
+    up to and including itself. Empty on a GPU."""
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Rows, float], Tensor]
+"""(query [Q, H, D], key [Q, G, D], value [Q, G, D], rows, scale) -> [Q, H, D], with gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    attend: Attend
+    pads: bool = False
+    """Whether sequences of similar lengths should be padded to one: it makes a call per length."""
+    package: str = "torch"
+    """The module that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The dimensions and dtype that a kernel must support."""
+
+    count: int
+    kv_count: int
+    size: int
+    dtype: torch.dtype
+
+
+def attend_by_formula(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """softmax(Q K^T x scale) V of each sequence alone, in float32: what the kernels are compared with."""
+    outputs = []
+    copies = query.shape[1] // key.shape[1]
+    for begin, end in pairwise(rows.cumulative.tolist()):
+        q, k, v = (x[begin:end].float().transpose(0, 1) for x in (query, key, value))
+        k, v = (x.repeat_interleave(copies, dim=0) for x in (k, v))
+        is_later = torch.ones(end - begin, end - begin, dtype=torch.bool, device=query.device).triu(1)
+        weights = (q @ k.mT * scale).masked_fill(is_later, -math.inf).softmax(-1)
+        outputs.append((weights @ v).transpose(0, 1))
+    return torch.cat(outputs).to(query.dtype)
+
+
+def attend_in_buckets(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """torch's scaled_dot_product_attention, one call per length."""
+    sizes = [count * length for count, length in rows.buckets]
+    masks = rows.masks or (None,) * len(rows.buckets)
+    outputs = []
+    for size, mask, *parts in zip(
+        rows.buckets, masks, *(x.split(sizes) for x in (query, key, value)), strict=True
+    ):
+        q, k, v = (x.unflatten(0, size).transpose(1, 2) for x in parts)
+        outputs.append(_attend_bucket(q, k, v, mask, scale).transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """[B, H, L, D], [B, G, L, D], [B, G, L, D], [B, L, L] -> [B, H, L, D]."""
+    if cpu_attention.is_for(query):
+        return cpu_attention.attend(query, key, value, scale, mask)
+    is_grouped = query.shape[1] != key.shape[1]
+    attend = functools.partial(scaled_dot_product_attention, is_causal=mask is None, scale=scale)
+    if query.device.type == "cpu":
+        of_heads = None if mask is None else mask[:, None]
+        return attend(query, key, value, attn_mask=of_heads, enable_gqa=is_grouped)
+    assert mask is None, "on a GPU sequences are laid out one by one"
+    if is_grouped and query.dtype is torch.float32:
+        # Of the fused kernels only those of 16 bits know grouped queries.
+        copies = query.shape[1] // key.shape[1]
+        key, value, is_grouped = (*(x.repeat_interleave(copies, dim=1) for x in (key, value)), False)
+    with sdpa_kernel(FUSED):
+        return attend(query, key, value, enable_gqa=is_grouped)
+
+
+def _flash_attn(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """FlashAttention 2 (Dao 2023), its own package."""
+    from flash_attn import flash_attn_varlen_func
+
+    output: Tensor = flash_attn_varlen_func(
+        query,
+        key,
+        value,
+        rows.cumulative,
+        rows.cumulative,
+        rows.longest,
+        rows.longest,
+        softmax_scale=scale,
+        causal=True,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    return output
+
+
+def _transformer_engine(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """Transformer Engine's choice of cuDNN and FlashAttention; NVTE_DEBUG=1 makes it say which."""
+    attention = _engine_attention(query.shape[1], key.shape[1], query.shape[2], scale)
+    output: Tensor = attention(
+        query,
+        key,
+        value,
+        qkv_format="thd",
+        attn_mask_type="padding_causal",
+        cu_seqlens_q=rows.cumulative,
+        cu_seqlens_kv=rows.cumulative,
+        max_seqlen_q=rows.longest,
+        max_seqlen_kv=rows.longest,
+    )
+    return output.view(query.shape)
+
+
+@functools.cache
+def _engine_attention(heads: int, kv_heads: int, size: int, scale: float) -> Any:
+    from transformer_engine.pytorch import DotProductAttention
+
+    return DotProductAttention(
+        heads,
+        size,
+        num_gqa_groups=kv_heads,
+        attention_dropout=0.0,
+        qkv_format="thd",
+        attn_mask_type="padding_causal",
+        softmax_scale=scale,
+    )
+
+
+def _torch_varlen(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """The FlashAttention 2 that torch is built with."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    ends = (rows.cumulative, rows.cumulative, rows.longest, rows.longest)
+    # A window that reaches back without bound and not forward is the causal mask.
+    output = varlen_attn(query, key, value, *ends, scale=scale, window_size=(-1, 0), enable_gqa=True)
+    assert isinstance(output, Tensor)
+    return output
+
+
+KERNELS = {
+    "flash_attn": Kernel(_flash_attn, package="flash_attn.flash_attn_interface"),
+    "transformer_engine": Kernel(_transformer_engine, package="transformer_engine.pytorch"),
+    "torch_varlen": Kernel(_torch_varlen, package="torch.nn.attention.varlen"),
+    "sdpa": Kernel(attend_in_buckets, pads=True),
+    "formula": Kernel(attend_by_formula),
+}
+"""By name, in the order in which auto takes them on a GPU. trainer.attention can name all but `formula`."""
+CHOICES = tuple(name for name in KERNELS if name != "formula")
+
+
+def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
+    """The kernel of KERNELS for trainer.attention `name`: on a CPU sdpa, on a GPU the first that works.
+
+    Raises InputError where the one that is named does not work, or none does.
+    """
+    asked = CHOICES if name == "auto" else (name,)
+    if device.type == "cpu" and name == "auto":
+        return "sdpa"
+    faults = {}
+    for each in asked:
+        fault = _find_gap(each, device, heads)
+        if fault is None:
+            fault = _try(KERNELS[each], device, heads)
+            if fault is None:
+                log.info("attention by %s", each)
+                return each
+            log.warning("attention: %s does not work here: %s", each, fault)
+        faults[each] = fault
+    reasons = "; ".join(f"{each}: {fault}" for each, fault in faults.items())
+    what = f"{heads.count} heads ({heads.kv_count} key-value) of size {heads.size} in {heads.dtype}"
+    raise InputError(
+        f"trainer.attention is {name}, but no such kernel computes {what} on {_device_name(device)} "
+        f"({reasons}). torch's math kernel would, but it stores all scores, so it is never used. Set "
+        f"model.dtype to bfloat16, install flash-attn or Transformer Engine, or set trainer.attention to "
+        f"auto; placement.device: cpu trains on the CPU."
+    )
+
+
+def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
+    """Why the rules exclude the kernel; None where it may be tried."""
+    if name == "sdpa":
+        return None
+    package = KERNELS[name].package
+    if device.type == "cpu":
+        return "it runs on a GPU only"
+    if not _is_installed(package):
+        return f"{package.partition('.')[0]} is not installed"
+    if heads.dtype is torch.float32:
+        return "it takes 16-bit numbers only (model.dtype is float32)"
+    if heads.size > LARGEST_HEAD or heads.size % 8:
+        return f"it takes head sizes up to {LARGEST_HEAD} that 8 divides"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs compute capability 8.0 (Ampere) or newer"
+    return None
+
+
+def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
+    """Tests the kernel's outputs and gradients on a small input; returns the defect, or None."""
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.tensor([0, *TRIED_LENGTHS]).cumsum(0)
+    buckets = ((1, TRIED_LENGTHS[0]), (2, TRIED_LENGTHS[1]), (1, TRIED_LENGTHS[3]))
+    rows = Rows(edges.int().to(device), TRIED_LENGTHS[0], buckets)
+    counts = (heads.count, heads.kv_count, heads.kv_count, heads.count)
+    inputs = [
+        torch.randn(int(edges[-1]), count, heads.size, generator=generator).to(device, heads.dtype)
+        for count in counts
+    ]
+    scale = heads.size**-0.5
+    try:
+        found = _outputs_and_gradients(kernel.attend, inputs, rows, scale)
+    # Packages of others: whatever they raise is the reason why they do not serve.
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    expected = _outputs_and_gradients(attend_by_formula, inputs, rows, scale)
+    for what, left, right in zip(("outputs", "queries", "keys", "values"), found, expected, strict=True):
+        distance = ((left - right).norm() / right.norm()).item()
+        # Not the other way round: a comparison with NaN is false.
+        if not distance <= TOLERANCES[heads.dtype]:
+            return f"its {what} differ from the formula's by {distance:.2g} of their norm"
+    return None
+
+
+def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> list[Tensor]:
+    """Float32: outputs, gradients of queries, keys and values; the fourth of `inputs` is that of outputs."""
+    query, key, value, direction = (x.detach() for x in inputs)
+    leaves = (query.requires_grad_(), key.requires_grad_(), value.requires_grad_())
+    with torch.enable_grad():
+        output = attend(*leaves, rows, scale)
+        gradients = torch.autograd.grad(output, leaves, direction)
+    return [x.detach().float() for x in (output, *gradients)]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    # Its parent is not.
+    except ModuleNotFoundError:
+        return False
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"

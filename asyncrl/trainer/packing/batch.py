@@ -1,0 +1,269 @@
+"""From a batch of sequences to packed micro-batches: which sequence goes where, and the tensors.
+
+Every rank computes the same plan from the same batch and packs its own share. What sequences have in common
+from their start is packed, and so computed, once per micro-batch (`prefix_tree`). Nothing is truncated: what
+is longer than the token budget gets a micro-batch of its own.
+
+Shapes: P packed tokens, T response tokens, K distinct predictions of them, N sequences of one micro-batch.
+"""
+
+import heapq
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from itertools import chain, groupby, pairwise, takewhile
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.errors import InputError
+from asyncrl.model.flops import pass_flops
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.unsampled import Unsampled
+from asyncrl.records import Batch, PolicyVersion, Sequence
+from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
+from asyncrl.trainer.packing.attention_kernels import Rows
+from asyncrl.trainer.packing.prefix_tree import pack_tree
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One forward-backward."""
+
+    tokens: Tensor
+    """[P] int64."""
+    sequences: PackedSequences
+    predicting: Tensor
+    """[T] int64, the packed position whose output predicts each response token."""
+    targets: Tensor
+    """[T] int64, the response tokens."""
+    distinct: Tensor
+    """[K] int64 into T: of response tokens that have the same past and are equal, one."""
+    copies: Tensor
+    """[T] int64 into K: the prediction that each response token is."""
+    behavior: Tensor
+    """[T] float32 log-probs as sampled; may hold non-finite values."""
+    advantages: Tensor
+    """[T] float32."""
+    lags: Tensor
+    """[T] int64, trainer version - version that sampled the token."""
+    are_continued: Tensor
+    """[T] bool, sampled over keys and values of an older version."""
+    sequence_ids: Tensor
+    """[T] int64, 0 to N - 1."""
+    names: tuple[str, ...] = ()
+    """[N] `Sequence.sequence_id`."""
+    teaches: bool = True
+    """Whether its loss may have a gradient."""
+
+    def counted(self, mask_staleness: int | None) -> Tensor:
+        """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
+        is_finite = self.behavior.isfinite()
+        return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
+
+    def flops(self, shape: ModelShape) -> float:
+        """Floating-point operations of one forward and backward through a model of `shape`."""
+        return pass_flops(
+            shape,
+            num_tokens=len(self.tokens),
+            num_targets=len(self.distinct),
+            num_looks=float((self.sequences.positions + 1).sum()),
+        )
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same on `device`; itself on a CPU."""
+        return self if device.type == "cpu" else _moved(self, device)
+
+
+def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
+    """Raises InputError for a response with a token that is never sampled: its log-prob is no number."""
+    ids = set(unsampled.ids)
+    for sequence in batch.sequences:
+        if not ids.isdisjoint(sequence.response_tokens):
+            token = next(token for token in sequence.response_tokens if token in ids)
+            raise InputError(
+                f"Step {batch.step + 1} has the token {token} ({unsampled.name(token)}) in response "
+                f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
+                f"To start over, set run_folder (or name) to a new one."
+            )
+
+
+RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Sequences that share a prompt and a micro-batch."""
+
+    indices: tuple[int, ...]
+    num_tokens: int
+    """Packed tokens, by themselves: a micro-batch may have fewer, where prompts begin alike."""
+
+
+def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
+    """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
+
+    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
+    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
+    """
+    sequences, size = batch.sequences, len(batch.sequences)
+    count = max(1, min(count, size))
+    if count > 1:
+        groups = [list(group) for _, group in groupby(sequences, key=lambda sequence: sequence.prompt_tokens)]
+        random.Random(f"{seed}:{batch.step}").shuffle(groups)
+        sequences = list(chain.from_iterable(groups))
+    ends = [size * part // count for part in range(count + 1)]
+    return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
+
+
+def rank_micro_batches(
+    batch: Batch,
+    *,
+    budget_tokens: int,
+    rank: int,
+    num_ranks: int,
+    layout: Layout = ONE_PROCESS,
+    kernel: str = "sdpa",
+    teaches: Callable[[Sequence], bool] = lambda sequence: True,
+) -> list[MicroBatch]:
+    """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
+
+    Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
+    attention for which sequences are laid out.
+    """
+    taught = [sequence for sequence in batch.sequences if teaches(sequence)]
+    silent = [sequence for sequence in batch.sequences if not teaches(sequence)]
+    micro_batches = []
+    for sequences in (taught, silent) if silent else (taught,):
+        plan = plan_micro_batches(
+            sequences,
+            budget_tokens=budget_tokens,
+            num_ranks=num_ranks,
+            multiple=layout.micro_batch_multiple(),
+        )
+        micro_batches += [
+            make_micro_batch(
+                [sequences[i] for i in chosen],
+                batch.step,
+                token_multiple=layout.token_multiple(),
+                kernel=kernel,
+                teaches=sequences is taught,
+            )
+            for chosen in plan[rank]
+        ]
+    return micro_batches
+
+
+def plan_micro_batches(
+    sequences: list[Sequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
+) -> list[list[list[int]]]:
+    """[rank][micro-batch] -> indices of sequences; every rank gets the same number, a multiple of `multiple`.
+
+    The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
+    empty where there are fewer bundles than micro-batches.
+    """
+    bundles = make_bundles(sequences, max_tokens=budget_tokens)
+    needed = sum(bundle.num_tokens for bundle in bundles) / budget_tokens
+    per_rank = max(1, int(np.ceil(needed / num_ranks / multiple))) * multiple
+    while (plan := _fill(bundles, budget_tokens, per_rank * num_ranks)) is None:
+        per_rank += multiple
+    return [plan[rank::num_ranks] for rank in range(num_ranks)]
+
+
+def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
+    """Groups sequences by prompt, largest bundle first, split where one would not fit into `max_tokens`."""
+    by_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, sequence in enumerate(sequences):
+        by_prompt[tuple(sequence.prompt_tokens)].append(i)
+    bundles = []
+    for prompt, indices in by_prompt.items():
+        chosen: list[int] = []
+        load, last = len(prompt), list[int]()
+        # What two responses share, all between them in this order share too.
+        for i in sorted(indices, key=lambda i: sequences[i].response_tokens):
+            inputs = sequences[i].response_tokens[:-1]
+            extra = len(inputs) - _num_common(last, inputs)
+            if chosen and load + extra > max_tokens:
+                bundles.append(Bundle(tuple(chosen), load))
+                chosen, load, extra = [], len(prompt), len(inputs)
+            chosen.append(i)
+            load, last = load + extra, inputs
+        bundles.append(Bundle(tuple(chosen), load))
+    return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
+
+
+def make_micro_batch(
+    sequences: list[Sequence],
+    version: PolicyVersion,
+    *,
+    token_multiple: int = 1,
+    kernel: str = "sdpa",
+    teaches: bool = True,
+) -> MicroBatch:
+    """Packs `sequences`; none make a pack without targets."""
+    sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
+    tree = pack_tree(sequences)
+    tokens, rows, positions = tree.tokens, tree.rows, tree.positions
+    if num_missing := -len(tokens) % token_multiple:
+        # A sequence of its own that predicts nothing, so that no other sees it.
+        rows = [*rows, np.arange(len(tokens), len(tokens) + num_missing)]
+        tokens = np.concatenate([tokens, np.zeros(num_missing, np.int64)])
+        positions = np.concatenate([positions, np.arange(num_missing)])
+    num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
+    num_targets = int(num_responses.sum())
+    sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
+    advantages = np.fromiter((s.advantage for s in sequences), np.float32, len(sequences))
+    versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
+    return MicroBatch(
+        tokens=torch.from_numpy(tokens),
+        sequences=describe_pack(rows, positions, kernel=kernel),
+        predicting=torch.from_numpy(tree.predicting),
+        targets=torch.from_numpy(_flatten([s.response_tokens for s in sequences], np.int64, num_targets)),
+        distinct=torch.from_numpy(tree.distinct),
+        copies=torch.from_numpy(tree.copies),
+        behavior=torch.from_numpy(
+            _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
+        ),
+        advantages=torch.from_numpy(advantages[sequence_ids]),
+        lags=torch.from_numpy(version - versions),
+        are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
+        sequence_ids=torch.from_numpy(sequence_ids),
+        names=tuple(sequence.sequence_id for sequence in sequences),
+        teaches=teaches,
+    )
+
+
+def _num_common(left: list[int], right: list[int]) -> int:
+    """How many first tokens both have; quick where those are few."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
+def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list[int]] | None:
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    emptiest = [(0, i) for i in range(num_bins)]
+    for bundle in bundles:
+        load, i = emptiest[0]
+        if load and load + bundle.num_tokens > budget_tokens:
+            return None
+        heapq.heapreplace(emptiest, (load + bundle.num_tokens, i))
+        bins[i].extend(bundle.indices)
+    return bins
+
+
+def _flatten(parts: list[list[Any]], dtype: type, count: int) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(parts), dtype, count)
+
+
+def _moved(record: RecordOf, device: torch.device) -> RecordOf:
+    """A copy whose tensors are on `device`."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    moved: dict[str, Any] = {
+        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
+        for name, value in values.items()
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
+    }
+    return replace(record, **moved)

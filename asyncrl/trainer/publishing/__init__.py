@@ -1,0 +1,1 @@
+"""A version on its way to the servers: buckets, digests, transports."""

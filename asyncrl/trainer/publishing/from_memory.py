@@ -1,0 +1,233 @@
+"""Weights from the model's memory to all servers at once: each pipeline stage's first data-parallel rank
+packs bucket after bucket and broadcasts it to one group with every tensor rank of every server.
+
+While one bucket is on its way the next is gathered and packed, and the one that is sent is digested. Nothing
+is read from disk. When a member of the groups fails, each server that still answers gets the version once
+more in a group of its own, so that the failed one takes no other along.
+"""
+
+import itertools
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from asyncrl.records import PublishOutcome
+from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang import Engine
+from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.trainer.network.convert import export_stages, exported_tensors
+from asyncrl.trainer.network.export import WEIGHTS, drain
+from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
+from asyncrl.trainer.publishing.receivers import Meeting, Receivers
+from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
+from asyncrl.wire.access import Keys
+
+log = logging.getLogger(__name__)
+
+BUCKET_BYTES = {"cuda": 2**30, "cpu": 2**26}
+"""Default of serving.weight_bucket_bytes, by device type."""
+BROADCAST_SECONDS = 120.0
+"""Longest wait for the servers to take a bucket."""
+Outcomes = dict[str, PublishOutcome]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """This rank's result of a send: its part of the version's digests, and any error."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+class MemoryBroadcast:
+    """Kept for the whole run. Owns the groups and one copy of this rank's buckets in the CPU's memory, which
+    is what the publication's folder is written from. A call of every rank unless it says otherwise."""
+
+    def __init__(self, keys: Keys, *, bucket_bytes: int | None, interrupt: str) -> None:
+        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[_device().type]
+        self._receivers = Receivers(keys, interrupt=interrupt) if ranks.is_first() else None
+        self._plan: list[Bucket] = []
+        self._copies: dict[int, Tensor] = {}
+        """Number of an own bucket -> its bytes, pinned where there is a GPU."""
+        self._group: UpdateGroup | None = None
+        """Group of this rank's stage."""
+        self._members: dict[str, Engine] = {}
+        """Members of the groups, by URL; a restarted server is not one. The same on every rank."""
+        self._addresses: dict[int, Address] = {}
+        """Stage -> where its group met."""
+
+    def send(self, publication: Publication, model: Policy | PolicyModel, servers: Sequence[str]) -> Outcomes:
+        """Installs the version on all servers at once; on the first rank, server URL -> outcome.
+
+        Fills the digests of `publication`; `files` has its weights afterwards.
+        """
+        if not self._plan:
+            self._plan = plan_buckets(exported_tensors(model), max_bytes=self._bucket_bytes)
+        had_group = bool(self._members)
+        outcomes, again = self._send_round(publication, servers, model)
+        if again and (had_group or len(servers) > 1):
+            log.warning("%d server(s) get version %d each by itself", len(again), publication.version)
+            for url in again:
+                outcomes |= self._send_round(publication, [url], None)[0]
+                self._part()
+        return outcomes
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        """File name -> tensors, of this rank. They change with the next `send`. Of one rank."""
+        names = file_names(len(self._plan))
+        return {names[number]: self._plan[number].views(copy) for number, copy in self._copies.items()}
+
+    def places(self) -> dict[str, str]:
+        """Tensor -> its file, of all ranks. Of one rank."""
+        names = file_names(len(self._plan))
+        return {t.name: name for name, bucket in zip(names, self._plan, strict=True) for t in bucket.tensors}
+
+    def num_bytes(self) -> int:
+        """Total over all ranks."""
+        return sum(bucket.num_bytes for bucket in self._plan)
+
+    def close(self) -> None:
+        """Closes this rank's part."""
+        if self._receivers is not None:
+            self._receivers.close()
+        self._part()
+
+    def _send_round(
+        self, publication: Publication, servers: Sequence[str], model: Policy | PolicyModel | None
+    ) -> tuple[Outcomes, list[str]]:
+        """Outcomes, and the servers that may take the version in a group of their own. Without a model the
+        copies of the round before are sent."""
+        members = ranks.first_alone(lambda: self._begin(publication, servers))
+        error = self._meet(members)
+        sent = self._send_buckets(model, self._group if members and error is None else None)
+        everyone = ranks.gather(sent)
+        for each in everyone:
+            publication.digests.update(each.digests)
+        error = error or next((each.error for each in everyone if each.error is not None), None)
+        if error is not None:
+            log.warning("version %d: sending weights failed: %s", publication.version, error)
+            self._part()
+        outcomes, again = ranks.first_alone(self._finish)
+        if again:
+            self._part()
+        return outcomes, again
+
+    # The first rank, towards the servers
+
+    def _begin(self, publication: Publication, servers: Sequence[str]) -> dict[str, Engine]:
+        assert self._receivers is not None
+        return self._receivers.begin(publication, servers, self._plan)
+
+    def _finish(self) -> tuple[Outcomes, list[str]]:
+        assert self._receivers is not None
+        self._receivers.digested()
+        return self._receivers.finish()
+
+    # Groups
+
+    def _meet(self, members: dict[str, Engine]) -> str | None:
+        """Joins the servers that are ready to receive, unless they are in the groups already; why not."""
+        if not members:
+            return None
+        is_new, num_ranks = members != self._members, [engine.num_ranks for engine in members.values()]
+        own: dict[int, Address] = {}
+        if is_new:
+            self._part()
+            for stage in {bucket.stage for bucket in self._own_buckets().values()}:
+                own[stage] = choose_address(f"weights-{uuid.uuid4().hex}", members)
+            self._addresses = {stage: it for found in ranks.gather(own) for stage, it in found.items()}
+        if self._receivers is not None:
+            first = dict(zip(members, itertools.accumulate(num_ranks, initial=1), strict=False))
+            backend = backend_of(_device())
+            meeting = Meeting(self._addresses, first, 1 + sum(num_ranks), backend, is_new)
+            self._receivers.meet(meeting)
+        error = None
+        for address in own.values():
+            try:
+                self._group = UpdateGroup(address, sum(num_ranks), backend_of(_device()))
+            except RuntimeError as failure:
+                error = f"no group with {', '.join(members)}: {failure}"
+        error = next((each for each in ranks.gather(error) if each is not None), None)
+        if error is None:
+            self._members = members
+        return error
+
+    def _part(self) -> None:
+        """Leaves the groups: one may be stuck in the middle of a broadcast. Of one rank."""
+        if self._group is not None:
+            self._group.close()
+        self._group, self._members = None, {}
+
+    # Sending
+
+    def _send_buckets(self, model: Policy | PolicyModel | None, group: UpdateGroup | None) -> "_Sent":
+        """Without a group the buckets are packed all the same, for the folder."""
+        sent, work = _Sent(), None
+        weights = None if model is None else export_stages(model)
+        for number, bucket in self._own_buckets().items():
+            tensors = {} if weights is None else dict(itertools.islice(weights, len(bucket.tensors)))
+            flat = self._packed(number, tensors)
+            if group is not None and sent.error is None:
+                sent.error = _wait(work)
+                work = group.send(flat) if sent.error is None else None
+            # Of what the model holds, not of what was packed: a fault of packing shows, too.
+            sent.digests |= {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+        sent.error = sent.error or _wait(work)
+        if weights is not None:
+            # The parts that this rank has in what other ranks send.
+            drain(weights)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return sent
+
+    def _packed(self, number: int, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The bytes of an own bucket on the model's device: of `tensors`, else of its copy."""
+        bucket, device = self._plan[number], _device()
+        is_on_cpu = device.type == "cpu"
+        if number not in self._copies:
+            self._copies[number] = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=not is_on_cpu)
+        copy = self._copies[number]
+        flat = copy if is_on_cpu else torch.empty(bucket.num_bytes, dtype=torch.uint8, device=device)
+        if not tensors:
+            return flat if is_on_cpu else flat.copy_(copy)
+        views = bucket.views(flat)
+        assert views.keys() == tensors.keys(), "every rank exports in the order of the plan"
+        for name, tensor in tensors.items():
+            views[name].copy_(tensor)
+        if not is_on_cpu:
+            copy.copy_(flat, non_blocking=True)
+        return flat
+
+    def _own_buckets(self) -> dict[int, Bucket]:
+        rank = dist.get_rank()
+        return {number: bucket for number, bucket in enumerate(self._plan) if bucket.sender == rank}
+
+
+def file_names(count: int) -> list[str]:
+    """Names of the files in a folder with one file per bucket, as transformers names them."""
+    if count == 1:
+        return [WEIGHTS]
+    return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
+
+
+def _wait(work: dist.Work | None) -> str | None:
+    """Waits for a bucket; returns the error, if any."""
+    try:
+        if work is not None:
+            work.wait(timedelta(seconds=BROADCAST_SECONDS))
+    except RuntimeError as error:
+        return str(error).strip().splitlines()[0]
+    return None
+
+
+def _device() -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if has_cuda else torch.device("cpu")

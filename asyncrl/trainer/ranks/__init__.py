@@ -1,0 +1,1 @@
+"""One process among the trainer's: torch.distributed, rendezvous, adapters for CPUs."""

@@ -1,0 +1,199 @@
+"""This process among the trainer's: torch.distributed and Megatron's groups, from torchrun's variables.
+
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT default to a single process. Gloo on CPU, NCCL with CUDA, but
+gloo for control messages. No wait for another rank is longer than the timeout, because one that died with its
+machine closes no connection. Only what the first rank does alone may take longer: all meet meanwhile.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.trainer.ranks import cpu
+from asyncrl.trainer.ranks.rendezvous import meet
+
+Result = TypeVar("Result")
+
+LONGEST_WAIT = timedelta(minutes=30)
+"""trainer.rank_timeout_seconds where nothing else is said."""
+JOIN = timedelta(minutes=30)
+"""Longest wait for all ranks to start, on whatever machines."""
+BEATS = 4
+"""Meetings of all ranks per timeout while the first works alone."""
+LOST = (
+    *("Timed out waiting", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("ncclRemoteError", "NCCL communicator was aborted", "collective operation timeout"),
+)
+"""Messages of gloo, then NCCL, for a rank that no longer answers; both raise plain RuntimeErrors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """This process's links to the other ranks, apart from the groups that torch and Megatron keep."""
+
+    timeout: timedelta
+    control: dist.ProcessGroup
+    """Gloo: a message needs no GPU, and waits of hours in it cannot run into NCCL's watchdog."""
+
+
+# As torch keeps its default group: there is one trainer per process.
+_joined: _Joined | None = None
+
+
+def start(
+    *, threads: int, seed: int, layout: Layout = ONE_PROCESS, timeout: timedelta = LONGEST_WAIT
+) -> None:
+    """Joins the process group, seeds this process and arranges all in `layout`; call `stop` at the end.
+
+    `timeout` bounds each wait for other ranks.
+    """
+    global _joined
+    cpu.install()
+    torch.set_num_threads(threads)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        os.environ.setdefault(name, value)
+    has_cuda = torch.cuda.is_available()
+    if has_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # A single process needs no rendezvous, hence no port that another run could hold.
+    store: dist.Store = dist.HashStore()
+    if count > 1:
+        store = meet(rank, count, timeout=JOIN)
+    backend = "nccl" if has_cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
+    _joined = _Joined(timeout, dist.new_group(backend="gloo", timeout=timeout))
+    arrange(layout, seed=seed)
+
+
+def arrange(layout: Layout, *, seed: int) -> None:
+    """Makes Megatron's groups for `layout`; what does not fill it is data-parallel."""
+    from megatron.core import parallel_state, tensor_parallel
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_stages if layout.virtual_stages > 1 else None,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        # Experts are dealt whole: half of a small matrix each would cost more in messages than it saves.
+        expert_tensor_parallel_size=1,
+        # Megatron makes a timedelta of it, for which parts of a minute are fine.
+        distributed_timeout_minutes=_us().timeout.total_seconds() / 60,
+    )
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+
+
+def stop() -> None:
+    from megatron.core import parallel_state
+
+    global _joined
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+    _joined = None
+
+
+def is_first() -> bool:
+    """True on rank 0, which alone speaks to the queue, the servers and the disk."""
+    return dist.get_rank() == 0
+
+
+def side_group() -> dist.ProcessGroup:
+    """One more gloo group of all ranks, for messages between threads. A call of every rank."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_us().timeout)
+    return group
+
+
+def broadcast(value: Any) -> Any:
+    """Rank 0's `value` on every rank."""
+    box = [value]
+    if dist.get_world_size() > 1:
+        dist.broadcast_object_list(box, src=0, group=_us().control)
+    return box[0]
+
+
+def gather(value: Result) -> list[Result]:
+    """Each rank's `value`, on every rank."""
+    if dist.get_world_size() == 1:
+        return [value]
+    box: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(box, value, group=_us().control)
+    return box
+
+
+def gather_to_first(value: Result) -> list[Result]:
+    """Each rank's `value` on rank 0; nothing on the others."""
+    if dist.get_world_size() == 1:
+        return [value]
+    box: list[Any] | None = [None] * dist.get_world_size() if is_first() else None
+    dist.gather_object(value, box, dst=0, group=_us().control)
+    return box or []
+
+
+def first_alone(work: Callable[[], Result]) -> Result:
+    """Runs `work` on rank 0; returns its result on every rank. The others wait, hours for a batch if need be.
+
+    A thread of rank 0 does it. Meanwhile all ranks meet several times per timeout, so that each notices when
+    another one has died. What `work` raises ends rank 0, and with it all.
+    """
+    if dist.get_world_size() == 1:
+        return work()
+    if not is_first():
+        while not _meet(is_done=False):
+            continue
+        result: Result = broadcast(None)
+        return result
+    box: list[Result] = []
+    failures: list[BaseException] = []
+
+    def try_it() -> None:
+        try:
+            box.append(work())
+        # Raised below, in the rank's own thread.
+        except BaseException as error:
+            failures.append(error)
+
+    # A daemon: where another rank is lost, this process does not wait for the answer.
+    thread = threading.Thread(target=try_it, name="first alone", daemon=True)
+    thread.start()
+    thread.join(beat := _us().timeout.total_seconds() / BEATS)
+    while thread.is_alive():
+        _meet(is_done=False)
+        thread.join(beat)
+    if failures:
+        raise failures[0]
+    _meet(is_done=True)
+    broadcast(box[0])
+    return box[0]
+
+
+def lost_rank(error: RuntimeError) -> str | None:
+    """The sentence for an error that says that another rank does not answer; None of any other error."""
+    if _joined is None or not any(words in str(error) for words in LOST):
+        return None
+    own, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    cause = str(error).strip().splitlines()[0]
+    return (
+        f"rank {own} of {count} lost another rank: it died, or did not answer within "
+        f"{_joined.timeout.total_seconds():g} s (trainer.rank_timeout_seconds). {cause}"
+    )
+
+
+def _meet(*, is_done: bool) -> bool:
+    """Whether any rank is done, on all. A sum and no broadcast: its sender would not miss a receiver."""
+    done = torch.tensor(int(is_done))
+    dist.all_reduce(done, group=_us().control)
+    return bool(done)
+
+
+def _us() -> _Joined:
+    assert _joined is not None, "ranks.start comes first"
+    return _joined

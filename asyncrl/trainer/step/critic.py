@@ -1,0 +1,253 @@
+"""The critic of PPO: a second model that predicts at each token the reward still to come.
+
+It starts as the base model, in the policy's layout, with a value head of zeros in place of the output layer,
+and has its own optimizer. Values, advantages and targets of a batch come from the critic before the step.
+Gradients are summed and divided as the policy's are, so packing and layout change nothing. Importance weights
+and rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
+rollout.mask_staleness masks are left out of the value loss, of its metrics and of the whitening.
+
+Shapes: T response tokens of one micro-batch, H hidden size.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor
+
+from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import Layout
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.trainer.network.convert import load_weights
+from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
+from asyncrl.trainer.packing.attention import own_tokens
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.picked_rows import pick_rows
+from asyncrl.trainer.step.optimizer import divide_gradients, gather_weights, take_step
+from asyncrl.trainer.step.token_advantages import whitened, with_advantages
+from asyncrl.trainer.step.totals import sum_over_ranks
+
+SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")
+
+
+class ValueHead(torch.nn.Linear):
+    """[T, H] -> [T] float32. Every tensor rank holds all of it."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1, bias=False)
+        # At first every value is 0, and the first gradient moves only the head.
+        torch.nn.init.zeros_(self.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden.float(), self.weight.float()).squeeze(1)
+
+
+class CriticModel(GPTModel):
+    """One chunk of the critic's layers; the last one gives values."""
+
+    shape: ModelShape
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        if self.post_process:
+            # `build_critic` puts the value head in its place, which Megatron then describes in checkpoints.
+            self.output_layer: Any = None
+
+    def forward(self, micro: MicroBatch, temperature: float) -> Tensor:
+        """Hidden states [C, 1, H] for the next stage; from the last one values [T], of no temperature."""
+        hidden: Tensor = super().forward(
+            own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
+        )
+        if not self.post_process:
+            return hidden
+        if self.config.sequence_parallel:
+            # Every rank computes every value and its whole gradient: nothing to sum over tensor ranks.
+            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+        own, predicting = own_predicting(micro.predicting, len(hidden))
+        values: Tensor = self.output_layer(pick_rows(hidden.squeeze(1), predicting))
+        return values if own is None else fill_in(values[None], own, len(micro.targets))[0]
+
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
+        return hidden_states
+
+
+def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
+    """This rank's chunks: the weights at `model.path` under a value head of zeros."""
+    # Its output layer is no embedding.
+    shape, dtype = dataclasses.replace(shape, is_tied=False), DTYPES[recipe.model.dtype]
+    model = build_policy(shape, dtype, layout, recompute=recipe.trainer.recompute, kind=CriticModel)
+    load_weights(model, open_weights(model_folder(recipe.model)))
+    for chunk in model:
+        if chunk.post_process:
+            chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)
+    return model
+
+
+class CriticLearner:
+    """The critic's weights and what it takes to train them on a batch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: Policy,
+        chunks: list[DistributedDataParallel],
+        optimizer: MegatronOptimizer,
+        schedule: OptimizerParamScheduler,
+        run: Callable[..., list[Any]],
+    ) -> None:
+        """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
+        self.model = model
+        self.warmup_steps = recipe.critic.warmup_steps
+        self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
+        self._algorithm = recipe.algorithm
+        self._section = recipe.critic
+        self._mask_staleness = recipe.rollout.mask_staleness
+        self._chunks = chunks
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self._run = run
+
+    def step(
+        self,
+        parts: list[list[MicroBatch]],
+        temperature: float,
+        *,
+        step: int,
+        penalties: list[list[Tensor]] | None = None,
+        own: list[list[MicroBatch]] | None = None,
+    ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
+        """Trains on each part, one optimizer step each; the parts with advantages per token, and metrics.
+
+        `own` are the critic's parts of the same batch, where it takes another number of steps than the
+        policy; they go without `penalties`.
+
+        The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
+        rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
+        Diverged when a gradient is not finite.
+        """
+        # The first part sees the critic before the step; the others need its values from then.
+        trained = own or parts
+        before = [None, *(self.values(part, temperature) for part in trained[1:])]
+        of_policy = [self.advantages(part, temperature) for part in parts] if own else None
+        found, sums, norms = [], [], list[float]()
+        for i, micro_batches in enumerate(trained):
+            advantages, total = self.accumulate(
+                micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
+            )
+            found.append(advantages)
+            sums.append(total)
+            if total[SUMS.index("tokens")] > 0:
+                if not norms:
+                    self.schedule.step(increment=1)
+                norms.append(take_step(self.optimizer, "critic.learning_rate", self._section, step=step))
+        metrics = value_metrics(torch.stack(sums).sum(0))
+        metrics["critic_grad_norm"] = sum(norms) / len(norms) if norms else 0.0
+        metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
+        if of_policy is not None:
+            found = of_policy
+        if self._algorithm.gae_is_whitened:
+            found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
+        parts = with_advantages(parts, found)
+        return parts, metrics
+
+    def accumulate(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        *,
+        before: list[Tensor] | None = None,
+        penalties: list[Tensor] | None = None,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Leaves the gradient of the value loss over all ranks' micro-batches in the buffers; per micro-batch
+        the advantages [T], and the sums [len(SUMS)] over all ranks. Without `before` the values are those of
+        now."""
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+        def loss(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            known = before[index] if before else values.detach()
+            advantages = self._advantages(micro, known, penalties[index] if penalties else None)
+            # The tokens that the policy's loss counts.
+            mask = micro.counted(self._mask_staleness)
+            targets = advantages + known
+            losses = clipped_value_loss(values, known, targets, self._section.value_clip)
+            total = torch.where(mask, losses, 0.0).sum()
+            sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
+            return total, (advantages, sums)
+
+        found = self._run(self._chunks, micro_batches, temperature, loss, forward_only=False)
+        total = sum_over_ranks([sums for _, sums in found], len(SUMS))
+        divide_gradients(self._chunks, total[SUMS.index("tokens")])
+        return [advantages for advantages, _ in found], total
+
+    def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
+        """[T] from the values before the step, and from the rewards that a micro-batch has as advantages."""
+        rewards = end_rewards(micro.advantages, micro.sequence_ids)
+        return generalised_advantages(
+            rewards if penalties is None else rewards - penalties,
+            values,
+            micro.sequence_ids,
+            gamma=self._algorithm.gae_gamma,
+            gae_lambda=self._algorithm.gae_lambda,
+        )
+
+    def advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+        """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
+
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
+            return values.sum(), self._advantages(micro, values)
+
+        with torch.no_grad():
+            return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
+
+    def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+        """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""
+
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
+            return values.sum(), values
+
+        with torch.no_grad():
+            return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
+
+    def gather_weights(self) -> None:
+        """Before a checkpoint. A call of every rank."""
+        gather_weights(self._chunks)
+
+
+def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:
+    """[len(SUMS)] float64, over the tokens that count."""
+    errors = targets - values
+    parts = (values, targets, targets.square(), errors, errors.square())
+    count = values.new_tensor(len(values))
+    return torch.stack([total.detach().double(), count, *(part.sum() for part in parts)])
+
+
+def value_metrics(sums: Tensor) -> dict[str, float]:
+    """Means over the tokens of a step, of the values before it."""
+    total = dict(zip(SUMS, sums.tolist(), strict=True))
+    tokens = total["tokens"]
+    if not tokens:
+        return dict.fromkeys(
+            ("value_loss", "value_mean", "value_target_mean", "explained_variance"), math.nan
+        )
+    spread = total["target_squared"] / tokens - (total["target"] / tokens) ** 2
+    unexplained = total["error_squared"] / tokens - (total["error"] / tokens) ** 2
+    return {
+        "value_loss": total["loss"] / tokens,
+        "value_mean": total["value"] / tokens,
+        "value_target_mean": total["target"] / tokens,
+        # 1 for a critic that knows every target up to a constant, 0 for one that knows nothing, or less.
+        "explained_variance": 1 - unexplained / spread if spread > 1e-12 else math.nan,
+    }

@@ -1,0 +1,226 @@
+"""Diagnostics of a step: sums over tokens, added over micro-batches and ranks, then divided.
+
+Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it; tokens of lag
+0 that were sampled over the keys and values of an older version (a publish in place) are neither. Never
+mixed. Shapes: T response tokens of one micro-batch, K kinds of tokens, Q quarters of a response.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_sum
+from asyncrl.algorithms.losses import LossParts
+from asyncrl.algorithms.weights import CAPPED
+from asyncrl.recipe import Algorithm
+from asyncrl.trainer.packing.batch import MicroBatch
+
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults")
+"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers."""
+TOKEN_SUMS = (
+    *("entropy", "ratio", "ratio_squared", "lag"),
+    *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
+)
+SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
+"""Sums over sequences with a token that counts; log-ratios are summed over these."""
+LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
+"""Buckets of staleness, in versions."""
+KINDS = ("fresh", "continued", *LAGS)
+KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared")
+NUM_QUARTERS = 4
+SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
+SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2]
+NUM_SUMS = sum(SIZES)
+MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio")
+
+
+def micro_batch_sums(
+    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, algorithm: Algorithm
+) -> tuple[Tensor, Tensor]:
+    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
+    mask = inputs.mask
+    assert inputs.entropies is not None
+    kinds = token_kinds(micro.lags, micro.are_continued)[mask]
+    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
+    ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()
+    # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
+    # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
+    k1, k3 = -log_ratio, ratio - 1 - log_ratio
+    lags = micro.lags[mask].double()
+    is_finite = micro.behavior.isfinite()
+    totals = [
+        parts.total,
+        parts.denominator,
+        mask.sum(),
+        (~is_finite).sum(),
+        (~mask & is_finite).sum(),
+        lags.new_tensor(len(micro.tokens)),
+        (mask & (parts.weights != 0)).sum(),
+        sum((faults.number for faults in parts.faults), lags.new_zeros(())),
+    ]
+    per_token = torch.stack(
+        [
+            inputs.entropies[mask].detach().double(),
+            ratio,
+            ratio.square(),
+            lags,
+            *_interventions(inputs, parts, algorithm),
+        ]
+    )
+    per_sequence, longest = _sequence_sums(inputs)
+    per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square()], dim=1)
+    quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds
+    sums = [
+        torch.stack([total.detach().double() for total in totals]),
+        per_token.sum(1),
+        per_sequence,
+        _sum_by(kinds, per_kind, len(KINDS)),
+        _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
+    ]
+    is_fresh, is_stale = kinds == 0, kinds >= KINDS.index(LAGS[0])
+    extremes = (ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, longest)
+    zero = ratio.new_zeros(1)
+    return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
+
+
+def token_kinds(lags: Tensor, are_continued: Tensor) -> Tensor:
+    """[T] int64 index into KINDS."""
+    buckets = lags.clamp(min=1).double().log2().floor().long().clamp(max=len(LAGS) - 1)
+    return torch.where(lags > 0, buckets + KINDS.index(LAGS[0]), are_continued.long())
+
+
+def response_quarters(sequence_ids: Tensor) -> Tensor:
+    """[T] int64, 0 for the first quarter of the token's response to 3 for its last."""
+    sizes = torch.bincount(sequence_ids)
+    starts = sizes.cumsum(0) - sizes
+    positions = torch.arange(len(sequence_ids), device=sequence_ids.device) - starts[sequence_ids]
+    return positions * NUM_QUARTERS // sizes[sequence_ids]
+
+
+def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi_prox / mu) summed over a sequence."""
+    log_ratios = sequence_sum((inputs.proximal - inputs.behavior).double(), inputs)
+    log_ratios = log_ratios[sequence_sum(inputs.mask.double(), inputs) > 0]
+    squares = bounded_exp(2 * log_ratios)
+    parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)
+    return torch.stack([part.sum() for part in parts]), log_ratios.abs()
+
+
+def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
+    """Effects of the loss on each token that counts: capped, masked, clipped, its weight and the weight's
+    square; and how far the policy moved."""
+    mask = inputs.mask
+    weights, applied = parts.weights[mask], parts.applied[mask].double()
+    is_capped = weights >= algorithm.importance_cap
+    if algorithm.importance_weight not in CAPPED:
+        is_capped = torch.zeros_like(is_capped)
+    current = inputs.current.detach()
+    moved = (current - inputs.proximal)[mask].double()
+    policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
+    # A surrogate that does not report what it clipped has no share: NaN.
+    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
+    is_masked = (weights == 0).double()
+    return [is_capped.double(), is_masked, clipped, applied, applied.square(), policy_kl]
+
+
+def _sum_by(buckets: Tensor, values: Tensor, num_buckets: int) -> Tensor:
+    """[T], [T, C] -> [num_buckets * C]: column sums per bucket, one bucket after the other."""
+    return values.new_zeros(num_buckets, values.shape[1]).index_add(0, buckets, values).flatten()
+
+
+class Tally:
+    """The sums of one step, over its micro-batches, ranks and optimizer steps."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+        self._maxima: Tensor | None = None
+
+    def add(self, sums: Tensor, maxima: Tensor) -> None:
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._maxima = maxima if self._maxima is None else torch.maximum(self._maxima, maxima)
+
+    def num_faults(self) -> int:
+        """Values of the recipe's own terms that are no numbers. Waits for the device."""
+        assert self._sums is not None
+        return int(self._sums[TOTALS.index("faults")].item())
+
+    def metrics(self) -> dict[str, float]:
+        assert self._sums is not None and self._maxima is not None
+        return step_diagnostics(self._sums, self._maxima)
+
+
+def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
+    """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
+    totals, per_token, per_sequence, per_kind, per_quarter = sums.split(SIZES)
+    names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
+    total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
+    largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
+    kinds = per_kind.view(len(KINDS), len(KIND_SUMS))
+    quarters = per_quarter.view(NUM_QUARTERS, len(KINDS), 2)
+    first_stale = KINDS.index(LAGS[0])
+    sampled = total["tokens"] + total["nonfinite"] + total["too_stale"]
+    fresh, continued, stale = kinds[0], kinds[1], kinds[first_stale:].sum(0)
+    return {
+        "loss": _share(total["loss"], total["denominator"], empty=0.0),
+        "num_tokens": total["tokens"],
+        "num_packed_tokens": total["packed"],
+        "nonfinite_tokens": total["nonfinite"],
+        "too_stale_tokens": total["too_stale"],
+        "surviving_tokens": total["survivors"],
+        "left_out_share": 1 - _share(total["survivors"], sampled),
+        "entropy": _share(total["entropy"], total["tokens"]),
+        "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
+        "max_importance_ratio": largest["ratio"],
+        "capped_share": _share(total["capped"], total["tokens"]),
+        "masked_share": _share(total["masked"], total["tokens"]),
+        "clipped_share": _share(total["clipped"], total["tokens"]),
+        # Of the weights that multiply the loss, 0 for rejected tokens: 1 when all tokens weigh the same.
+        "weight_effective_share": _share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),
+        "weight_mean": _share(total["weight"], total["tokens"]),
+        # E_mu[rho^2] - 1, of tokens and of whole responses: the variance that full weights would have.
+        "chi_square": _share(total["ratio_squared"], total["tokens"]) - 1,
+        "sequence_chi_square": _share(total["sequence_ratio_squared"], total["sequences"]) - 1,
+        "sequence_log_ratio_mean": _share(total["log_ratio"], total["sequences"]),
+        "sequence_log_ratio_absolute_mean": _share(total["absolute_log_ratio"], total["sequences"]),
+        "sequence_log_ratio_max": largest["sequence_log_ratio"],
+        "policy_kl": _share(total["policy_kl"], total["tokens"]),
+        "staleness_mean": _share(total["lag"], total["tokens"]),
+        "staleness_max": largest["lag"],
+        **_divergence("mismatch", fresh),
+        "mismatch_ratio_max": largest["fresh_ratio"],
+        "mismatch_logprob_max": largest["fresh_log_ratio"],
+        "continued_share": _share(continued[0].item(), total["tokens"]),
+        "continued_kl": _share(*continued[[2, 0]].tolist()),
+        **_divergence("staleness", stale),
+        "staleness_ratio_max": largest["stale_ratio"],
+        **{
+            f"staleness_kl_lag_{lag}": _share(*kinds[first_stale + i, [2, 0]].tolist())
+            for i, lag in enumerate(LAGS)
+        },
+        **{
+            f"mismatch_kl_quarter_{i + 1}": _share(*quarters[i, 0, [1, 0]].tolist())
+            for i in range(NUM_QUARTERS)
+        },
+        **{
+            f"staleness_kl_quarter_{i + 1}": _share(*quarters[i, first_stale:].sum(0)[[1, 0]].tolist())
+            for i in range(NUM_QUARTERS)
+        },
+    }
+
+
+def _divergence(name: str, kind: Tensor) -> dict[str, float]:
+    """KL, mean ratio and effective sample size (as a share of the tokens) from one row of KIND_SUMS."""
+    tokens, k1, k3, ratio, squared = kind.tolist()
+    return {
+        f"{name}_kl": _share(k3, tokens),
+        f"{name}_kl_k1": _share(k1, tokens),
+        f"{name}_ratio_mean": _share(ratio, tokens),
+        # (sum r)^2 / (n sum r^2): 1 when all tokens weigh the same (Kong 1992).
+        f"{name}_effective_share": _share(ratio**2, tokens * squared),
+    }
+
+
+def _share(amount: float, count: float, *, empty: float = math.nan) -> float:
+    # The mean of no tokens is no number: a zero would read as a perfect match.
+    return amount / count if count else empty

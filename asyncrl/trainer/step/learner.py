@@ -1,0 +1,401 @@
+"""One rank's model, optimizer and schedule: makes version v + 1 out of version v and a batch.
+
+Owns the weights. Knows no queue, no server, and no file but the base model. Gradients are summed over
+micro-batches and ranks, then divided once by the global denominator: neither packing nor the number and
+layout of the ranks changes a step. Every rank of the last pipeline stage computes its micro-batches' whole
+loss; of those that share a model, the first counts it. PPO's critic, if any, steps before the policy.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.own_terms import GradientWatch
+from asyncrl.algorithms.rejections import find_second_moment_bound
+from asyncrl.errors import Diverged
+from asyncrl.model.dtype import with_dtype
+from asyncrl.model.flops import peak_flops
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import make_layout
+from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import Unsampled, find_unsampled
+from asyncrl.recipe import Recipe
+from asyncrl.records import Batch
+from asyncrl.trainer.network.convert import load_weights
+from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
+from asyncrl.trainer.network.reference import load_reference
+from asyncrl.trainer.packing.attention_kernels import find_kernel
+from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
+from asyncrl.trainer.ranks.freed_memory import give_back_if_scarce
+from asyncrl.trainer.step.critic import CriticLearner, build_critic
+from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
+from asyncrl.trainer.step.objective import Judged, Objective, kl_penalties
+from asyncrl.trainer.step.optimizer import (
+    data_parallel,
+    divide_gradients,
+    gather_weights,
+    make_optimizer,
+    make_schedule,
+    take_step,
+)
+from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
+from asyncrl.trainer.step.spikes import SpikeWatch
+from asyncrl.trainer.step.token_advantages import with_kl_reward
+from asyncrl.trainer.step.token_record import TokenRecord
+from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
+
+Result = TypeVar("Result")
+LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Result]]
+"""(index of a micro-batch, it, the model's outputs) -> (sum, what to keep)."""
+
+
+class Learner:
+    """The weights of one version and what it takes to make the next."""
+
+    def __init__(self, shape: ModelShape, recipe: Recipe, unsampled: Unsampled | None = None) -> None:
+        """`unsampled` are the tokens that the servers never sample, by default those of the model folder."""
+        recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
+        self.shape = shape
+        self._base = model_folder(recipe.model)
+        if unsampled is None:
+            unsampled = find_unsampled(self._base, recipe.rollout.stop_tokens)
+        self.unsampled = unsampled
+        self.algorithm = recipe.algorithm
+        self.section = recipe.trainer
+        self._seed = recipe.seed
+        self._mask_staleness = recipe.rollout.mask_staleness
+        self.objective = Objective(
+            recipe.algorithm,
+            max_new_tokens=recipe.rollout.max_new_tokens,
+            mask_staleness=recipe.rollout.mask_staleness,
+        )
+        dtype = DTYPES[recipe.model.dtype]
+        self.layout = make_layout(recipe)
+        self._device = device()
+        heads = rank_heads(shape, self.layout, dtype)
+        self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)
+        self.model = build_policy(
+            shape, dtype, self.layout, recompute=recipe.trainer.recompute, unsampled=unsampled
+        )
+        self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
+        self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
+        self.schedule = make_schedule(self.optimizer, recipe.trainer)
+        self.spikes = SpikeWatch(self.model, self.parallel_chunks)
+        self.reference_chunks = (
+            load_reference(shape, recipe.model, self.layout, unsampled)
+            if self.objective.needs_reference()
+            else None
+        )
+        self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
+        self._forward_backward = get_forward_backward_func()
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
+        self._flops = 0.0
+        self._gradients: GradientWatch | None = None
+
+    def _make_critic(self, recipe: Recipe) -> CriticLearner:
+        """The base model as a critic, with an optimizer and a schedule of its own."""
+        dtype = DTYPES[recipe.model.dtype]
+        section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
+        model = build_critic(self.shape, recipe, self.layout)
+        chunks = data_parallel(model, self.layout, dtype)
+        optimizer = make_optimizer(model, chunks, section, dtype)
+        run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
+        return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+
+    def load_base(self) -> None:
+        """Version 0: the policy becomes the base model, as critic and reference are from the start."""
+        load_weights(self.model, open_weights(self._base))
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Call it after writing into the model's weights: updates the optimizer's float32 copies, if any."""
+        self.optimizer.reload_model_params()
+
+    def free_cached_memory(self) -> None:
+        """Gives back what the allocator keeps of passes that are over, for the servers on the same GPU.
+        Weights, gradients and optimizer stay."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """`model_flops`, what the passes since the last call needed by all ranks, and `mfu`, their share of
+        all devices' peak, unless that is unknown.
+
+        A call of every rank; `seconds` are the wall-clock time of those passes.
+        """
+        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
+        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
+        self._flops = 0.0
+        found = {"model_flops": flops.item()}
+        if self._peak_flops is not None:
+            found["mfu"] = flops.item() / (seconds * self._peak_flops * dist.get_world_size())
+        return found
+
+    def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
+        """One version: one optimizer step per mini-batch; its metrics.
+
+        A mini-batch that no token of survives takes none: no momentum, no weight decay, and where the whole
+        batch is such, no step of the learning rate's warm-up. The version counts all the same, as its batch
+        is used up. `record` is told of every token that the policy's loss sees. Raises Diverged when a
+        gradient is not finite, InputError when a term of the recipe's own breaks its contract or a response
+        has a token that is never sampled.
+        """
+        check_sampled(batch, self.unsampled)
+        batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
+        parts = self._parts(batch, self.section.optimizer_steps_per_batch)
+        tally, norms = Tally(), list[float]()
+        proximals: list[list[Tensor] | None] = [None] * len(parts)
+        penalties = None
+        values: dict[str, float] = {}
+        if self.algorithm.has_kl_reward():
+            evaluated = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
+            penalties = self._kl_penalties(parts, evaluated, batch.temperature)
+            proximals = list(evaluated)
+        if self.critic is not None:
+            steps = self.critic.optimizer_steps_per_batch
+            own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
+            parts, values = self.critic.step(
+                parts, batch.temperature, step=batch.step, penalties=penalties, own=own
+            )
+            if batch.step < self.critic.warmup_steps:
+                return self._measure(parts, batch.temperature, record) | values
+        elif penalties is not None:
+            parts = with_kl_reward(
+                parts,
+                penalties,
+                self.algorithm,
+                names=[sequence.sequence_id for sequence in batch.sequences],
+                mask_staleness=self._mask_staleness,
+            )
+        # The first mini-batch sees the policy before the step; the others need its log-probs from then.
+        for i, part in enumerate(parts):
+            if i and proximals[i] is None:
+                proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
+        num_survivors = 0.0
+        for micro_batches, known in zip(parts, proximals, strict=True):
+            metrics = self.accumulate(
+                micro_batches, batch.temperature, proximals=known, tally=tally, record=record
+            )
+            if metrics["surviving_tokens"] > num_survivors:
+                if not norms:
+                    # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
+                    self.schedule.step(increment=1)
+                norms.append(self._take_step(batch.step))
+                self.spikes.look(norms[-1])
+            num_survivors = metrics["surviving_tokens"]
+        gather_weights(self.parallel_chunks)
+        metrics["optimizer_steps"] = float(len(norms))
+        metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
+        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
+        return metrics | values
+
+    def _take_step(self, step: int) -> float:
+        """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
+        a gradient that is not finite."""
+        try:
+            return take_step(self.optimizer, "trainer.learning_rate", self.section, step=step)
+        except Diverged as error:
+            explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
+            raise
+
+    def _parts(self, batch: Batch, steps: int) -> list[list[MicroBatch]]:
+        """This rank's micro-batches, by optimizer step."""
+        return [
+            rank_micro_batches(
+                part,
+                budget_tokens=self.section.tokens_per_micro_batch,
+                rank=parallel_state.get_data_parallel_rank(),
+                num_ranks=parallel_state.get_data_parallel_world_size(),
+                layout=self.layout,
+                kernel=self.kernel,
+                teaches=self.objective.teaches,
+            )
+            for part in mini_batches(batch, steps, seed=self._seed)
+        ]
+
+    def _kl_penalties(
+        self, parts: list[list[MicroBatch]], proximals: list[list[Tensor]], temperature: float
+    ) -> list[list[Tensor]]:
+        """[T] of each micro-batch: what KL takes from the tokens' rewards."""
+        assert self.reference_chunks is not None
+        penalties = []
+        for part, known in zip(parts, proximals, strict=True):
+            references = self.evaluate(self.reference_chunks, part, temperature)
+            # Empty on all stages but the last.
+            found = zip(part, known, references, strict=True) if known else ()
+            penalties.append(
+                [
+                    kl_penalties(micro, p, r, self.algorithm, mask_staleness=self._mask_staleness)
+                    for micro, p, r in found
+                ]
+            )
+        return penalties
+
+    def _measure(
+        self, parts: list[list[MicroBatch]], temperature: float, record: TokenRecord | None
+    ) -> dict[str, float]:
+        """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
+        tally = Tally()
+        for micro_batches in parts:
+            metrics = self.accumulate(
+                micro_batches, temperature, tally=tally, forward_only=True, record=record
+            )
+        return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
+
+    def accumulate(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        *,
+        proximals: list[Tensor] | None = None,
+        tally: Tally | None = None,
+        forward_only: bool = False,
+        record: TokenRecord | None = None,
+    ) -> dict[str, float]:
+        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
+
+        The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
+        one. `forward_only` gives the metrics without a gradient, as micro-batches that do not teach always
+        are: they count in metrics and denominator.
+        """
+        references = None
+        if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
+            references = self.evaluate(self.reference_chunks, micro_batches, temperature)
+        bound = math.inf
+        if self.objective.needs_proximal():
+            if proximals is None:
+                proximals = self.evaluate(self.parallel_chunks, micro_batches, temperature)
+            bound = self._second_moment_bound(micro_batches, proximals)
+        for chunk in self.parallel_chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        has_own = self.algorithm.has_own_loss_terms()
+        self._gradients = GradientWatch() if has_own else None
+
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Judged]:
+            proximal = proximals[index] if proximals else None
+            if record is not None:
+                record.note(micro_batches[index], outputs, proximal)
+            return self.objective(
+                micro,
+                outputs,
+                proximal=proximal,
+                reference=references[index] if references else None,
+                second_moment_bound=bound,
+                gradients=self._gradients,
+            )
+
+        num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
+        found = self._teach(micro_batches, num_taught, temperature, loss)
+        total = sum_over_ranks([judged.sums for _, judged in found], NUM_SUMS)
+        largest = max_over_ranks([judged.maxima for _, judged in found], len(MAXIMA))
+        tally = tally or Tally()
+        tally.add(total, largest)
+        if has_own and tally.num_faults():
+            raise_first([(fault, micro.names) for micro, judged in found for fault in judged.faults])
+        if num_taught:
+            divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
+        return tally.metrics()
+
+    def _teach(
+        self, micro_batches: list[MicroBatch], num_taught: int, temperature: float, loss: LossOf[Result]
+    ) -> list[tuple[MicroBatch, Result]]:
+        """Each micro-batch with what `loss` keeps of it, and the gradient of the first `num_taught`."""
+
+        def measure(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Result]:
+            return loss(num_taught + index, micro, outputs)
+
+        taught, silent = micro_batches[:num_taught], micro_batches[num_taught:]
+        kept: list[Result] = []
+        if silent:
+            with torch.no_grad():
+                kept = self._run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
+        if taught:
+            kept += self._run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
+        # Nothing is kept on all pipeline stages but the last.
+        return list(zip([*silent, *taught], kept, strict=True)) if kept else []
+
+    def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
+        """Bound of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
+        # Empty on all stages but the last.
+        found = zip(micro_batches, proximals, strict=True) if proximals else ()
+        squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
+        own = torch.cat(squares) if squares else torch.zeros(0, dtype=torch.float64)
+
+        def count_and_sum(bound: float) -> tuple[float, float]:
+            kept = own[own <= bound]
+            sums = torch.stack([kept.new_tensor(len(kept)), kept.sum()]).to(self._device)
+            count, total = sum_over_ranks([sums], 2).tolist()
+            return count, total
+
+        return find_second_moment_bound(count_and_sum, self.algorithm.second_moment_limit)
+
+    def evaluate(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[Tensor]:
+        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient.
+
+        Empty on the ranks of all pipeline stages but the last, which compute no loss.
+        """
+
+        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            found, _ = outputs
+            return found.sum(), found
+
+        with torch.no_grad():
+            return self._run(chunks, micro_batches, temperature, logprobs, forward_only=True)
+
+    def _run(
+        self,
+        chunks: list[torch.nn.Module],
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        loss: LossOf[Result],
+        *,
+        forward_only: bool,
+        shape: ModelShape | None = None,
+    ) -> list[Result]:
+        """Runs Megatron's schedule; returns the result of `loss(index, micro, outputs)` for each micro-batch.
+
+        Gradients are summed, and divided by nothing. Empty on all pipeline stages but the last. `shape` is
+        that of the chunks, the policy's by default.
+        """
+
+        def forward(
+            iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
+        ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
+            index, micro = next(iterator)
+            give_back_if_scarce()
+            micro = micro.to(self._device)
+
+            def judge(outputs: Any) -> tuple[Tensor, Tensor, Result]:
+                total, kept = loss(index, micro, outputs)
+                return total, torch.zeros((), dtype=torch.int, device=total.device), kept
+
+            return model(micro, temperature), judge
+
+        flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
+        # A backward pass is two forward passes.
+        self._flops += flops / 3 if forward_only else flops
+        iterators = [iter(enumerate(micro_batches)) for _ in chunks]
+        is_one = len(iterators) == 1
+        results: list[Result] = self._forward_backward(
+            forward_step_func=forward,
+            data_iterator=iterators[0] if is_one else iterators,
+            model=chunks[0] if is_one else chunks,
+            num_microbatches=len(micro_batches),
+            seq_length=self.section.tokens_per_micro_batch,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+        return results

@@ -1,0 +1,130 @@
+"""From a micro-batch and its log-probs to the loss and the sums of the diagnostics.
+
+Owns which log-probs the loss compares. With one optimizer step per batch the proximal policy is the one just
+evaluated and costs nothing; with several it was evaluated before the first of them and is passed in.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.own_terms import Faults, GradientWatch
+from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.errors import InputError
+from asyncrl.recipe import Algorithm
+from asyncrl.records import Sequence
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.diagnostics import micro_batch_sums
+
+
+class Judged(NamedTuple):
+    """A micro-batch under the loss: what is kept of it."""
+
+    sums: Tensor
+    """Sums of `diagnostics`, the share of the global denominator among them."""
+    maxima: Tensor
+    faults: list[Faults]
+    """Faults in the recipe's own terms."""
+
+
+class Objective:
+    """The loss of a recipe."""
+
+    def __init__(
+        self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
+    ) -> None:
+        self.algorithm = algorithm
+        self._limit = mask_staleness
+        self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
+
+    def needs_reference(self) -> bool:
+        return self.algorithm.kl_coefficient > 0
+
+    def needs_proximal(self) -> bool:
+        """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
+        return "second_moment" in self.algorithm.rejection
+
+    def teaches(self, sequence: Sequence) -> bool:
+        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
+        algorithm = self.algorithm
+        return bool(
+            sequence.advantage
+            or algorithm.kl_coefficient
+            or algorithm.entropy_coefficient
+            # The critic gives each token an advantage of its own.
+            or algorithm.needs_critic()
+            or algorithm.surrogate not in SURROGATES
+        )
+
+    def __call__(
+        self,
+        micro: MicroBatch,
+        outputs: tuple[Tensor, Tensor],
+        *,
+        proximal: Tensor | None = None,
+        reference: Tensor | None = None,
+        second_moment_bound: float = math.inf,
+        gradients: GradientWatch | None = None,
+    ) -> tuple[Tensor, Judged]:
+        """(sum, which Megatron's schedule differentiates, what is kept).
+
+        `outputs` are log-probs and entropies, [T] each with gradient; `proximal` [T] is None when the policy
+        before the step is the one that made them. Raises InputError for a term of the recipe's own that gives
+        no tensor for a loss; values that are no numbers are counted in what is kept, and what they do to the
+        gradient in `gradients`.
+        """
+        current, entropies = outputs
+        # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
+        assert len(current) == len(micro.sequence_ids)
+        inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
+        inputs = dataclasses.replace(
+            inputs, entropies=entropies, reference=reference, second_moment_bound=second_moment_bound
+        )
+        try:
+            parts = self._loss(inputs)
+        except InputError as error:
+            names = f"{micro.names[0]} to {micro.names[-1]}" if micro.names else "none"
+            raise InputError(f"{error} It was called for the trajectories {names}.") from error
+        if gradients is not None:
+            what = f"algorithm.surrogate {self.algorithm.surrogate} has a loss with the gradient"
+            gradients.watch(what, inputs, micro.names)
+        with torch.no_grad():
+            sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
+        return parts.total, Judged(sums, maxima, parts.faults)
+
+    def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
+        """[K] float64: what `second_moment` judges, on the CPU."""
+        inputs = self._inputs(micro.to(proximal.device), proximal, proximal)
+        return squares_of_tokens_that_move_away(inputs).double().cpu()
+
+    def _inputs(self, micro: MicroBatch, current: Tensor, proximal: Tensor) -> LossInputs:
+        # A token without a finite log-prob is left out of numerator and denominator, and counted.
+        return LossInputs(
+            current=current,
+            proximal=proximal,
+            behavior=torch.where(micro.behavior.isfinite(), micro.behavior, proximal),
+            advantages=micro.advantages,
+            mask=micro.counted(self._limit),
+            sequence_ids=micro.sequence_ids,
+        )
+
+
+def kl_penalties(
+    micro: MicroBatch,
+    proximal: Tensor,
+    reference: Tensor,
+    algorithm: Algorithm,
+    *,
+    mask_staleness: int | None = None,
+) -> Tensor:
+    """[T] coefficient * kl of each token, 0 for those that no loss counts."""
+    divergence = DIVERGENCES[algorithm.kl_estimator](proximal, reference)
+    is_counted = micro.counted(mask_staleness).to(divergence.device)
+    return algorithm.kl_coefficient * torch.where(is_counted, divergence, 0.0)

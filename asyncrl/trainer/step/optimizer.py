@@ -1,0 +1,142 @@
+"""The optimizer of a model, the policy or the critic: gradients of all ranks, Adam, learning rate, steps."""
+
+import math
+from typing import Any
+
+import torch
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.module import Float16Module
+from torch import Tensor
+
+from asyncrl.errors import Diverged
+from asyncrl.model.layout import Layout
+from asyncrl.recipe import Critic, Trainer
+from asyncrl.trainer.network.model import DTYPES, Policy
+
+
+def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
+    """The chunks in wrappers that sum gradients over the data-parallel ranks, in float32."""
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=layout.is_optimizer_distributed,
+        overlap_grad_reduce=layout.overlaps_gradients,
+        overlap_param_gather=layout.overlaps_weights,
+        bucket_size=layout.bucket_size,
+    )
+    config = policy.config
+    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
+    config.finalize_model_grads_func = finalize_model_grads
+    chunks = [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
+        for i, chunk in enumerate(wrapped)
+    ]
+    if layout.overlaps_gradients:
+        # Only the backward pass of the last micro-batch sends: without it, each would.
+        waits = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = waits if len(waits) > 1 else waits[0]
+    return chunks
+
+
+def gather_weights(chunks: list[DistributedDataParallel]) -> None:
+    """Makes the weights whole after an optimizer step. A call of every rank, before the weights are read.
+
+    Where gathering overlaps, a rank has the new values of its own share until the next forward pass.
+    """
+    for chunk in chunks:
+        if chunk.ddp_config.overlap_param_gather:
+            chunk.start_param_sync(force_sync=True)
+
+
+def divide_gradients(chunks: list[DistributedDataParallel], denominator: Tensor) -> None:
+    """Divides the gradients of all ranks, summed already, by a scalar float64 on the device, unless it is 0.
+
+    Megatron's own count of tokens is int32, which sequences x max_new_tokens may exceed: it gets none.
+    """
+    # Read by no host: dividing waits for no device.
+    factor = torch.where(denominator > 0, 1 / denominator, 1.0).float()
+    for chunk in chunks:
+        chunk.scale_gradients(factor)
+
+
+def make_optimizer(
+    policy: Policy, chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
+) -> MegatronOptimizer:
+    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
+    settings = chunks[0].ddp_config
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=section.learning_rate,
+        min_lr=section.learning_rate,
+        weight_decay=section.weight_decay,
+        adam_beta1=section.adam_beta1,
+        adam_beta2=section.adam_beta2,
+        adam_eps=section.adam_epsilon,
+        clip_grad=section.clip_grad_norm,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=settings.use_distributed_optimizer,
+        overlap_param_gather=settings.overlap_param_gather,
+        **state_settings(section),
+    )
+    optimizer = get_megatron_optimizer(config, chunks)
+    for group in optimizer.param_groups:
+        # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
+        group["fused"] = True
+    if dtype is torch.bfloat16:
+        policy.config.grad_scale_func = optimizer.scale_loss
+    return optimizer
+
+
+def state_settings(section: Trainer) -> dict[str, Any]:
+    """Megatron's settings of where Adam's states are and in which type; `check_packages` says what works."""
+    types = {"exp_avg_dtype": section.exp_avg_dtype, "exp_avg_sq_dtype": section.exp_avg_sq_dtype}
+    if not section.optimizer_cpu_offload and set(types.values()) == {"float32"}:
+        return {}
+    return {
+        "use_precision_aware_optimizer": True,
+        # Checkpoints hold whole float32 weights, which other layouts and settings can load.
+        "store_param_remainders": False,
+        "optimizer_cpu_offload": section.optimizer_cpu_offload,
+        "optimizer_offload_fraction": float(section.optimizer_cpu_offload),
+        **{key: DTYPES[name] for key, name in types.items()},
+    }
+
+
+def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:
+    """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=section.learning_rate,
+        min_lr=section.learning_rate,
+        lr_warmup_steps=section.warmup_steps,
+        lr_decay_steps=section.warmup_steps + 1,
+        lr_decay_style="constant",
+        start_wd=section.weight_decay,
+        end_wd=section.weight_decay,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,
+    )
+
+
+def take_step(optimizer: MegatronOptimizer, key: str, section: Trainer | Critic, *, step: int) -> float:
+    """An optimizer step on the gradient in the buffers; its norm before clipping.
+
+    Raises Diverged when the norm is not finite; `key` and `section` are those of the learning rate.
+    """
+    _, grad_norm, _ = optimizer.step()
+    if not math.isfinite(grad_norm):
+        raise Diverged(
+            f"Lower {key}, which is {section.learning_rate:g}, or look at the batch (`asyncrl view`): the "
+            f"gradient norm of step {step + 1} is {grad_norm}. The last checkpoint and the published weights "
+            f"are intact. {key} cannot change within a run: set run_folder (or name) to a new one."
+        )
+    return float(grad_norm)

@@ -1,0 +1,98 @@
+"""Measurements of a step for each token of a few groups: importance log-ratio, entropy, advantage.
+
+The loss computes all three anyway: the record keeps references to its tensors and copies what is asked for
+once, after the step. Changes no number of the step and adds no pass. Which groups: the first ones of the
+batch, which are its oldest new ones (repeated groups come last), however it is split over micro-batches and
+ranks. Shapes: T response tokens of one micro-batch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from megatron.core import parallel_state
+from torch import Tensor
+
+from asyncrl.records import Batch, TrainedTokens
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.ranks import ranks
+
+LARGEST = torch.finfo(torch.float16).max
+"""65504: a log-ratio beyond it is stored as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One micro-batch: [T] float16 each, where the loss ran."""
+
+    micro: MicroBatch
+    log_ratios: Tensor
+    entropies: Tensor
+    advantages: Tensor
+    """[T] float32."""
+
+
+class TokenRecord:
+    """The record of one step on this rank. `note` each micro-batch, then `gathered` on every rank."""
+
+    def __init__(self, advantages: dict[str, float]) -> None:
+        """`advantages` of the trajectories to record, by name."""
+        self._advantages = advantages
+        self._seen: list[_Seen] = []
+
+    @classmethod
+    def of(cls, batch: Batch, num_groups: int) -> "TokenRecord | None":
+        """Records the first `num_groups` groups of `batch`; None for 0."""
+        if not num_groups:
+            return None
+        groups = list(dict.fromkeys(_group_of(s.sequence_id) for s in batch.sequences))[:num_groups]
+        chosen = set(groups)
+        return cls(
+            {s.sequence_id: s.advantage for s in batch.sequences if _group_of(s.sequence_id) in chosen}
+        )
+
+    def note(self, micro: MicroBatch, outputs: tuple[Tensor, Tensor], proximal: Tensor | None) -> None:
+        """`outputs` are log-probs and entropies [T]; `proximal` [T] is None where the former are it."""
+        if not any(name in self._advantages for name in micro.names):
+            return
+        # Each sequence once: ranks that share a model all know its log-probs.
+        if parallel_state.get_context_parallel_rank() or parallel_state.get_tensor_model_parallel_rank():
+            return
+        current, entropies = (each.detach() for each in outputs)
+        known = current if proximal is None else proximal
+        behavior = micro.behavior.to(known.device, non_blocking=True)
+        log_ratios = torch.where(behavior.isfinite(), known - behavior, torch.nan)
+        self._seen.append(_Seen(micro, _half(log_ratios), _half(entropies), micro.advantages))
+
+    def gathered(self) -> list[TrainedTokens]:
+        """The notes of all ranks, by trajectory; on the first rank alone. A call of every rank."""
+        own = [tokens for seen in self._seen for tokens in self._of_micro_batch(seen)]
+        found = ranks.gather_to_first(own)
+        return sorted((each for part in found for each in part), key=lambda each: each.trajectory_id)
+
+    def _of_micro_batch(self, seen: _Seen) -> list[TrainedTokens]:
+        sizes = torch.bincount(seen.micro.sequence_ids.cpu(), minlength=len(seen.micro.names)).tolist()
+        parts = (seen.log_ratios, seen.entropies, seen.advantages)
+        columns = zip(seen.micro.names, *(part.cpu().split(sizes) for part in parts), strict=True)
+        return [
+            TrainedTokens(name, _bytes(log_ratios), _bytes(entropies), self._own_advantages(name, advantages))
+            for name, log_ratios, entropies, advantages in columns
+            if name in self._advantages
+        ]
+
+    def _own_advantages(self, name: str, advantages: Tensor) -> bytes | None:
+        """None where every token has the advantage that the journal has of the trajectory."""
+        known = torch.tensor(self._advantages[name], dtype=torch.float32)
+        return None if bool((advantages == known).all()) else _bytes(_half(advantages))
+
+
+def _group_of(sequence_id: str) -> str:
+    return sequence_id.rpartition("-")[0]
+
+
+def _half(values: Tensor) -> Tensor:
+    return values.clamp(-LARGEST, LARGEST).half()
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.numpy().astype(np.dtype("<f2"), copy=False).tobytes()

@@ -1,0 +1,60 @@
+"""Two real ranks that write one checkpoint, of which one may fail (models: test_checkpoint.py)."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.launch_trainer import finish_trainer
+from fakes.template import Template
+
+from asyncrl.system.digests import sha256_of
+from asyncrl.system.ports import free_ports
+from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor
+from asyncrl.trainer.checkpoints.checkpoint_files import State, read
+
+
+def save(folder: Path, fault: str, template: Template) -> tuple[list[int], str]:
+    folder.mkdir()
+    log = folder.with_name("log")
+    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_PORT": str(free_ports(1)[0])}
+    with log.open("wb") as output:
+        ranks = [
+            template.start(
+                "fakes.saving_worker",
+                [str(folder), fault],
+                environment=environment | {"RANK": str(rank)},
+                output=output,
+            )
+            for rank in range(2)
+        ]
+    return finish_trainer(ranks, timeout_seconds=120), log.read_text()
+
+
+def test_each_rank_writes_and_hashes_its_part_and_one_process_reads_both(template: Template, tmp_path: Path):
+    codes, log = save(tmp_path / "part", "none", template)
+    assert codes == [0, 0], log
+    digests = json.loads((tmp_path / "part" / "digests.json").read_text())
+    assert digests == {name: sha256_of(tmp_path / "part" / name) for name in digests}
+    assert digests.keys() == {"__0_0.distcp", "__1_0.distcp", ".metadata"}
+    # Other boxes than those that were written.
+    found = torch.zeros(24)
+    shared = SharedTensor((4, 6))
+    shared.add(Box((0, 0), found[:18].view(3, 6)))
+    shared.add(Box((3, 0), found[18:].view(1, 6)))
+    state: State = {"numbers": shared, "common": None}
+    read(state, tmp_path / "part")
+    assert torch.equal(found, torch.arange(24.0)) and state["common"] == "said once"
+
+
+@pytest.mark.parametrize(("fault", "codes"), [("full", [0, 0]), ("killed", [1, -signal.SIGKILL])])
+def test_what_one_rank_cannot_write_fails_on_all(
+    fault: str, codes: list[int], template: Template, tmp_path: Path
+):
+    found, log = save(tmp_path / "part", fault, template)
+    assert found == codes, log
+    assert "The one before it is intact. Make room on the disk, or lower trainer.keep_checkpoints" in log
+    # Nobody was told that it is complete, and what was begun takes no room.
+    assert not (tmp_path / "part").exists()

@@ -1,0 +1,95 @@
+"""Our Megatron model against transformers: the same weights must give the same numbers."""
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.policies import load_policy
+
+from asyncrl.model.folder import check_model_folder
+from asyncrl.trainer.network.convert import export_weights, load_weights
+from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.model import PolicyModel, bfloat16_device, build_model, build_policy
+from asyncrl.trainer.packing.batch import make_micro_batch
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+MODELS = {
+    "qwen3": ("Qwen3", {}),
+    "qwen3, tied": ("Qwen3", {"tie_word_embeddings": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, tied, one head per group": ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama3": ("Llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 16384}),
+    "experts": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": True}),
+    "experts, not normalised": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False}),
+}
+
+
+def load(folder: Path) -> PolicyModel:
+    return load_policy(folder)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_log_probs_are_those_of_transformers(name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    folder = write_model(tmp_path, family, **overrides)
+    batch = random_batch(1, longest=40, temperature=0.7)
+    micro = make_micro_batch(batch.sequences, 1)
+    with torch.no_grad():
+        logprobs, _ = load(folder)(micro, 0.7)
+        reference = reference_model(folder)
+        expected = torch.cat([reference_logprobs(reference, s, 0.7) for s in batch.sequences])
+    assert expected.std() > 0.5, "logits of this model are too flat to test anything"
+    assert (logprobs - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_return_bit_for_bit_under_their_own_names(name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    wanted = safetensors.torch.load_file(write_model(tmp_path, family, **overrides) / "model.safetensors")
+    weights = dict(export_weights(load(tmp_path)))
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+
+
+def test_bfloat16_weights_return_bit_for_bit(tmp_path: Path):
+    folder = write_model(tmp_path)
+    model = build_model(check_model_folder(folder), torch.bfloat16)
+    fetch = open_weights(folder)
+    load_weights(model, fetch)
+    for name, tensor in export_weights(model):
+        assert torch.equal(tensor, fetch(name).bfloat16())
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputed_activations_give_the_same_gradient(recompute: str, tmp_path: Path):
+    shape, fetch = check_model_folder(write_model(tmp_path)), open_weights(tmp_path)
+    micro = make_micro_batch(random_batch(1).sequences, 1)
+    gradients = []
+    for policy in (
+        build_policy(shape, torch.float32),
+        build_policy(shape, torch.float32, recompute=recompute),
+    ):
+        load_weights(policy, fetch)
+        policy[0](micro, 1.0)[0].sum().backward()
+        gradients.append(dict(export_weights(policy, lambda parameter: parameter.grad)))
+    stored, again = gradients
+    assert all(torch.equal(again[name], tensor) for name, tensor in stored.items())
+
+
+def test_only_bfloat16_on_a_gpu_has_a_peak_to_compare_with(monkeypatch: pytest.MonkeyPatch):
+    assert bfloat16_device(torch.bfloat16) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    assert bfloat16_device(torch.bfloat16) == "Some GPU"
+    assert bfloat16_device(torch.float32) is None

@@ -1,0 +1,159 @@
+"""The kernels of attention: one interface, the same numbers, and what is refused."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Trainer
+from asyncrl.trainer.packing import attention_kernels
+from asyncrl.trainer.packing.attention_kernels import (
+    CHOICES,
+    KERNELS,
+    Heads,
+    Kernel,
+    Rows,
+    attend_by_formula,
+    attend_in_buckets,
+    find_kernel,
+)
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+HEADS = Heads(count=4, kv_count=2, size=16, dtype=torch.float32)
+
+
+def rows_of(lengths: list[int]) -> Rows:
+    """Of sequences that are sorted longest first."""
+    values, counts = np.unique(lengths, return_counts=True)
+    buckets = [(int(count), int(value)) for value, count in zip(values[::-1], counts[::-1], strict=True)]
+    cumulative = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+    return Rows(cumulative, longest=lengths[0], buckets=tuple(buckets))
+
+
+def random_inputs(rows: Rows, heads: Heads = HEADS) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    counts = (heads.count, heads.kv_count, heads.kv_count)
+    return [torch.randn(int(rows.cumulative[-1]), count, heads.size, generator=generator) for count in counts]
+
+
+def test_the_formula_is_the_softmax_of_the_scores_of_what_came_before():
+    # One head of size 1; the second place weighs values 10 and 20 by e^(1 x 0) and e^(1 x ln 3).
+    rows = rows_of([2, 1])
+    query, key = torch.ones(3, 1, 1), torch.tensor([0.0, np.log(3.0), 5.0]).view(3, 1, 1)
+    value = torch.tensor([10.0, 20.0, 7.0]).view(3, 1, 1)
+    output = attend_by_formula(query, key, value, rows, 1.0)
+    assert output.flatten().tolist() == pytest.approx([10.0, 17.5, 7.0])
+
+
+@pytest.mark.parametrize("lengths", [[5], [9, 9, 4, 1, 1], [40, 39, 2, 2, 2]])
+def test_buckets_give_the_numbers_and_gradients_of_the_formula(lengths: list[int]):
+    rows = rows_of(lengths)
+    inputs = [x.requires_grad_() for x in random_inputs(rows)]
+    outputs = [attend(*inputs, rows, 0.3) for attend in (attend_in_buckets, attend_by_formula)]
+    assert torch.allclose(*outputs, atol=1e-6)
+    direction = torch.randn_like(outputs[0])
+    gradients = [torch.autograd.grad(output, inputs, direction) for output in outputs]
+    for left, right in zip(*gradients, strict=True):
+        assert torch.allclose(left, right, atol=1e-5)
+
+
+def test_cumulative_lengths_and_buckets_describe_the_same_places():
+    rows = rows_of([7, 3, 3, 1])
+    assert [b - a for a, b in pairwise(rows.cumulative.tolist())] == [7, 3, 3, 1]
+    assert rows.buckets == ((1, 7), (2, 3), (1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_cpu_auto_is_sdpa_and_it_passes_the_trial_of_kernels(dtype: torch.dtype):
+    heads = dataclasses.replace(HEADS, dtype=dtype)
+    assert find_kernel("auto", CPU, heads) == find_kernel("sdpa", CPU, heads) == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen"])
+def test_a_kernel_of_gpus_is_refused_on_a_cpu(name: str):
+    with pytest.raises(InputError, match=f"{name}: it runs on a GPU only.*trainer.attention to auto"):
+        find_kernel(name, CPU, HEADS)
+
+
+def broken(kind: str) -> Kernel:
+    def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+        if kind == "raises":
+            raise RuntimeError("No available kernel. Aborting execution.\nmore")
+        output = attend_by_formula(query, key, value, rows, scale)
+        # Not causal across sequences, wrong by a factor, not finite, or right with a wrong gradient.
+        edits = {"shifted": output.roll(1, 0), "scaled": 1.1 * output, "nan": output * torch.nan}
+        return edits[kind] if kind in edits else 2 * output - output.detach()
+
+    return Kernel(attend)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("raises", r"sdpa: RuntimeError: No available kernel. Aborting execution.\)"),
+        ("shifted", "its outputs differ from the formula's by 1"),
+        ("scaled", "its outputs differ from the formula's by 0.1 of their norm"),
+        ("nan", "its outputs differ from the formula's by nan"),
+        ("gradient", "its queries differ from the formula's by 1 of their norm"),
+    ],
+)
+def test_a_kernel_that_does_not_give_the_formulas_numbers_is_refused_with_the_reason(
+    kind: str, words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(KERNELS, "sdpa", broken(kind))
+    with pytest.raises(InputError, match=words) as refusal:
+        find_kernel("sdpa", CPU, HEADS)
+    assert "4 heads (2 key-value) of size 16" in str(refusal.value)
+    assert "Set model.dtype to bfloat16, install flash-attn" in str(refusal.value)
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of compute capability 9.0, for the rules; what is tried on it runs on the CPU."""
+    trial = attention_kernels._try
+    monkeypatch.setattr(attention_kernels, "_try", lambda kernel, _, heads: trial(kernel, CPU, heads))
+    monkeypatch.setattr(attention_kernels, "_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_auto_takes_the_first_kernel_that_is_installed_and_works(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    heads = dataclasses.replace(HEADS, dtype=torch.bfloat16)
+    for name in CHOICES:
+        monkeypatch.setitem(KERNELS, name, Kernel(attend_by_formula))
+    assert find_kernel("auto", CUDA, heads) == "flash_attn"
+    monkeypatch.setitem(KERNELS, "flash_attn", Kernel(attend_by_formula, package="no_such_package.kernels"))
+    assert find_kernel("auto", CUDA, heads) == "transformer_engine"
+    monkeypatch.setitem(KERNELS, "transformer_engine", broken("scaled"))
+    assert find_kernel("auto", CUDA, heads) == "torch_varlen"
+    assert "transformer_engine does not work here: its outputs differ" in caplog.text
+    assert "flash_attn does not work" not in caplog.text
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        (HEADS, "torch_varlen: it takes 16-bit numbers only"),
+        (Heads(4, 2, 320, torch.bfloat16), "torch_varlen: it takes head sizes up to 256 that 8 divides"),
+    ],
+)
+def test_where_no_fused_kernel_is_left_the_math_kernel_is_refused(
+    heads: Heads, words: str, monkeypatch: pytest.MonkeyPatch
+):
+    assert find_kernel("auto", CUDA, heads) == "sdpa"
+    monkeypatch.setitem(KERNELS, "sdpa", broken("raises"))
+    with pytest.raises(InputError, match=words) as refusal:
+        find_kernel("auto", CUDA, heads)
+    assert "torch's math kernel would, but it stores all scores" in str(refusal.value)
+
+
+def test_the_recipe_names_these_kernels():
+    names = Trainer.model_fields["attention"].annotation.__args__
+    assert names == ("auto", *CHOICES)

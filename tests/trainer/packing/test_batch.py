@@ -1,0 +1,161 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from fakes.models import random_batch
+from fakes.sequences import sequence
+from fakes.shapes import tiny_shape
+
+from asyncrl.model.flops import token_flops
+from asyncrl.records import Sequence
+from asyncrl.trainer.packing.batch import (
+    make_bundles,
+    make_micro_batch,
+    plan_micro_batches,
+    rank_micro_batches,
+)
+
+
+def test_a_shared_prompt_is_packed_once_and_the_last_response_token_never():
+    micro = make_micro_batch([sequence([1, 2], [3, 4, 5]), sequence([1, 2], [6]), sequence([7], [8, 9])], 0)
+    assert micro.tokens.tolist() == [1, 2, 3, 4, 7, 8]
+    assert micro.sequences.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert micro.targets.tolist() == [3, 4, 5, 6, 8, 9]
+    # 3 and 6 are both predicted by the prompt's last token at 1, then each by the token before it
+    assert micro.predicting.tolist() == [1, 2, 3, 1, 4, 5]
+    assert micro.sequence_ids.tolist() == [0, 0, 0, 1, 2, 2]
+
+
+def test_every_token_carries_its_own_advantage_log_prob_and_lag():
+    first = sequence([1], [2, 3], advantage=0.5, behavior_logprobs=[-0.1, math.nan], token_versions=[3, 5])
+    micro = make_micro_batch([first, sequence([1], [2], advantage=-2.0, token_versions=[4])], 5)
+    assert micro.advantages.tolist() == [0.5, 0.5, -2.0]
+    assert micro.lags.tolist() == [2, 0, 1]
+    assert micro.behavior[0].item() == pytest.approx(-0.1) and micro.behavior[1].isnan()
+
+
+# Padded ones share no prompt: those that do may be laid out in one block.
+@pytest.mark.parametrize("kernel, num_groups, group_size", [("formula", 5, 4), ("sdpa", 20, 1)])
+def test_each_sequence_can_be_read_back_from_its_places(kernel: str, num_groups: int, group_size: int):
+    sequences = random_batch(3, num_groups=num_groups, group_size=group_size, longest=20).sequences
+    micro = make_micro_batch(sequences, 3, kernel=kernel)
+    pack, found = micro.sequences, []
+    places = pack.places.split([b * length for b, length in pack.rows.buckets])
+    for (b, length), bucket in zip(pack.rows.buckets, places, strict=True):
+        for row in bucket.view(b, length):
+            size = len(torch.unique_consecutive(row))
+            found.append((micro.tokens[row[:size]].tolist(), pack.positions[row[:size]].tolist()))
+    inputs = {tuple(s.prompt_tokens + s.response_tokens[:-1]) for s in sequences}
+    # what begins another sequence has no row of its own
+    wanted = [list(a) for a in inputs if not any(a == b[: len(a)] for b in inputs - {a})]
+    assert sorted(found) == sorted((tokens, list(range(len(tokens)))) for tokens in wanted)
+    assert torch.equal(pack.places[pack.packed], torch.arange(len(micro.tokens)))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("budget", [1, 20, 60, 10_000])
+def test_every_sequence_is_planned_once_and_within_the_budget(budget: int, num_ranks: int):
+    sequences = random_batch(1, num_groups=7, group_size=5, longest=30).sequences
+    plan = plan_micro_batches(sequences, budget_tokens=budget, num_ranks=num_ranks)
+    assert len({len(micro_batches) for micro_batches in plan}) == 1
+    planned = [chosen for micro_batches in plan for chosen in micro_batches]
+    assert sorted(i for chosen in planned for i in chosen) == list(range(35))
+    for chosen in planned:
+        size = len(make_micro_batch([sequences[i] for i in chosen], 1).tokens)
+        assert size <= budget or len(chosen) == 1
+
+
+def test_a_sequence_longer_than_the_budget_is_whole_and_alone():
+    long, short = sequence([1] * 50, [2] * 51), sequence([3], [4, 5])
+    plan = plan_micro_batches([short, long, short], budget_tokens=64, num_ranks=1)
+    assert sorted(map(sorted, plan[0])) == [[0, 2], [1]]
+    assert len(make_micro_batch([long], 0).tokens) == 100
+
+
+def test_ranks_get_about_the_same_number_of_tokens():
+    batch = random_batch(2, num_groups=16, group_size=8, longest=30)
+    packs = [rank_micro_batches(batch, budget_tokens=8192, rank=rank, num_ranks=2) for rank in range(2)]
+    first, second = (sum(len(micro.tokens) for micro in micro_batches) for micro_batches in packs)
+    assert abs(first - second) < 0.1 * (first + second)
+
+
+def test_a_rank_without_sequences_still_takes_part():
+    batch = random_batch(0, num_groups=1, group_size=1)
+    packs = [rank_micro_batches(batch, budget_tokens=64, rank=rank, num_ranks=2) for rank in range(2)]
+    assert [[len(micro.targets) for micro in pack] for pack in packs] == [
+        [len(batch.sequences[0].response_tokens)],
+        [0],
+    ]
+
+
+def test_sequences_that_teach_come_first_on_every_rank():
+    batch = random_batch(0, num_groups=5, num_silent=4)
+    packs = [
+        rank_micro_batches(
+            batch, budget_tokens=30, rank=rank, num_ranks=2, teaches=lambda sequence: bool(sequence.advantage)
+        )
+        for rank in range(2)
+    ]
+    first, second = ([micro.teaches for micro in pack] for pack in packs)
+    assert first == second == sorted(first, reverse=True)
+    micro_batches = [micro for pack in packs for micro in pack]
+    assert all(micro.teaches == bool(micro.advantages.any()) for micro in micro_batches if len(micro.targets))
+    names = [name for micro in micro_batches for name in micro.names if name]
+    assert sorted(names) == sorted(sequence.sequence_id for sequence in batch.sequences)
+
+
+def test_ranks_take_part_in_a_batch_that_teaches_nothing():
+    batch = random_batch(0, num_groups=2, num_silent=2)
+    (idle, *rest) = rank_micro_batches(
+        batch, budget_tokens=8192, rank=0, num_ranks=1, teaches=lambda sequence: bool(sequence.advantage)
+    )
+    assert idle.teaches and not len(idle.targets)
+    assert [micro.teaches for micro in rest] == [False]
+
+
+def test_a_bundle_larger_than_the_budget_is_split_and_repeats_its_prompt():
+    # prompt 10 and 4 inputs each: 10 + 4 + 4 fit into 20, a third does not
+    bundles = make_bundles([sequence([1] * 10, [first] * 5) for first in (2, 3, 4)], max_tokens=20)
+    assert [(bundle.indices, bundle.num_tokens) for bundle in bundles] == [((0, 1), 18), ((2,), 14)]
+
+
+def test_what_responses_share_is_counted_once():
+    responses = [[2, 3, 4, 5], [2, 9], [2, 3, 4, 6], [2, 3, 4, 5]]
+    bundles = make_bundles([sequence([1] * 10, response) for response in responses], max_tokens=100)
+    # inputs 2, 3, 4 of the first, third and fourth, of which the second has the 2
+    assert [(bundle.indices, bundle.num_tokens) for bundle in bundles] == [((0, 3, 2, 1), 13)]
+
+
+def test_the_plan_depends_on_the_batch_alone():
+    sequences = random_batch(4).sequences
+    plans = [plan_micro_batches(sequences, budget_tokens=40, num_ranks=2) for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert np.unique([i for rank in plans[0] for chosen in rank for i in chosen]).size == len(sequences)
+
+
+def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
+    # The prompt is the padding's own token, which must not be taken for it.
+    sequence = Sequence("", [0, 0], [3, 4, 5], [-1.0] * 3, [0] * 3, [False] * 3, 1.0, 1.0)
+    plain, padded = (make_micro_batch([sequence], 0, token_multiple=multiple) for multiple in (1, 6))
+    assert plain.tokens.tolist() == [0, 0, 3, 4] and padded.tokens.tolist() == [0, 0, 3, 4, 0, 0]
+    assert padded.sequences.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert padded.sequences.rows.buckets in (((1, 4), (1, 2)), ((2, 4),))
+    for name in ("predicting", "targets", "behavior", "sequence_ids"):
+        assert torch.equal(getattr(padded, name), getattr(plain, name))
+
+
+def test_interleaved_stages_get_micro_batches_in_turns():
+    batch = random_batch(0, num_groups=5, group_size=2)
+    for multiple in (1, 2, 3):
+        plan = plan_micro_batches(batch.sequences, budget_tokens=40, num_ranks=2, multiple=multiple)
+        assert [len(rank) % multiple for rank in plan] == [0, 0]
+        assert sorted(i for rank in plan for micro in rank for i in micro) == list(range(10))
+
+
+def test_attention_and_output_layer_are_counted_where_they_are_computed():
+    shape, micro = tiny_shape(), make_micro_batch([sequence([1, 2], [3, 4, 5])], 0)
+    # 4 tokens go in (the last is a target only) and look at 1 + 2 + 3 + 4 = 10: two products of 4 heads x 8,
+    # two operations each, three times with the backward pass, in 2 layers; 3 of them reach 32 x 40 weights
+    attention, output = 10 * 2 * (4 * 8) * 2 * 3 * 2, 3 * 6 * 32 * 40
+    assert micro.flops(shape) == 4 * token_flops(shape) + attention + output

@@ -1,0 +1,85 @@
+import random
+
+import numpy as np
+import pytest
+from fakes.sequences import sequence
+
+from asyncrl.trainer.packing.prefix_tree import PackedTree, num_common, pack_tree
+
+
+def read_rows(tree: PackedTree) -> list[list[int]]:
+    return [tree.tokens[row].tolist() for row in tree.rows]
+
+
+def test_tokens_with_the_same_past_are_packed_once():
+    tree = pack_tree([sequence([1, 2], [3, 4, 5]), sequence([1, 2], [3, 6, 7]), sequence([1, 8], [3, 4])])
+    assert tree.tokens.tolist() == [1, 2, 3, 4, 6, 8, 3]
+    assert tree.positions.tolist() == [0, 1, 2, 3, 3, 1, 2]
+    assert read_rows(tree) == [[1, 2, 3, 4], [1, 2, 3, 6], [1, 8, 3]]
+    # of each response: what its prompt's last token predicts, then what each of its own tokens does
+    assert tree.predicting.tolist() == [1, 2, 3, 1, 2, 4, 5, 6]
+    # both first responses begin with 3 after the same prompt: one prediction
+    assert tree.copies.tolist() == [0, 1, 2, 0, 3, 4, 5, 6]
+    assert tree.distinct.tolist() == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_equal_responses_cost_what_one_does():
+    tree = pack_tree([sequence([1], [2, 3])] * 4)
+    assert tree.tokens.tolist() == [1, 2] and read_rows(tree) == [[1, 2]]
+    assert tree.predicting.tolist() == [0, 1] * 4 and tree.copies.tolist() == [0, 1] * 4
+
+
+def test_a_response_that_begins_another_needs_no_row_of_its_own():
+    tree = pack_tree([sequence([1], [2, 3, 4]), sequence([1], [2, 9]), sequence([1], [2]), sequence([1], [])])
+    assert read_rows(tree) == [[1, 2, 3]]
+    assert tree.predicting.tolist() == [0, 1, 2, 0, 1, 0]
+    targets = np.array([2, 3, 4, 2, 9, 2])
+    assert targets[tree.distinct].tolist() == [2, 3, 4, 9] and tree.copies.tolist() == [0, 1, 2, 0, 3, 0]
+
+
+def test_the_end_of_one_prompt_is_not_taken_for_the_response_to_a_shorter_one():
+    tree = pack_tree([sequence([1, 2, 3], [4, 5]), sequence([1], [2, 3, 4, 5])])
+    assert tree.tokens.tolist() == [1, 2, 3, 4]
+    assert tree.predicting.tolist() == [2, 3, 0, 1, 2, 3]
+    targets = np.array([4, 5, 2, 3, 4, 5])
+    assert (targets[tree.distinct][tree.copies] == targets).all()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_sequence_can_be_read_back_and_nothing_is_packed_twice(seed: int):
+    source = random.Random(seed)
+    vocabulary = source.choice([1, 2, 3, 50])
+
+    def tokens(shortest: int, longest: int) -> list[int]:
+        return source.choices(range(vocabulary), k=source.randint(shortest, longest))
+
+    prompts = [tokens(1, 4) for _ in range(source.randint(1, 5))]
+    sequences = [sequence(source.choice(prompts), tokens(0, 5)) for _ in range(source.randint(1, 20))]
+    tree = pack_tree(sequences)
+    wholes = [s.prompt_tokens + s.response_tokens for s in sequences]
+    inputs = [s.prompt_tokens + s.response_tokens[:-1] for s in sequences]
+    pasts = {tuple(whole[: i + 1]) for whole in inputs for i in range(len(whole))}
+    found = {place: tuple(tree.tokens[row[: i + 1]]) for row in tree.rows for i, place in enumerate(row)}
+    assert sorted(found) == list(range(len(tree.tokens))) and set(found.values()) == pasts
+    assert len(tree.tokens) == len(pasts)
+    assert [len(found[place]) - 1 for place in range(len(tree.tokens))] == tree.positions.tolist()
+    # each response token is predicted by the token that has all before it as its past
+    targets = [t for s in sequences for t in s.response_tokens]
+    befores = [
+        tuple(whole[:i])
+        for s, whole in zip(sequences, wholes, strict=True)
+        for i in range(len(s.prompt_tokens), len(whole))
+    ]
+    assert [found[place] for place in tree.predicting.tolist()] == befores
+    kinds = list(zip(befores, targets, strict=True))
+    assert [kinds[i] for i in tree.distinct[tree.copies].tolist()] == kinds
+    if len({len(s.prompt_tokens) for s in sequences}) == 1:
+        assert len(tree.distinct) == len(set(kinds))
+
+
+def test_common_tokens_are_counted_from_the_start():
+    left = np.array([1, 2, 3])
+    assert num_common(left, np.array([1, 2, 4, 5])) == 2
+    assert num_common(left, left) == 3
+    assert num_common(left, np.array([1, 2])) == 2
+    assert num_common(left, np.array([], np.int64)) == 0

@@ -1,0 +1,167 @@
+"""Weights broadcast from memory, over real gloo groups, to processes that load them into a state dict."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.models import write_model
+from fakes.policies import load_policy
+from fakes.receivers import running_receivers, set_fault, state_of
+from fakes.small_disk import refused_writes
+
+from asyncrl.errors import DiskError
+from asyncrl.serving.publication import read_publication
+from asyncrl.system.ports import free_ports
+from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.network.model import PolicyModel
+from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.publish import Publisher
+
+BUCKET_BYTES = 20_000
+"""Some buckets, one of them a tensor larger than that."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(base: Path) -> PolicyModel:
+    return load_policy(base)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[list[str]]:
+    with running_receivers(5) as urls:
+        yield urls
+
+
+@pytest.fixture
+def servers(started: list[str]) -> list[str]:
+    """The first four; the fifth is for a test that kills it."""
+    for url in started[:4]:
+        set_fault(url)
+    return started[:4]
+
+
+@pytest.fixture
+def publisher(base: Path, tmp_path: Path) -> Iterator[Publisher]:
+    publisher = Publisher(
+        tmp_path / "publications",
+        base=base,
+        transport="distributed",
+        bucket_bytes=BUCKET_BYTES,
+        failed=pytest.fail,
+    )
+    yield publisher
+    publisher.close()
+
+
+def publish(publisher: Publisher, version: int, model: PolicyModel, servers: list[str]):
+    publication = publisher.prepare(version, model)
+    return publication, publisher.install(publication, model, servers)
+
+
+def test_every_server_takes_every_version_in_one_group(
+    publisher: Publisher, model: PolicyModel, servers: list[str]
+):
+    for version in (1, 2):
+        publication, outcomes = publish(publisher, version, model, servers)
+        assert [outcome.detail for outcome in outcomes.values()] == [""] * 4
+        states = [state_of(url) for url in servers]
+        assert [state["version"] for state in states] == [str(version)] * 4
+        assert [state["is_paused"] for state in states] == [False] * 4
+        # The same group as for the version before.
+        assert [state["num_groups"] for state in states] == [1] * 4
+        assert states[0]["num_tensors"] == len(publication.digests)
+
+
+def test_the_folder_is_written_in_the_background_and_is_the_version(
+    publisher: Publisher, model: PolicyModel, servers: list[str]
+):
+    publication, _ = publish(publisher, 3, model, servers)
+    publisher.write(4, model)
+    written = read_publication(publication.folder)
+    assert written == publication
+    assert digests_of(dict(read_weights(publication.folder))) == publication.digests
+    assert digests_of(dict(read_weights(publisher.folder / "v4"))) == publication.digests
+
+
+def test_a_full_disk_leaves_no_half_folder_and_is_told_while_the_servers_serve(
+    model: PolicyModel, base: Path, servers: list[str], tmp_path: Path
+):
+    failures: list[BaseException] = []
+    place = tmp_path / "publications"
+    publisher = Publisher(place, base=base, transport="distributed", failed=failures.append)
+    publication = publisher.prepare(1, model)
+    with refused_writes():
+        outcomes = publisher.install(publication, model, servers[:2])
+        publisher.close()
+    assert all(outcome.is_installed for outcome in outcomes.values())
+    (failure,) = failures
+    assert isinstance(failure, DiskError) and "Publication v1 under" in str(failure)
+    assert list(place.iterdir()) == []
+
+
+def test_without_servers_the_folder_is_written_all_the_same(publisher: Publisher, model: PolicyModel):
+    publication, outcomes = publish(publisher, 5, model, [])
+    assert outcomes == {}
+    publisher.write(6, model)
+    assert digests_of(dict(read_weights(publication.folder))) == read_publication(publication.folder).digests
+
+
+def test_a_flipped_bit_is_refused_with_the_reason_and_the_others_serve(
+    publisher: Publisher, model: PolicyModel, servers: list[str]
+):
+    set_fault(servers[1], flips_at=1)
+    _, outcomes = publish(publisher, 7, model, servers)
+    assert [outcome.is_installed for outcome in outcomes.values()] == [True, False, True, True]
+    assert "does not hold version 7: 1 of" in outcomes[servers[1]].detail
+    assert state_of(servers[1])["is_paused"]
+
+
+@pytest.mark.parametrize("bucket", [0, 1])
+def test_a_bucket_that_one_server_refuses_reaches_the_others_in_groups_of_their_own(
+    publisher: Publisher, model: PolicyModel, servers: list[str], bucket: int
+):
+    set_fault(servers[0], refuses_at=bucket)
+    _, outcomes = publish(publisher, 8, model, servers)
+    assert [outcome.is_installed for outcome in outcomes.values()] == [False, True, True, True]
+    assert "this bucket is refused" in outcomes[servers[0]].detail
+    set_fault(servers[0])
+    _, outcomes = publish(publisher, 9, model, servers)
+    assert all(outcome.is_installed for outcome in outcomes.values())
+    assert [state_of(url)["num_groups"] for url in servers] == [1] * 4
+
+
+def test_a_server_that_dies_in_the_middle_is_an_outcome_and_the_others_take_the_version(
+    publisher: Publisher, model: PolicyModel, servers: list[str], started: list[str]
+):
+    lost = started[4]
+    members = [servers[0], lost, servers[1], servers[2]]
+    _, outcomes = publish(publisher, 10, model, members)
+    assert all(outcome.is_installed for outcome in outcomes.values())
+    set_fault(lost, dies_at=1)
+    _, outcomes = publish(publisher, 11, model, members)
+    assert {url for url, outcome in outcomes.items() if not outcome.is_installed} == {lost}
+    assert "failed" in outcomes[lost].detail
+    assert [state_of(url)["version"] for url in members if url != lost] == ["11"] * 3
+    _, outcomes = publish(publisher, 12, model, members)
+    assert {url for url, outcome in outcomes.items() if not outcome.is_installed} == {lost}
+    assert [state_of(url)["version"] for url in members if url != lost] == ["12"] * 3
+
+
+def test_a_server_that_was_restarted_at_its_address_joins_the_others_again(
+    publisher: Publisher, model: PolicyModel, servers: list[str], caplog: pytest.LogCaptureFixture
+):
+    (port,) = free_ports(1)
+    for version in (13, 14):
+        with running_receivers(1, [port]) as [restarted]:
+            members = [restarted, servers[0]]
+            _, outcomes = publish(publisher, version, model, members)
+            assert all(outcome.is_installed for outcome in outcomes.values())
+            states = [state_of(url) for url in members]
+            assert [(state["version"], state["num_groups"]) for state in states] == [(str(version), 1)] * 2
+    # Neither was sent to in a group of its own.
+    assert not caplog.records

@@ -1,0 +1,133 @@
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from fakes.engine import FakeEngine
+from fakes.models import reference_model, write_model
+from fakes.policies import load_policy
+
+from asyncrl.serving.publication import read_publication
+from asyncrl.trainer.network.model import PolicyModel
+from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.publish import Publisher
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(base: Path) -> PolicyModel:
+    return load_policy(base)
+
+
+@pytest.fixture
+def publisher(base: Path, tmp_path: Path) -> Iterator[Publisher]:
+    publisher = Publisher(tmp_path / "publications", base=base, failed=print)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def engines() -> Iterator[tuple[FakeEngine, FakeEngine]]:
+    """Two servers on an event loop of their own, as they are processes of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+
+    engines = FakeEngine(), FakeEngine()
+    for engine in engines:
+        run(engine.__aenter__())
+    yield engines
+    for engine in engines:
+        run(engine.__aexit__())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_publication_holds_weights_configuration_and_digests(
+    publisher: Publisher, model: PolicyModel, base: Path
+):
+    publication = publisher.write(3, model)
+    assert publication.folder == publisher.folder / "v3"
+    assert sorted(file.name for file in publication.folder.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "publication.json",
+    ]
+    assert read_publication(publication.folder) == publication
+    weights = safetensors.torch.load_file(publication.folder / "model.safetensors")
+    wanted = dict(reference_model(base).named_parameters())
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+    assert publication.digests == digests_of(weights)
+
+
+def test_the_last_two_publications_are_kept(publisher: Publisher, model: PolicyModel):
+    for version in range(9, 13):
+        publisher.write(version, model)
+    assert sorted(path.name for path in publisher.folder.iterdir()) == ["v11", "v12"]
+
+
+def test_publications_of_a_run_that_went_further_are_forgotten(publisher: Publisher, model: PolicyModel):
+    # A crash at version 9 and a resume from the checkpoint of version 4.
+    for version in (8, 9):
+        publisher.write(version, model)
+    (publisher.folder / ".v10.part").mkdir()
+    publisher.write(4, model)
+    assert [path.name for path in publisher.folder.iterdir()] == ["v4"]
+
+
+def test_a_version_is_installed_on_all_servers_and_verified(
+    publisher: Publisher, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
+):
+    urls = [engine.url for engine in engines]
+    for version in (1, 2):
+        outcomes = publisher.install(publisher.write(version, model), model, urls)
+        assert list(outcomes) == urls
+        assert all(outcome.is_installed for outcome in outcomes.values())
+        assert [engine.version for engine in engines] == [str(version)] * 2
+
+
+def test_a_server_with_other_weights_or_none_is_reported_and_the_rest_are_served(
+    publisher: Publisher, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
+):
+    engines[1].is_corrupt = True
+    urls = [engine.url for engine in engines] + ["http://127.0.0.1:9"]
+    good, corrupt, dead = publisher.install(publisher.write(1, model), model, urls).values()
+    assert good.is_installed and good.detail == ""
+    assert not corrupt.is_installed and "does not hold version 1" in corrupt.detail
+    assert not dead.is_installed and "failed" in dead.detail
+
+
+def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
+    base: Path, tmp_path: Path, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
+):
+    # It is connected to and says nothing, as behind a cable that was cut.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = [engines[0].url, f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        publisher = Publisher(tmp_path / "publications", base=base, timeout_seconds=0.5, failed=print)
+        good, late = publisher.install(publisher.write(1, model), model, urls).values()
+        publisher.close()
+    assert good.is_installed
+    assert not late.is_installed and "TimeoutError" in late.detail
+
+
+def test_without_servers_nothing_is_installed(publisher: Publisher, model: PolicyModel):
+    assert publisher.install(publisher.write(1, model), model, []) == {}
+
+
+def test_a_manifest_is_complete_json_with_the_version(publisher: Publisher, model: PolicyModel):
+    manifest = json.loads((publisher.write(5, model).folder / "publication.json").read_text())
+    assert manifest["version"] == 5 and len(manifest["digests"]) > 10

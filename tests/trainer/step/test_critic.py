@@ -1,0 +1,303 @@
+"""PPO's critic next to a real policy: its gradient, its steps, its checkpoints, and what it leaves alone."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.learners import copy_weights, make_learner
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from torch import Tensor
+
+from asyncrl.model.memory import rank_memory
+from asyncrl.records import Batch
+from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.checkpoints.saving import CheckpointError
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
+
+TRAINER = {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "warmup_steps": 2}
+GAE = {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), tie_word_embeddings=True)
+
+
+def critic_learner(folder: Path, **sections: dict) -> Learner:
+    return make_learner(folder, **({"trainer": TRAINER, "algorithm": GAE} | sections))
+
+
+def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
+    return [learner.step(random_batch(step)) for step in range(first, last)]
+
+
+def micro_batches(learner: Learner, batch: Batch) -> list:
+    budget = learner.section.tokens_per_micro_batch
+    return rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+
+
+def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def recursion(values: list[float], reward: float, penalties: list[float] | None = None) -> list[float]:
+    """The advantages of one sequence under GAE's keys, token by token from its end."""
+    found, later, following = [], 0.0, 0.0
+    rewards = [0.0] * (len(values) - 1) + [reward]
+    for i in reversed(range(len(values))):
+        earned = rewards[i] - (penalties[i] if penalties else 0.0)
+        later = earned + 0.98 * following - values[i] + 0.98 * 0.9 * later
+        following = values[i]
+        found.insert(0, later)
+    return found
+
+
+def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
+    learner, batch = critic_learner(folder), random_batch(1)
+    generator = torch.Generator().manual_seed(0)
+    head = torch.randn(1, 32, generator=generator)
+    with torch.no_grad():
+        learner.critic.model[0].output_layer.weight.copy_(head)
+    learner.critic.accumulate(micro_batches(learner, batch), 1.0)
+    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    model, head = reference_model(folder).model, head.requires_grad_()
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        hidden = model(torch.tensor([sequence.prompt_tokens + sequence.response_tokens])).last_hidden_state[0]
+        values = (hidden[len(sequence.prompt_tokens) - 1 : -1] @ head.T).squeeze(1)
+        advantages = torch.tensor(recursion(values.tolist(), sequence.advantage))
+        total = total + (values - (advantages + values.detach())).square().sum() / 2
+        num_tokens += len(values)
+    (total / num_tokens).backward()
+    wanted = {f"model.{name}": p.grad for name, p in model.named_parameters()} | {"lm_head.weight": head.grad}
+    assert got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert (got[name] - gradient).abs().max() / gradient.abs().max() < 1e-4, name
+
+
+def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
+    learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
+    batch = random_batch(1)
+    (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, step=0)[0], None
+    left = torch.cat([each.advantages for each in micro]).tolist()
+    wanted = []
+    for sequence in batch.sequences:
+        length = len(sequence.response_tokens)
+        wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
+    assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
+
+
+def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batches(folder: Path):
+    learner = critic_learner(folder, trainer=TRAINER | {"optimizer_steps_per_batch": 2})
+    batch = random_batch(1)
+    halves = [
+        micro_batches(learner, dataclasses.replace(batch, sequences=batch.sequences[part]))
+        for part in (slice(0, 6), slice(6, 12))
+    ]
+    parts, _ = learner.critic.step(halves, 1.0, step=0)
+    found = torch.cat([micro.advantages for part in parts for micro in part])
+    assert found.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert found.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
+    """The policy is the reference but for a shift of its norm: KL per token is what transformers says."""
+    algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "gae_is_whitened": False}
+    learner = critic_learner(folder, algorithm=GAE | algorithm)
+    with torch.no_grad():
+        learner.model[0].decoder.final_layernorm.weight.mul_(1.1)
+    learner.weights_changed()
+    batch = random_batch(1)
+    reference, policy = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        policy.model.norm.weight.mul_(1.1)
+        wanted = []
+        for sequence in batch.sequences:
+            kl = reference_logprobs(policy, sequence, 1.0) - reference_logprobs(reference, sequence, 1.0)
+            wanted += recursion([0.0] * len(kl), sequence.advantage, (0.5 * kl).tolist())
+    seen = []
+    learner.objective._loss, loss = (
+        (lambda inputs: seen.append(inputs.advantages) or loss(inputs)),
+        (learner.objective._loss),
+    )
+    learner.step(batch)
+    assert sorted(torch.cat(seen).tolist()) == pytest.approx(sorted(wanted), abs=1e-4)
+
+
+def test_a_rejection_is_the_policys_alone(folder: Path):
+    # Behavior log-probs of -4 to -2 under a mean of about -3.7: the range leaves some tokens out.
+    found = {}
+    for rejection in ([], ["token_range"]):
+        learner = critic_learner(folder, algorithm=GAE | {"rejection": rejection}, trainer=TRAINER)
+        metrics = learner.step(random_batch(1))
+        found[bool(rejection)] = [metrics[name] for name in ("value_loss", "value_mean", "critic_grad_norm")]
+        assert (metrics["masked_share"] > 0) == bool(rejection)
+    assert found[True] == found[False]
+
+
+def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(folder: Path):
+    batch = random_batch(3)
+    first, *rest = batch.sequences
+    # At step 3 a token of version 0 has lag 3.
+    stale = dataclasses.replace(first, token_versions=[0] * len(first.response_tokens))
+    rest = [dataclasses.replace(s, token_versions=[3] * len(s.response_tokens)) for s in rest]
+    found = {}
+    for name, sequences in (("with", [stale, *rest]), ("without", rest)):
+        learner = critic_learner(folder, trainer=TRAINER, rollout={"mask_staleness": 1})
+        part = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
+        (after,), metrics = learner.critic.step([part], 1.0, step=0)
+        fresh = torch.cat([micro.advantages[micro.lags == 0] for micro in after])
+        found[name] = fresh.sort().values, metrics
+    assert torch.allclose(found["with"][0], found["without"][0], atol=1e-5)
+    assert found["with"][1] == pytest.approx(found["without"][1], rel=1e-4)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int):
+    trainer = TRAINER | {"optimizer_steps_per_batch": steps_per_batch}
+    whole = critic_learner(folder, trainer=trainer)
+    split = critic_learner(folder, trainer=trainer | {"tokens_per_micro_batch": 40})
+    for left, right in zip(train(whole, 0, 2), train(split, 0, 2), strict=True):
+        for name in left.keys() - {"num_packed_tokens"}:
+            assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-5, nan_ok=True), name
+    for one, other in ((whole.model, split.model), (whole.critic.model, split.critic.model)):
+        left, right = copy_weights(one), copy_weights(other)
+        assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-5
+
+
+def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before_them_says(folder: Path):
+    """Four small steps of the critic against one: the policy's step is the same, the critic learns more."""
+    critic = {"learning_rate": 1e-2}
+    one, many = (
+        critic_learner(folder, critic=critic | own, rollout={"groups_per_batch": 4})
+        for own in ({}, {"optimizer_steps_per_batch": 4})
+    )
+    batch = random_batch(0)
+    left, right = one.step(batch), many.step(batch)
+    for name in ("grad_norm", "loss", "learning_rate", "num_tokens", "value_mean", "value_target_mean"):
+        assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-6), name
+    policies = [copy_weights(learner.model) for learner in (one, many)]
+    assert max((policies[0][n] - policies[1][n]).abs().max().item() for n in policies[0]) < 1e-5
+    assert not is_same(copy_weights(one.critic.model), copy_weights(many.critic.model))
+    repeated = [one.step(dataclasses.replace(batch, step=1)), many.step(dataclasses.replace(batch, step=1))]
+    assert repeated[1]["value_loss"] < repeated[0]["value_loss"] < left["value_loss"]
+
+
+def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
+    learner = critic_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
+    policy, values = copy_weights(learner.model), copy_weights(learner.critic.model)
+    first, second = train(learner, 0, 2)
+    assert is_same(copy_weights(learner.model), policy)
+    after = copy_weights(learner.critic.model)
+    assert not any(torch.equal(after[name], values[name]) for name in values)
+    assert math.isnan(first["grad_norm"]) and first["learning_rate"] == 0.0
+    assert first["value_mean"] == 0.0 and second["value_mean"] != 0.0
+    assert first["num_tokens"] > 0 and first["entropy"] > 0
+    third = learner.step(random_batch(2))
+    assert not is_same(copy_weights(learner.model), policy)
+    # The policy's own warm-up, of two steps here, begins when it does.
+    assert third["learning_rate"] == pytest.approx(0.5e-2)
+    assert third["critic_learning_rate"] == pytest.approx(1e-2)
+
+
+def test_a_critic_learns_which_prompts_are_rewarded(folder: Path):
+    learner = critic_learner(folder, critic={"warmup_steps": 24, "learning_rate": 1e-2})
+    batch = random_batch(1)
+    # Each group's prompt is its own; the reward is known from the prompt alone.
+    rewarded = [
+        dataclasses.replace(sequence, advantage=float(i // 3 % 2))
+        for i, sequence in enumerate(batch.sequences)
+    ]
+    rows = [learner.step(dataclasses.replace(batch, step=step, sequences=rewarded)) for step in range(24)]
+    assert rows[-1]["explained_variance"] > 0.9 > 0.3 > rows[0]["explained_variance"]
+    assert rows[-1]["value_loss"] < 0.1 * rows[0]["value_loss"]
+
+
+def test_a_token_without_a_behavior_logprob_counts_for_neither_model(folder: Path):
+    batch = random_batch(1)
+    first = batch.sequences[0]
+    behavior = [math.nan, *first.behavior_logprobs[1:]]
+    spoilt = dataclasses.replace(first, behavior_logprobs=behavior)
+    learner = critic_learner(folder)
+    metrics = learner.step(dataclasses.replace(batch, sequences=[spoilt, *batch.sequences[1:]]))
+    assert metrics["nonfinite_tokens"] == 1.0
+    assert all(math.isfinite(metrics[name]) for name in ("value_loss", "critic_grad_norm", "grad_norm"))
+
+
+def test_other_advantages_build_no_critic(folder: Path):
+    learner = critic_learner(folder, algorithm={}, critic={"learning_rate": 1.0, "warmup_steps": 3})
+    plain = critic_learner(folder, algorithm={})
+    assert learner.critic is None
+    assert not any("value" in name or "critic" in name for name in train(learner, 0, 1)[0])
+    train(plain, 0, 1)
+    assert is_same(copy_weights(learner.model), copy_weights(plain.model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_critic_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+    sections = {"model": {"dtype": dtype}, "critic": {"warmup_steps": 1}}
+    straight = critic_learner(folder, **sections)
+    wanted = train(straight, 0, 5)
+    first = critic_learner(folder, **sections)
+    train(first, 0, 2)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(first, 2)
+    again = critic_learner(folder, **sections)
+    assert checkpoints.load_newest(again) == 2
+    assert train(again, 2, 5) == wanted[2:]
+    assert is_same(copy_weights(again.model), copy_weights(straight.model))
+    assert is_same(copy_weights(again.critic.model), copy_weights(straight.critic.model))
+
+
+def test_a_checkpoint_without_a_critic_is_refused(folder: Path, tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(critic_learner(folder, algorithm={}), 1)
+    with pytest.raises(CheckpointError, match=r"holds no critic, which algorithm\.advantage gae needs"):
+        checkpoints.load_newest(critic_learner(folder))
+
+
+def test_a_policy_continues_alone_from_a_checkpoint_with_a_critic(folder: Path, tmp_path: Path):
+    learner = critic_learner(folder)
+    train(learner, 0, 1)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(learner, 1)
+    alone = critic_learner(folder, algorithm={})
+    assert checkpoints.load_newest(alone) == 1
+    assert is_same(copy_weights(alone.model), copy_weights(learner.model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
+    learner = critic_learner(folder, model={"dtype": dtype})
+    train(learner, 0, 1)
+    parameters = list(learner.critic.model.parameters())
+    optimizer = learner.critic.optimizer
+    inner = optimizer.chained_optimizers[0].optimizer
+    moments = [value for state in inner.state.values() for value in state.values() if value.numel() > 1]
+    masters = [p for group in optimizer.param_groups for p in group["params"]] if dtype == "bfloat16" else []
+    sizes = [sum(t.nbytes for t in kind) for kind in (parameters, moments, masters)]
+    gradients = sum(parameter.main_grad.nbytes for parameter in parameters)
+    plan = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1, has_critic=True)
+    # All but the gradients is copied once more for checkpoints.
+    assert (plan.critic, plan.critic_copy) == (gradients + sum(sizes), sum(sizes))
+    without = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1)
+    assert without.critic == 0 and plan.total() - without.total() == plan.critic + plan.critic_copy
+
+
+def test_a_batch_of_which_no_token_counts_moves_neither_policy_nor_critic(folder: Path):
+    learner = critic_learner(
+        folder, trainer=TRAINER | {"weight_decay": 0.1}, rollout={"max_staleness": 99, "mask_staleness": 8}
+    )
+    assert learner.critic is not None
+    learner.step(random_batch(1))
+    before = [copy_weights(model) for model in (learner.model, learner.critic.model)]
+    batch = random_batch(20)
+    old = [dataclasses.replace(s, token_versions=[0] * len(s.token_versions)) for s in batch.sequences]
+    metrics = learner.step(dataclasses.replace(batch, sequences=old))
+    assert (metrics["optimizer_steps"], metrics["critic_learning_rate"]) == (0.0, 0.0)
+    for weights, model in zip(before, (learner.model, learner.critic.model), strict=True):
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in copy_weights(model).items())

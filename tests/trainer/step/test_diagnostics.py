@@ -1,0 +1,228 @@
+"""Mismatch and staleness that were put in on purpose are found again, apart, and where they are."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.injection import Injection, Recovered, recover
+from fakes.loss_inputs import make_inputs
+from fakes.models import random_batch
+
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.recipe import Algorithm
+from asyncrl.trainer.packing.batch import make_micro_batch, rank_micro_batches
+from asyncrl.trainer.step.diagnostics import (
+    KINDS,
+    Tally,
+    micro_batch_sums,
+    response_quarters,
+    step_diagnostics,
+    token_kinds,
+)
+from asyncrl.trainer.step.objective import Objective
+
+BUCKETS = {1: "1", 2: "2_3", 4: "4_7", 8: "8_15"}
+
+
+@pytest.fixture(scope="module")
+def both() -> Recovered:
+    return recover(Injection(noise=0.1, drift=0.15))
+
+
+def test_tokens_of_lag_0_show_the_injected_mismatch_alone(both: Recovered):
+    assert both.metrics["mismatch_kl"] == pytest.approx(both.true_kl[0], rel=0.05)
+    # k1 has the same mean and far more noise: std sqrt(2 KL) = 0.1 over sqrt(20,000) tokens
+    assert both.metrics["mismatch_kl_k1"] == pytest.approx(both.true_kl[0], abs=3 * 0.1 / 20_000**0.5)
+
+
+def test_each_bucket_of_lag_shows_the_injected_staleness(both: Recovered):
+    for lag, bucket in BUCKETS.items():
+        assert both.metrics[f"staleness_kl_lag_{bucket}"] == pytest.approx(both.true_kl[lag], rel=0.1), lag
+    stale = [both.true_kl[lag] for lag in BUCKETS]
+    assert both.metrics["staleness_kl"] == pytest.approx(sum(stale) / len(stale), rel=0.1)
+    # Logits that walk away by independent steps: the KL grows in proportion to the lag.
+    assert stale == sorted(stale)
+
+
+def test_lag_does_not_leak_into_the_mismatch_nor_noise_into_a_run_without_lag():
+    only_lag, only_noise = recover(Injection(noise=0.0, drift=0.15)), recover(Injection(noise=0.1, drift=0.0))
+    assert only_lag.metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-12)
+    assert only_lag.metrics["mismatch_effective_share"] == pytest.approx(1.0)
+    for bucket in BUCKETS.values():
+        found = only_noise.metrics[f"staleness_kl_lag_{bucket}"]
+        assert found == pytest.approx(only_noise.metrics["mismatch_kl"], rel=0.1)
+
+
+def test_ratios_have_mean_1_and_their_spread_lowers_the_effective_share(both: Recovered):
+    # E_mu[pi / mu] = 1 whatever the policies; the effective share is 1 / E[ratio^2]
+    assert both.metrics["mismatch_ratio_mean"] == pytest.approx(1.0, abs=0.005)
+    assert both.metrics["staleness_ratio_mean"] == pytest.approx(1.0, abs=0.01)
+    # For small KL, E[ratio^2] = 1 + 2 KL
+    assert both.metrics["mismatch_effective_share"] == pytest.approx(1 / (1 + 2 * both.true_kl[0]), abs=0.003)
+    assert both.metrics["staleness_effective_share"] < both.metrics["mismatch_effective_share"]
+    assert both.metrics["staleness_ratio_max"] > both.metrics["mismatch_ratio_max"] > 1.0
+    assert both.metrics["max_importance_ratio"] == both.metrics["staleness_ratio_max"]
+
+
+def test_staleness_of_a_long_response_is_shown_where_it_is():
+    # Four tokens each; the last quarter is one version older, its ratio e^0.4.
+    inputs = make_inputs(
+        current=[-1.0] * 8,
+        behavior=[-1.0, -1.0, -1.0, -1.4, -1.0, -1.0, -1.0, -1.4],
+        sequence_ids=[0, 0, 0, 0, 1, 1, 1, 1],
+    )
+    metrics = diagnose(inputs, lags=[0, 0, 0, 1] * 2)
+    k3 = 2.718281828**0.4 - 1 - 0.4
+    assert metrics["staleness_kl_quarter_4"] == pytest.approx(k3, rel=1e-5)
+    assert [metrics[f"mismatch_kl_quarter_{q}"] for q in (1, 2, 3)] == [0.0, 0.0, 0.0]
+    assert metrics["mismatch_kl_quarter_4"] != metrics["mismatch_kl_quarter_4"]  # no fresh token is there
+
+
+def test_quarters_count_from_the_start_of_each_response():
+    ids = torch.tensor([0] * 8 + [1] * 3 + [3])
+    assert response_quarters(ids).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 0, 1, 2, 0]
+
+
+def test_tokens_are_of_the_kind_of_their_lag():
+    lags = torch.tensor([0, 0, 1, 2, 3, 4, 7, 8, 15, 16, 900])
+    continued = torch.tensor([False, True] + [False] * 8 + [True])
+    names = [KINDS[i] for i in token_kinds(lags, continued)]
+    wanted = ["fresh", "continued", "1", "2_3", "2_3", "4_7", "4_7", "8_15", "8_15", "16_up", "16_up"]
+    assert names == wanted
+
+
+def test_what_the_loss_did_is_counted():
+    # Ratios to behavior e^1 (capped at 2) and e^3 (out of the range, masked) and 1 (twice); the policy ratio
+    # e^0.5 is over 1.2 with a positive advantage, e^-0.5 is not clipped for it.
+    algorithm = Algorithm(rejection=["token_range"])
+    inputs = make_inputs(
+        current=[-1.0, -1.0, -0.5, -1.5], proximal=[-1.0] * 4, behavior=[-2.0, -4.0, -1.0, -1.0]
+    )
+    metrics = diagnose(inputs, lags=[0] * 4, algorithm=algorithm)
+    assert metrics["capped_share"] == 1 / 4
+    assert metrics["masked_share"] == 1 / 4
+    assert metrics["clipped_share"] == 1 / 4
+    # k3 of log-ratios 0.5 and -0.5 over four tokens
+    assert metrics["policy_kl"] == pytest.approx((2.718281828**0.5 + 2.718281828**-0.5 - 2) / 4, rel=1e-5)
+
+
+def diagnose(inputs, *, lags: list[int], algorithm: Algorithm | None = None) -> dict[str, float]:
+    algorithm = algorithm or Algorithm()
+    size = len(lags)
+    micro = dataclasses.replace(
+        make_micro_batch(random_batch(0).sequences[:1], 0),
+        behavior=inputs.behavior,
+        lags=torch.tensor(lags),
+        are_continued=torch.zeros(size, dtype=torch.bool),
+    )
+    parts = make_loss(algorithm, max_new_tokens=size)(inputs)
+    sums = micro_batch_sums(inputs, parts, micro, algorithm=algorithm)
+    return step_diagnostics(*sums)
+
+
+RECORDED = {
+    "surrogate": sorted(SURROGATES),
+    "importance_weight": ["truncated", "masked", "sequence_truncated"],
+}
+
+
+@pytest.mark.parametrize("weight", RECORDED["importance_weight"])
+@pytest.mark.parametrize("surrogate", RECORDED["surrogate"])
+def test_the_diagnostics_of_a_step_are_those_of_its_tokens_one_by_one(surrogate: str, weight: str):
+    """Several micro-batches against plain loops over all their tokens."""
+    algorithm = Algorithm(
+        surrogate=surrogate,
+        importance_weight=weight,
+        rejection=["geometric_mean", "token_veto"],
+        importance_cap=1.2,
+        mask_low=0.7,
+        geometric_low=0.8,
+        geometric_high=1.25,
+        veto_low=0.6,
+        clip_low=0.1,
+        clip_high=0.15,
+        dual_clip=1.3 if surrogate == "ppo_clip" else None,
+    )
+    batch, tally = random_batch(2, num_groups=6, group_size=4), Tally()
+    objective, tokens = Objective(algorithm, max_new_tokens=12, mask_staleness=1), []
+    generator = torch.Generator().manual_seed(5)
+    for micro in rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1):
+        noise = torch.randn(2, len(micro.targets), generator=generator)
+        proximal = micro.behavior + 0.3 * noise[0]
+        current = (proximal + 0.2 * noise[1]).requires_grad_()
+        entropies = torch.zeros_like(current)
+        _, (sums, maxima, _) = objective(micro, (current, entropies), proximal=proximal)
+        tally.add(sums, maxima)
+        for i in range(int(micro.sequence_ids.max()) + 1):
+            own = (micro.sequence_ids == i) & (micro.lags <= 1)
+            columns = (current, proximal, micro.behavior, micro.advantages)
+            tokens.append(list(zip(*(column[own].tolist() for column in columns), strict=True)))
+    metrics = tally.metrics()
+    wanted = brute_force([sequence for sequence in tokens if sequence], algorithm)
+    # The clip of reinforce is none; every other share is of some tokens and not of all.
+    for name, value in wanted.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+        if name.endswith("share") and (surrogate, name) != ("reinforce", "clipped_share"):
+            assert 0 < value < 1 or (name == "capped_share" and weight == "masked"), name
+
+
+def brute_force(sequences: list[list[tuple[float, float, float, float]]], a: Algorithm) -> dict[str, float]:
+    """Of sequences of tokens that count: (current, proximal, behavior, advantage) each."""
+    rows, totals = [], []
+    for tokens in sequences:
+        logs = [proximal - behavior for _, proximal, behavior, _ in tokens]
+        totals.append(sum(logs))
+        mean = math.exp(sum(logs) / len(logs))
+        is_kept = a.geometric_low <= mean <= a.geometric_high and min(logs) >= math.log(a.veto_low)
+        weights, capped = [], []
+        for log in logs:
+            rho = math.exp(sum(logs) if a.importance_weight == "sequence_truncated" else log)
+            is_inside = a.mask_low <= rho <= a.mask_high
+            rho = (
+                (rho if is_inside else 0.0) if a.importance_weight == "masked" else min(rho, a.importance_cap)
+            )
+            weights.append(rho if is_kept else 0.0)
+            capped.append(a.importance_weight != "masked" and is_kept and rho == a.importance_cap)
+        live = [t for t, weight in enumerate(weights) if weight]
+        geometric = math.exp(sum(math.log(weights[t]) for t in live) / len(live)) if live else 0.0
+        moved = [current - proximal for current, proximal, _, _ in tokens]
+        of_sequence = math.exp(sum(moved[t] for t in live) / len(live)) if live else 1.0
+        for t, (_, _, _, advantage) in enumerate(tokens):
+            ratio = of_sequence if a.surrogate == "gspo" else math.exp(moved[t])
+            low, high = 1 - a.clip_low, 1 + a.clip_high
+            is_clipped = (advantage > 0 and ratio > high) or (advantage < 0 and ratio < low)
+            is_clipped |= a.dual_clip is not None and advantage < 0 and ratio > a.dual_clip
+            if a.surrogate == "cispo":
+                is_clipped = not low <= ratio <= high
+            is_clipped &= a.surrogate != "reinforce" and weights[t] > 0
+            applied = geometric if a.surrogate == "gmpo" and weights[t] else weights[t]
+            rows.append((logs[t], moved[t], weights[t] == 0, capped[t], is_clipped, applied))
+    size = len(rows)
+    return {
+        "num_tokens": size,
+        "capped_share": sum(row[3] for row in rows) / size,
+        "masked_share": sum(row[2] for row in rows) / size,
+        "clipped_share": sum(row[4] for row in rows) / size,
+        "weight_mean": sum(row[5] for row in rows) / size,
+        "weight_effective_share": sum(row[5] for row in rows) ** 2
+        / (size * sum(row[5] ** 2 for row in rows)),
+        "chi_square": sum(math.exp(2 * row[0]) for row in rows) / size - 1,
+        "mean_importance_ratio": sum(math.exp(row[0]) for row in rows) / size,
+        "policy_kl": sum(math.exp(row[1]) - 1 - row[1] for row in rows) / size,
+        "sequence_log_ratio_mean": sum(totals) / len(totals),
+        "sequence_log_ratio_absolute_mean": sum(map(abs, totals)) / len(totals),
+        "sequence_log_ratio_max": max(map(abs, totals)),
+        "sequence_chi_square": sum(math.exp(2 * total) for total in totals) / len(totals) - 1,
+    }
+
+
+def test_of_a_surrogate_of_ones_own_the_clipped_share_is_no_number(tmp_path: Path):
+    (tmp_path / "own.py").write_text(
+        "def loss(inputs, algorithm): return -inputs.advantages * inputs.current\n"
+    )
+    algorithm = Algorithm(surrogate=f"{tmp_path}/own.py:loss")
+    metrics = diagnose(make_inputs(current=[-1.0] * 2), lags=[0] * 2, algorithm=algorithm)
+    assert math.isnan(metrics["clipped_share"]) and metrics["masked_share"] == 0.0

@@ -1,0 +1,462 @@
+"""One step against an independent computation: transformers, autograd and the formulas written out."""
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes.learners import copy_weights, make_learner
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
+from fakes.recipes import make_recipe
+from torch import Tensor
+
+from asyncrl.algorithms.contract import check_terms
+from asyncrl.errors import Diverged, InputError
+from asyncrl.recipe import Recipe
+from asyncrl.records import Batch
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.objective import Objective
+from asyncrl.trainer.step.token_record import TokenRecord
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
+    budget = learner.section.tokens_per_micro_batch
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    metrics = learner.accumulate(micro_batches, batch.temperature)
+    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
+
+
+def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tensor:
+    """TIS x REINFORCE, which has PPO's gradient at one step, sequence by sequence."""
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        current = reference_logprobs(model, sequence, batch.temperature)
+        behavior = torch.tensor(sequence.behavior_logprobs)
+        weight = (current.detach() - behavior).exp().clamp(max=recipe.algorithm.importance_cap)
+        total = total - (weight * sequence.advantage * current).sum()
+        num_tokens += len(current)
+    if recipe.algorithm.reduction == "token_mean":
+        return total / num_tokens
+    return total / (len(batch.sequences) * recipe.rollout.max_new_tokens)
+
+
+def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Largest difference of any tensor, relative to the tensor's largest value."""
+    assert got.keys() == wanted.keys()
+    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen2", "Llama"])
+def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, reduction: str, tmp_path: Path):
+    folder = write_model(tmp_path, family, tie_word_embeddings=family == "Qwen2")
+    algorithm = {"reduction": reduction}
+    batch = random_batch(1, temperature=0.8)
+    _, got = gradients(make_learner(folder, algorithm=algorithm), batch)
+    model = reference_model(folder)
+    reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
+    assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+class Masked(torch.nn.Module):
+    """transformers' model with logits of minus infinity at some ids."""
+
+    def __init__(self, model: torch.nn.Module, ids: list[int]) -> None:
+        super().__init__()
+        self.model, self.ids = model, torch.tensor(ids)
+
+    def forward(self, tokens: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.model(tokens).logits.index_fill(-1, self.ids, -math.inf))
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_reference(
+    is_tied: bool, tmp_path: Path
+):
+    # Batches have the tokens 0 to 39.
+    folder = write_model(tmp_path, vocab_size=44, tie_word_embeddings=is_tied)
+    write_tokenizer(folder, range(40), pad=40)
+    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1, "entropy_coefficient": 0.1})
+    assert learner.unsampled.ids == (40, 41, 42, 43)
+    batch = random_batch(1, temperature=0.8)
+    model = Masked(reference_model(folder), [40, 41, 42, 43])
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    wanted = torch.cat([reference_logprobs(model, each, 0.8) for each in batch.sequences])
+    assert learner.reference_chunks is not None
+    for chunks in (learner.parallel_chunks, learner.reference_chunks):
+        (found,) = learner.evaluate(chunks, [micro], 0.8)
+        assert sorted(found.tolist()) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
+    plain = make_learner(folder)
+    _, got = gradients(plain, batch)
+    reference_loss(model, batch, make_recipe(folder)).backward()
+    assert worst_difference(got, {n: p.grad for n, p in model.model.named_parameters()}) < 1e-5
+    if not is_tied:
+        assert got["lm_head.weight"][40:].eq(0).all()
+
+
+def test_a_response_with_a_token_that_is_never_sampled_is_refused(tmp_path: Path):
+    folder = write_tokenizer(write_model(tmp_path), range(39), pad=39)
+    batch = random_batch(0)
+    batch.sequences[3].response_tokens[0] = 39
+    message = re.escape(
+        f"Step 1 has the token 39 (<pad>) in response {batch.sequences[3].sequence_id}, but it is never"
+    )
+    with pytest.raises(InputError, match=message):
+        make_learner(folder).step(batch)
+
+
+def test_the_reported_loss_is_the_one_that_was_minimised(folder: Path):
+    recipe = make_recipe(folder, algorithm={"surrogate": "reinforce"})
+    batch = random_batch(1)
+    metrics, _ = gradients(make_learner(folder, algorithm={"surrogate": "reinforce"}), batch)
+    expected = reference_loss(reference_model(folder), batch, recipe).item()
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
+def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: str):
+    batch = random_batch(2, num_groups=6, group_size=4)
+    whole, split = (
+        make_learner(folder, algorithm={"reduction": reduction}, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 30)
+    )
+    assert len(rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1)) > 4
+    metrics, wanted = gradients(whole, batch)
+    split_metrics, got = gradients(split, batch)
+    assert worst_difference(got, wanted) < 1e-5
+    # Only the number of packed tokens may differ: a bundle cut in two repeats its prompt.
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5, nan_ok=True), name
+
+
+def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(folder: Path):
+    trainer = {"learning_rate": 1e-3, "warmup_steps": 4, "clip_grad_norm": 0.1, "weight_decay": 0.1}
+    learner = make_learner(folder, trainer=trainer)
+    model = reference_model(folder)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    for step, rate in enumerate((0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3)):
+        batch = random_batch(step)
+        metrics = learner.step(batch)
+        reference_loss(model, batch, make_recipe(folder, trainer=trainer)).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for group in adam.param_groups:
+            group["lr"] = rate
+        adam.step()
+        adam.zero_grad()
+        assert metrics["learning_rate"] == pytest.approx(rate)
+        assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    # Adam divides by the gradient's own size, so rounding of a tiny one shows in full: compare to a step.
+    got = copy_weights(learner.model)
+    assert max((got[n] - p).abs().max().item() for n, p in model.named_parameters()) < 1e-4
+
+
+@pytest.mark.parametrize(("num_silent", "optimizer_steps"), [(2, 1), (4, 1), (2, 2)])
+def test_trajectories_without_an_advantage_count_as_before_but_need_no_backward_pass(
+    folder: Path, num_silent: int, optimizer_steps: int
+):
+    recipe = {"optimizer_steps_per_batch": optimizer_steps, "tokens_per_micro_batch": 30}
+    brief, whole = (make_learner(folder, trainer=recipe) for _ in range(2))
+    whole.objective.teaches = lambda sequence: True
+    for step in range(3):
+        batch = random_batch(step, num_silent=num_silent)
+        records = [TokenRecord.of(batch, 4) for _ in range(2)]
+        got, wanted = brief.step(batch, records[0]), whole.step(batch, records[1])
+        for name in wanted.keys() - {"num_packed_tokens"}:
+            assert got[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6, nan_ok=True), name
+        noted, expected = (record.gathered() for record in records)
+        assert [each.trajectory_id for each in noted] == [each.trajectory_id for each in expected]
+        assert [each.entropies for each in noted] == [each.entropies for each in expected]
+        spent, full = (learner.utilisation(1.0)["model_flops"] for learner in (brief, whole))
+        # Of all four groups: a third, and a pack of one token.
+        assert spent < 0.9 * full if num_silent < 4 else spent == pytest.approx(full / 3, rel=0.05)
+    trained, wanted = copy_weights(brief.model), copy_weights(whole.model)
+    assert max((trained[n] - wanted[n]).abs().max().item() for n in wanted) < 1e-5
+
+
+def test_weight_decay_leaves_norms_and_biases_alone(tmp_path: Path):
+    folder = write_model(tmp_path, "Qwen2")
+    learner = make_learner(folder, trainer={"weight_decay": 0.5, "learning_rate": 0.1})
+    batch = random_batch(0)
+    still = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch.sequences]
+    before = copy_weights(learner.model)
+    learner.step(Batch(0, 1.0, still))
+    for name, tensor in copy_weights(learner.model).items():
+        decayed = before[name] if tensor.ndim == 1 else before[name] * (1 - 0.1 * 0.5)
+        assert torch.allclose(tensor, decayed, rtol=1e-5), name
+
+
+def test_a_log_prob_that_is_no_number_takes_its_token_out_and_is_counted(folder: Path):
+    batch = random_batch(3)
+    broken = list(batch.sequences)
+    first = broken[0]
+    size = len(first.response_tokens)
+    broken[0] = dataclasses.replace(first, behavior_logprobs=[math.nan, -math.inf] * size)
+    broken[0] = dataclasses.replace(broken[0], behavior_logprobs=broken[0].behavior_logprobs[:size])
+    metrics, got = gradients(make_learner(folder), Batch(3, 1.0, broken))
+    rest, wanted = gradients(make_learner(folder), Batch(3, 1.0, batch.sequences[1:]))
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["nonfinite_tokens"] == size
+    assert (metrics["loss"], metrics["num_tokens"]) == pytest.approx((rest["loss"], rest["num_tokens"]))
+
+
+def test_a_batch_without_any_usable_token_moves_no_weight(folder: Path):
+    batch = random_batch(3)
+    broken = [
+        dataclasses.replace(s, behavior_logprobs=[math.nan] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    learner = make_learner(folder)
+    before = copy_weights(learner.model)
+    metrics = learner.step(Batch(3, 1.0, broken))
+    assert (metrics["num_tokens"], metrics["grad_norm"], metrics["loss"]) == (0.0, 0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
+    batch = random_batch(3)
+    poisoned = [dataclasses.replace(batch.sequences[0], advantage=math.inf), *batch.sequences[1:]]
+    with pytest.raises(Diverged, match=r"^Lower trainer\.learning_rate.* of step 4 is (nan|inf)"):
+        make_learner(folder).step(Batch(3, 1.0, poisoned))
+
+
+def test_a_denominator_beyond_int32_divides_the_gradient(folder: Path):
+    # 16,384 sequences x 131,072 tokens, of which twelve sequences are here.
+    batch = random_batch(3)
+    longest = 16_384 * 131_072 // len(batch.sequences) + 1
+    learners = [make_learner(folder, algorithm={"reduction": "dr_grpo_constant"}) for _ in range(2)]
+    for learner, tokens in zip(learners, (longest, 1), strict=True):
+        learner.objective = Objective(learner.algorithm, max_new_tokens=tokens)
+    (metrics, got), (small, wanted) = (gradients(learner, batch) for learner in learners)
+    assert longest * len(batch.sequences) > 2**31
+    assert worst_difference({name: tensor * longest for name, tensor in got.items()}, wanted) < 1e-5
+    assert metrics["loss"] * longest == pytest.approx(small["loss"], rel=1e-5)
+
+
+def without_tokens(batch: Batch, *, sequences: int) -> Batch:
+    """The batch with the first of its sequences sampled long ago."""
+    stale = [
+        dataclasses.replace(s, token_versions=[0] * len(s.token_versions)) if i < sequences else s
+        for i, s in enumerate(batch.sequences)
+    ]
+    return dataclasses.replace(batch, sequences=stale)
+
+
+def stateful_learner(folder: Path, **trainer: object) -> Learner:
+    """After a step whose momentum would move the weights on, weight decay likewise; in a warm-up."""
+    settings = {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 8, **trainer}
+    learner = make_learner(
+        folder, trainer=settings, rollout={"max_staleness": 99, "mask_staleness": 8}, algorithm={}
+    )
+    learner.step(random_batch(1))
+    return learner
+
+
+def test_a_step_that_no_token_survives_takes_no_optimizer_step(folder: Path):
+    learner = stateful_learner(folder)
+    before = copy_weights(learner.model)
+    batch = random_batch(20)
+    metrics = learner.step(without_tokens(batch, sequences=len(batch.sequences)))
+    assert (metrics["surviving_tokens"], metrics["left_out_share"]) == (0.0, 1.0)
+    assert (metrics["optimizer_steps"], metrics["grad_norm"], metrics["learning_rate"]) == (0.0, 0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    # What comes next is as if that step had not been: momentum and warm-up stood still, too.
+    other = stateful_learner(folder)
+    after, wanted = learner.step(random_batch(21)), other.step(random_batch(21))
+    assert after["learning_rate"] == wanted["learning_rate"] == pytest.approx(0.25e-3)
+    same = copy_weights(other.model)
+    assert all(torch.equal(tensor, same[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+def test_a_mini_batch_that_no_token_survives_takes_no_optimizer_step(folder: Path):
+    learner = stateful_learner(folder, optimizer_steps_per_batch=2)
+    batch = random_batch(20)
+    halves = mini_batches(batch, 2, seed=learner._seed)
+    lost = {sequence.sequence_id for sequence in halves[1].sequences}
+    ordered = sorted(batch.sequences, key=lambda s: s.sequence_id not in lost)
+    metrics = learner.step(without_tokens(dataclasses.replace(batch, sequences=ordered), sequences=len(lost)))
+    assert metrics["optimizer_steps"] == 1.0 and metrics["learning_rate"] == pytest.approx(0.25e-3)
+    assert 0.0 < metrics["left_out_share"] < 1.0
+
+
+def test_rejected_tokens_count_as_left_out(folder: Path):
+    algorithm = {"rejection": ["token_range"], "mask_low": 0.999, "mask_high": 1.001}
+    learner = make_learner(folder, algorithm=algorithm)
+    before = copy_weights(learner.model)
+    batch = random_batch(3)
+    far = [
+        dataclasses.replace(s, behavior_logprobs=[-90.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    metrics = learner.step(dataclasses.replace(batch, sequences=far))
+    assert metrics["num_tokens"] > 0
+    assert (metrics["masked_share"], metrics["left_out_share"], metrics["optimizer_steps"]) == (1.0, 1.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+OWN = """
+import torch
+
+def is_odd(inputs):
+    # Not what the examples hold.
+    return (inputs.behavior < -500) & inputs.mask
+
+def weight(inputs, algorithm):
+    return torch.where(is_odd(inputs), {bad}, torch.ones_like(inputs.proximal))
+
+def surrogate(inputs, algorithm):
+    return -inputs.advantages * torch.where(is_odd(inputs), {bad}, inputs.current)
+
+def steep(inputs, algorithm):
+    odd = is_odd(inputs)
+    roots = (inputs.current - inputs.current.detach())[odd].sqrt()
+    return (-inputs.advantages * inputs.current).masked_scatter(odd, roots)
+
+def short(inputs, algorithm):
+    return torch.ones(3) if is_odd(inputs).any() else torch.ones_like(inputs.proximal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "bad", "said"),
+    [
+        ("importance_weight", "weight", "float('nan')", r"weight gave nan at 1 token\(s\)"),
+        ("importance_weight", "weight", "float('inf')", r"weight gave inf at 1 token\(s\)"),
+        ("importance_weight", "weight", "-1.0", r"weight gave -1\.0 at 1 token\(s\)"),
+        ("surrogate", "surrogate", "float('nan')", r"surrogate gave nan at 1 token\(s\)"),
+        ("surrogate", "steep", "0", r"steep has a loss with the gradient (nan|inf) at 1 token\(s\)"),
+    ],
+)
+def test_an_own_term_that_gives_no_number_is_named_with_its_trajectory(
+    tmp_path: Path, folder: Path, key: str, name: str, bad: str, said: str
+):
+    (tmp_path / "own.py").write_text(OWN.format(bad=bad))
+    algorithm = {"importance_weight": "none", key: f"{tmp_path}/own.py:{name}"}
+    check_terms(make_recipe(folder, algorithm=algorithm).algorithm)
+    learner = make_learner(folder, algorithm=algorithm)
+    before = copy_weights(learner.model)
+    batch = random_batch(3)
+    odd = batch.sequences[4]
+    changed = dataclasses.replace(odd, behavior_logprobs=[-999.0, *odd.behavior_logprobs[1:]])
+    sequences = [changed if s is odd else s for s in batch.sequences]
+    where = rf"algorithm\.{key} .*own\.py:{said} of a micro-batch, first in the trajectory {odd.sequence_id}"
+    with pytest.raises(InputError, match=where + ".*run the same command again"):
+        learner.step(dataclasses.replace(batch, sequences=sequences))
+    if name != "steep":
+        # Found before the optimizer: no weight moved.
+        assert all(torch.equal(each, before[name]) for name, each in copy_weights(learner.model).items())
+    # Mended, or on other data, the same learner's recipe trains.
+    assert make_learner(folder, algorithm=algorithm).step(batch)["optimizer_steps"] == 1.0
+
+
+def test_an_own_term_of_another_shape_is_named_with_its_micro_batch(tmp_path: Path, folder: Path):
+    (tmp_path / "own.py").write_text(OWN.format(bad="0"))
+    learner = make_learner(folder, algorithm={"importance_weight": f"{tmp_path}/own.py:short"})
+    batch = random_batch(3)
+    odd = [
+        dataclasses.replace(s, behavior_logprobs=[-999.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    with pytest.raises(
+        InputError, match=r"short gave \(3,\) for \d+ tokens.* called for the trajectories 3-"
+    ):
+        learner.step(dataclasses.replace(batch, sequences=odd))
+
+
+def test_a_divergence_names_the_recipes_own_terms(tmp_path: Path, folder: Path):
+    (tmp_path / "own.py").write_text("def raw(group, algorithm): return list(group.rewards)")
+    learner = make_learner(folder, algorithm={"advantage": f"{tmp_path}/own.py:raw"})
+    batch = random_batch(3)
+    poisoned = [dataclasses.replace(batch.sequences[0], advantage=3e38), *batch.sequences[1:]]
+    with pytest.raises(Diverged, match=r"look at algorithm\.advantage .*own\.py:raw first"):
+        learner.step(Batch(3, 1.0, poisoned))
+
+
+def test_mismatch_and_staleness_are_told_apart(folder: Path):
+    batch = random_batch(5, temperature=1.0)
+    model = reference_model(folder)
+    # Fresh tokens carry exactly the trainer's log-probs, stale ones are 0.3 more likely than that.
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, 1.0)
+        stale = torch.tensor(sequence.token_versions) < 5
+        sequences.append(
+            dataclasses.replace(sequence, behavior_logprobs=torch.where(stale, exact + 0.3, exact).tolist())
+        )
+    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    lags = [5 - version for sequence in sequences for version in sequence.token_versions]
+    # Differences of rounding, about 1e-6: k3 is half their square, and never negative.
+    assert 0.0 <= metrics["mismatch_kl"] < 1e-10
+    assert metrics["mismatch_kl_k1"] == pytest.approx(0.0, abs=1e-5)
+    # r = e^-0.3: k1 = 0.3, k3 = e^-0.3 - 1 + 0.3
+    assert metrics["staleness_kl_k1"] == pytest.approx(0.3, abs=1e-5)
+    assert metrics["staleness_kl"] == pytest.approx(math.exp(-0.3) - 0.7, abs=1e-5)
+    assert metrics["staleness_mean"] == pytest.approx(sum(lags) / len(lags))
+    assert metrics["staleness_max"] == max(lags)
+    assert metrics["max_importance_ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["capped_share"] == 0.0
+
+
+def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path):
+    batch = random_batch(5, temperature=1.0)
+    model = reference_model(folder)
+    # Half of each response went on over old keys and values, 0.2 less likely than the trainer finds it.
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, 1.0)
+        length = len(sequence.response_tokens)
+        continued = torch.arange(length) >= length // 2
+        sequences.append(
+            dataclasses.replace(
+                sequence,
+                token_versions=[5] * length,
+                are_continued=continued.tolist(),
+                behavior_logprobs=torch.where(continued, exact - 0.2, exact).tolist(),
+            )
+        )
+    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    share = sum(sum(s.are_continued) for s in sequences) / sum(len(s.are_continued) for s in sequences)
+    assert metrics["continued_share"] == pytest.approx(share)
+    # r = e^0.2: k3 = e^0.2 - 1 - 0.2
+    assert metrics["continued_kl"] == pytest.approx(math.exp(0.2) - 1.2, abs=1e-5)
+    assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["mismatch_logprob_max"] < 1e-5
+    assert math.isnan(metrics["staleness_kl"])
+
+
+def test_capped_tokens_are_counted(folder: Path):
+    batch = random_batch(6)
+    # A behavior policy that found every token e^-30 likely: each ratio is far above the cap of 2.
+    unlikely = [
+        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    metrics, _ = gradients(make_learner(folder), Batch(6, 1.0, unlikely))
+    assert metrics["capped_share"] == 1.0
+
+
+def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
+    # A step of 1e-5 is lost on most bfloat16 weights; the float32 copies must add many of them up.
+    trainer = {"learning_rate": 1e-5}
+    learner = make_learner(folder, model={"dtype": "bfloat16"}, trainer=trainer)
+    exact = make_learner(folder, trainer=trainer)
+    before, start = copy_weights(learner.model), copy_weights(exact.model)
+    for step in range(60):
+        batch = dataclasses.replace(random_batch(0), step=step)
+        learner.step(batch)
+        exact.step(batch)
+    name = "model.layers.0.mlp.down_proj.weight"
+    moved = (copy_weights(learner.model)[name].float() - before[name].float()).flatten()
+    wanted = (copy_weights(exact.model)[name] - start[name]).flatten()
+    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.7

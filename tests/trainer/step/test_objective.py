@@ -1,0 +1,410 @@
+"""The learner under every algorithm: splits, several steps, reference and entropy, on a real tiny model."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.learners import copy_weights, make_learner
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from torch import Tensor
+
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.records import Batch, Sequence
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.logprobs import token_logprobs
+from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.objective import Objective
+
+REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
+WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}
+COMBINATIONS = [
+    {"surrogate": "ppo_clip", "importance_weight": "masked", "rejection": REJECTIONS, **WIDE},
+    {"surrogate": "ppo_clip", "importance_weight": "none", "clip_around": "behavior", "dual_clip": 3.0},
+    {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
+    {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
+    {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
+    budget = learner.section.tokens_per_micro_batch
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    now = learner.evaluate(learner.parallel_chunks, micro_batches, batch.temperature)
+    # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
+    proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
+    metrics = learner.accumulate(micro_batches, batch.temperature, proximals=proximals)
+    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
+
+
+def near(batch: Batch, folder: Path, *, noise: float = 0.3) -> Batch:
+    """The batch with behavior log-probs near the model's own, so that no weight is extreme."""
+    model, generator = reference_model(folder), torch.Generator().manual_seed(3)
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, batch.temperature)
+        behavior = exact + noise * torch.randn(len(exact), generator=generator)
+        sequences.append(dataclasses.replace(sequence, behavior_logprobs=behavior.tolist()))
+    return dataclasses.replace(batch, sequences=sequences)
+
+
+def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_splitting_into_micro_batches_changes_nothing(folder: Path, algorithm: dict):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    whole, split = (
+        make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 30)
+    )
+    metrics, wanted = gradients(whole, batch)
+    split_metrics, got = gradients(split, batch)
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["loss"] != 0.0
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert split_metrics[name] == pytest.approx(metrics[name], rel=1e-6, abs=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_what_sequences_share_is_computed_once_and_changes_nothing(folder: Path, algorithm: dict):
+    # Of three words, so that many responses begin alike, some prompts too, and some responses are equal.
+    batch = near(random_batch(2, num_groups=6, group_size=8, longest=6, vocabulary=3), folder)
+    together, alone = (
+        make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 1)
+    )
+    metrics, got = gradients(together, batch)
+    alone_metrics, wanted = gradients(alone, batch)
+    assert metrics["num_packed_tokens"] < 0.5 * alone_metrics["num_packed_tokens"]
+    assert worst_difference(got, wanted) < 1e-5
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert metrics[name] == pytest.approx(alone_metrics[name], rel=1e-6, abs=1e-5, nan_ok=True), name
+
+
+def test_a_micro_batch_holds_its_sequences_whole_and_in_order():
+    batch = random_batch(2, num_groups=6, group_size=4)
+    found = []
+    for micro in rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1):
+        counts = torch.bincount(micro.sequence_ids)
+        assert torch.equal(micro.sequence_ids, torch.repeat_interleave(counts))
+        ends = counts.cumsum(0).tolist()
+        found += [micro.targets[b - n : b].tolist() for n, b in zip(counts.tolist(), ends, strict=True)]
+    assert sorted(found) == sorted(s.response_tokens for s in batch.sequences)
+
+
+def test_kl_in_the_loss_pulls_back_to_the_base_model(folder: Path):
+    algorithm = {"kl_coefficient": 0.5, "kl_estimator": "k3", "importance_weight": "none"}
+    learner = make_learner(folder, algorithm=algorithm)
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(1)
+    still = Batch(1, 0.8, [dataclasses.replace(s, advantage=0.0) for s in batch.sequences])
+    metrics, got = gradients(learner, still)
+    moved, base = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in still.sequences:
+        difference = reference_logprobs(moved, sequence, 0.8)
+        with torch.no_grad():
+            reference = reference_logprobs(base, sequence, 0.8)
+        difference = difference - reference
+        total = total + 0.5 * ((-difference).exp() - 1 + difference).sum()
+        num_tokens += len(difference)
+    (total / num_tokens).backward()
+    assert metrics["loss"] == pytest.approx((total / num_tokens).item(), rel=1e-4)
+    assert worst_difference(got, {n: p.grad for n, p in moved.named_parameters()}) < 1e-4
+
+
+def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: Path):
+    algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "importance_weight": "none"}
+    learner = make_learner(folder, algorithm=algorithm | {"surrogate": "reinforce"})
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(1)
+    metrics = learner.step(batch)
+    moved, base = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        total, num_tokens = 0.0, 0
+        for sequence in batch.sequences:
+            current = reference_logprobs(moved, sequence, 1.0)
+            charged = 0.5 * (current - reference_logprobs(base, sequence, 1.0))
+            for t in range(len(current)):
+                total -= (sequence.advantage - charged[t:].sum().item()) * current[t].item()
+                num_tokens += 1
+    assert metrics["loss"] == pytest.approx(total / num_tokens, abs=1e-4)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
+    folder: Path, advantage: str, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+):
+    algorithm = {"advantage": advantage, "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 40}
+    learner = make_learner(folder, algorithm=algorithm, trainer=trainer, rollout={"mask_staleness": 1})
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(2)
+    trained, real = {}, learner.objective
+    monkeypatch.setattr(learner, "objective", spy_on(real, trained))
+    learner.step(batch)
+    moved, base = reference_model(folder), reference_model(folder)
+    wanted, counted = {}, []
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        for sequence in batch.sequences:
+            charged = 0.5 * (
+                reference_logprobs(moved, sequence, 1.0) - reference_logprobs(base, sequence, 1.0)
+            )
+            is_counted = [batch.step - version <= 1 for version in sequence.token_versions]
+            charged = charged * torch.tensor(is_counted)
+            found = [sequence.advantage - charged[t:].sum().item() for t in range(len(charged))]
+            wanted[tuple(sequence.response_tokens)] = found
+            counted += [a for a, counts in zip(found, is_counted, strict=True) if counts]
+    mean = sum(counted) / len(counted)
+    std = (sum((a - mean) ** 2 for a in counted) / len(counted)) ** 0.5
+    assert trained.keys() == wanted.keys()
+    for tokens, found in wanted.items():
+        assert trained[tokens] == pytest.approx([(a - mean) / std for a in found], abs=1e-3)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+def test_under_rloo_the_others_kl_is_in_the_baseline(
+    folder: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+):
+    algorithm = {"advantage": "rloo", "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    # Groups are cut by micro-batches and by the boundary between the steps.
+    trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 20}
+    learner = make_learner(folder, algorithm=algorithm, trainer=trainer)
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch, trained = random_batch(2, num_groups=5), {}
+    monkeypatch.setattr(learner, "objective", spy_on(learner.objective, trained))
+    learner.step(batch)
+    moved, base, charged = reference_model(folder), reference_model(folder), {}
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        for s in batch.sequences:
+            kl = reference_logprobs(moved, s, 1.0) - reference_logprobs(base, s, 1.0)
+            charged[s.sequence_id] = (0.5 * kl).tolist()
+    for sequence in batch.sequences:
+        group = sequence.sequence_id.rpartition("-")[0]
+        others = [
+            sum(own)
+            for name, own in charged.items()
+            if name.startswith(f"{group}-") and name != sequence.sequence_id
+        ]
+        own = charged[sequence.sequence_id]
+        wanted = [sequence.advantage - sum(own[t:]) + sum(others) / len(others) for t in range(len(own))]
+        assert trained[tuple(sequence.response_tokens)] == pytest.approx(wanted, abs=1e-4)
+
+
+def spy_on(objective: Objective, advantages: dict[tuple[int, ...], list[float]]) -> Objective:
+    """The objective, which notes the advantages of each sequence under its tokens."""
+
+    class Spy(Objective):
+        def __call__(self, micro, *arguments, **keywords):
+            for i in range(int(micro.sequence_ids.max()) + 1):
+                own = micro.sequence_ids == i
+                advantages[tuple(micro.targets[own].tolist())] = micro.advantages[own].tolist()
+            return super().__call__(micro, *arguments, **keywords)
+
+    return Spy(objective.algorithm, max_new_tokens=64, mask_staleness=objective._limit)
+
+
+def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder, noise=0.4)
+    shares = []
+    for budget in (8192, 30):
+        algorithm = {"rejection": ["second_moment"], "second_moment_limit": 0.1, "importance_weight": "none"}
+        learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        shares.append(learner.step(batch)["masked_share"])
+    model, away, total = reference_model(folder), [], 0
+    with torch.no_grad():
+        for sequence in batch.sequences:
+            rho = reference_logprobs(model, sequence, 1.0) - torch.tensor(sequence.behavior_logprobs)
+            away += [x * x for x in rho.tolist() if x * sequence.advantage > 0]
+            total += len(rho)
+    away.sort()
+    kept = len(away)
+    while sum(away[:kept]) > 0.1 * kept:
+        kept -= 1
+    assert 0 < kept < len(away)
+    assert shares == [(len(away) - kept) / total] * 2
+
+
+def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
+    assert make_learner(folder).reference_chunks is None
+    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
+    before = [parameter.clone() for parameter in learner.reference_chunks[0].parameters()]
+    learner.step(random_batch(0))
+    after = list(learner.reference_chunks[0].parameters())
+    assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
+
+
+def test_entropies_and_their_gradient_are_those_of_autograd():
+    logits = (3 * torch.randn(7, 11, generator=torch.Generator().manual_seed(0))).double().requires_grad_()
+    _, found = token_logprobs(logits, torch.zeros(7, dtype=torch.long), 0.7)
+    logprobs = torch.log_softmax(logits / 0.7, -1)
+    wanted = -(logprobs.exp() * logprobs).sum(-1)
+    assert torch.allclose(found.double(), wanted, atol=1e-5)
+    scale = torch.arange(1.0, 8.0)
+    (got,) = torch.autograd.grad((found * scale).sum(), logits)
+    (expected,) = torch.autograd.grad((wanted * scale).sum(), logits)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def test_mini_batches_share_out_every_sequence_once_with_its_group():
+    batch = random_batch(0, num_groups=5, group_size=3)
+    parts = mini_batches(batch, 4, seed=0)
+    assert [len(part.sequences) for part in parts] == [3, 4, 4, 4]
+    dealt = [s for part in parts for s in part.sequences]
+    assert sorted(s.sequence_id for s in dealt) == sorted(s.sequence_id for s in batch.sequences)
+    groups = [s.sequence_id.rsplit("-", 1)[0] for s in dealt]
+    assert len([key for key, _ in itertools.groupby(groups)]) == 5
+    assert len(mini_batches(Batch(0, 1.0, batch.sequences[:2]), 4, seed=0)) == 2
+    assert [part.sequences for part in mini_batches(Batch(0, 1.0, []), 4, seed=0)] == [[]]
+
+
+def test_mini_batches_are_shuffled_by_seed_and_step_alone():
+    batches = [random_batch(step, num_groups=8) for step in (0, 0, 1)]
+    orders = [order_of(mini_batches(batch, 2, seed=3)) for batch in batches]
+    assert orders[0] == orders[1]
+    again = dataclasses.replace(batches[0], step=1)
+    assert (
+        order_of(mini_batches(again, 2, seed=3)) != orders[0] != order_of(mini_batches(batches[0], 2, seed=4))
+    )
+    # One step per batch keeps the order.
+    assert order_of(mini_batches(batches[0], 1, seed=3)) == [s.sequence_id for s in batches[0].sequences]
+
+
+def test_repeated_groups_which_come_last_are_spread_over_the_steps():
+    counts = [0] * 4
+    for step in range(20):
+        batch = random_batch(step, num_groups=16)
+        repeated = {s.sequence_id for s in batch.sequences[-4 * 3 :]}
+        for i, part in enumerate(mini_batches(batch, 4, seed=0)):
+            counts[i] += sum(s.sequence_id in repeated for s in part.sequences)
+    # 20 batches of 12 repeated sequences: 60 per step on average.
+    assert sum(counts) == 240 and min(counts) > 35
+
+
+def order_of(parts: list[Batch]) -> list[str]:
+    return [sequence.sequence_id for part in parts for sequence in part.sequences]
+
+
+def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: Path):
+    trainer = {"optimizer_steps_per_batch": 3, "learning_rate": 1e-3}
+    batch = near(random_batch(4, num_groups=6), folder)
+    learner = make_learner(folder, trainer=trainer)
+    metrics = learner.step(batch)
+    # By hand: the proximal log-probs of all mini-batches before the first step, then one step after another.
+    again = make_learner(folder, trainer={"learning_rate": 1e-3})
+    parts = [
+        rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1)
+        for part in mini_batches(batch, 3, seed=0)
+    ]
+    proximals = [again.evaluate(again.parallel_chunks, part, 1.0) for part in parts]
+    again.schedule.step(increment=1)
+    for part, proximal in zip(parts, proximals, strict=True):
+        again.accumulate(part, 1.0, proximals=proximal)
+        again.optimizer.step()
+    wanted = copy_weights(again.model)
+    assert all(
+        torch.allclose(tensor, wanted[name], atol=1e-6)
+        for name, tensor in copy_weights(learner.model).items()
+    )
+    assert metrics["num_tokens"] == sum(len(s.response_tokens) for s in batch.sequences)
+    assert metrics["policy_kl"] > 0.0
+
+
+def test_with_one_step_the_policy_has_not_moved(folder: Path):
+    metrics = make_learner(folder).step(random_batch(4))
+    assert metrics["policy_kl"] == metrics["clipped_share"] == 0.0
+
+
+def test_proximal_log_probs_that_are_computed_are_those_that_come_for_free(folder: Path):
+    learner = make_learner(folder)
+    batch = random_batch(4)
+    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    free = learner.accumulate(micro_batches, 1.0)
+    computed = learner.evaluate(learner.parallel_chunks, micro_batches, 1.0)
+    assert not any(each.requires_grad for each in computed)
+    assert learner.accumulate(micro_batches, 1.0, proximals=computed) == pytest.approx(free, nan_ok=True)
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_log_probs_that_are_no_numbers_leave_sequence_terms_finite(folder: Path, surrogate: str):
+    algorithm = {
+        "surrogate": surrogate,
+        "importance_weight": "sequence_truncated",
+        "reduction": "sequence_mean",
+    }
+    batch = near(random_batch(3), folder)
+    first, *rest = batch.sequences
+    broken = dataclasses.replace(first, behavior_logprobs=[math.nan] * len(first.response_tokens))
+    metrics, got = gradients(make_learner(folder, algorithm=algorithm), Batch(3, 1.0, [broken, *rest]))
+    _, wanted = gradients(make_learner(folder, algorithm=algorithm), Batch(3, 1.0, rest))
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["nonfinite_tokens"] == len(first.response_tokens)
+
+
+def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path):
+    batch = near(random_batch(3), folder)
+    first, *rest = batch.sequences
+    size = len(first.response_tokens)
+    # At step 3 a token of version 0 has lag 3, one of version 2 lag 1.
+    stale = dataclasses.replace(first, token_versions=[0] * size)
+    rest = [dataclasses.replace(s, token_versions=[2] * len(s.response_tokens)) for s in rest]
+    learner = make_learner(folder)
+    learner.objective = Objective(learner.algorithm, max_new_tokens=64, mask_staleness=2)
+    metrics, got = gradients(learner, Batch(3, 1.0, [stale, *rest]))
+    _, wanted = gradients(make_learner(folder), Batch(3, 1.0, rest))
+    assert worst_difference(got, wanted) < 1e-5
+    assert (metrics["too_stale_tokens"], metrics["nonfinite_tokens"]) == (size, 0.0)
+
+
+def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
+    learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
+    before = copy_weights(learner.model)
+    metrics = learner.step(Batch(0, 1.0, [Sequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
+    assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder: Path):
+    batch = random_batch(3)
+    far = [
+        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    learner = make_learner(folder, algorithm={"rejection": ["token_range"]})
+    before = copy_weights(learner.model)
+    metrics = learner.step(Batch(3, 1.0, far))
+    assert (metrics["masked_share"], metrics["grad_norm"]) == (1.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
+    source = "def loss(inputs, algorithm): return -inputs.advantages * inputs.current\n"
+    (tmp_path / "own.py").write_text(source)
+    own = make_learner(folder, algorithm={"surrogate": f"{tmp_path}/own.py:loss"})
+    built_in = make_learner(folder, algorithm={"surrogate": "reinforce"})
+    for learner in (own, built_in):
+        learner.step(random_batch(0))
+    wanted = copy_weights(built_in.model)
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in copy_weights(own.model).items())

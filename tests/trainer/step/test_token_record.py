@@ -1,0 +1,94 @@
+"""What a step keeps of each token of a few groups: what its loss saw, whatever the batch is split into."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.learners import copy_weights, make_learner
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+
+from asyncrl.journal.packing import unpack_halves
+from asyncrl.records import Batch, TrainedTokens
+from asyncrl.trainer.step.token_record import TokenRecord
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def recorded(folder: Path, batch: Batch, *, num_groups: int = 2, **sections: dict) -> list[TrainedTokens]:
+    record = TokenRecord.of(batch, num_groups)
+    assert record is not None
+    make_learner(folder, **sections).step(batch, record)
+    return record.gathered()
+
+
+def test_a_stored_ratio_is_the_trainers_log_prob_less_the_servers(folder: Path):
+    batch = random_batch(1, temperature=0.8)
+    found = {each.trajectory_id: each for each in recorded(folder, batch)}
+    assert sorted(found) == [f"1-{group}-{member}" for group in (0, 1) for member in range(3)]
+    model = reference_model(folder)
+    for sequence in batch.sequences[:6]:
+        behavior = torch.tensor(sequence.behavior_logprobs)
+        wanted = reference_logprobs(model, sequence, batch.temperature).detach() - behavior
+        assert unpack_halves(found[sequence.sequence_id].log_ratios) == pytest.approx(
+            wanted.tolist(), abs=4e-3
+        )
+        entropies = unpack_halves(found[sequence.sequence_id].entropies)
+        assert len(entropies) == len(wanted) and all(0 < each < math.log(100) for each in entropies)
+        # The trajectory's own, which the journal has.
+        assert found[sequence.sequence_id].advantages is None
+
+
+def test_splitting_a_batch_changes_no_stored_number(folder: Path):
+    batch = random_batch(2, num_groups=6, group_size=4)
+    whole = recorded(folder, batch, num_groups=4)
+    split = recorded(folder, batch, num_groups=4, trainer={"tokens_per_micro_batch": 30})
+    assert len(whole) == 16
+    for a, b in zip(whole, split, strict=True):
+        assert a.trajectory_id == b.trajectory_id
+        assert unpack_halves(a.log_ratios) == pytest.approx(unpack_halves(b.log_ratios), abs=4e-3)
+        assert unpack_halves(a.entropies) == pytest.approx(unpack_halves(b.entropies), abs=4e-3)
+
+
+def test_later_optimizer_steps_of_a_batch_keep_the_ratio_from_before_the_first(folder: Path):
+    batch = random_batch(3, num_groups=4)
+    once = recorded(folder, batch, num_groups=4)
+    twice = recorded(
+        folder, batch, num_groups=4, trainer={"optimizer_steps_per_batch": 2, "learning_rate": 0.05}
+    )
+    for a, b in zip(once, twice, strict=True):
+        assert unpack_halves(a.log_ratios) == pytest.approx(unpack_halves(b.log_ratios), abs=4e-3)
+
+
+def test_a_token_without_a_finite_log_prob_has_no_ratio_and_a_huge_one_is_clipped(folder: Path):
+    batch = random_batch(4, num_groups=1, group_size=1, longest=40)
+    (sequence,) = batch.sequences
+    strange = [-1e6, -math.inf, math.nan, *sequence.behavior_logprobs[3:]]
+    sequence = dataclasses.replace(sequence, behavior_logprobs=strange)
+    assert len(sequence.response_tokens) > 3
+    (found,) = recorded(folder, Batch(4, 1.0, [sequence]))
+    ratios = unpack_halves(found.log_ratios)
+    assert ratios[0] == 65504 and [math.isnan(each) for each in ratios[:4]] == [False, True, True, False]
+
+
+def test_advantages_are_stored_where_they_differ_from_the_trajectorys(folder: Path):
+    batch = random_batch(5)
+    found = recorded(folder, batch, algorithm={"advantage": "gae", "gae_lambda": 0.9})
+    assert all(each.advantages is not None for each in found)
+    lengths = {s.sequence_id: len(s.response_tokens) for s in batch.sequences}
+    for each in found:
+        assert len(unpack_halves(each.advantages or b"")) == lengths[each.trajectory_id]
+
+
+def test_a_record_changes_nothing_of_the_step(folder: Path):
+    batch, weights, metrics = random_batch(6), [], []
+    for num_groups in (0, 4):
+        learner = make_learner(folder)
+        metrics.append(learner.step(batch, TokenRecord.of(batch, num_groups)))
+        weights.append(copy_weights(learner.model))
+    assert {k: v for k, v in metrics[0].items() if v == v} == {k: v for k, v in metrics[1].items() if v == v}
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
