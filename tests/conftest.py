@@ -35,7 +35,7 @@ HEAVY = (
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
     # Three nodes of Ray.
-    "launch/test_ray_cluster.py",
+    "launch/site/test_ray_cluster.py",
     *("model/test_source.py", "launch/test_base_model.py", "launch/test_prepare.py"),
     *("verifiers/test_contract.py", "commands/test_verify_data.py", "verifiers/test_prepared.py"),
     # Each loads torch or the libraries of a hub in processes of its own.
@@ -62,7 +62,7 @@ HEAVY = (
     *("readers/page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
-    *("launch/test_remote_server.py", "launch/test_usage.py", "examples/test_chain_sum.py"),
+    *("launch/test_remote_server.py", "launch/meters/test_usage.py", "examples/test_chain_sum.py"),
     *("commands/test_prompt.py", "test_status_writer.py", "verifiers/test_storable.py"),
     *("examples/test_smollm2.py", "examples/test_recipes.py", "recipe/test_keys.py"),
     # Hundreds of drawn answers, tasks, samples or queues.

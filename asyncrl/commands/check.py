@@ -11,7 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.memory import gpu_bytes, host_bytes, run_bytes
+from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.model.dtype import find_dtype

@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_shape
-from asyncrl.launch.memory import (
+from asyncrl.launch.meters.memory import (
     FULL_SHARE,
     SERVER_PROCESS_BYTES,
     TRAINER_PROCESS_BYTES,

@@ -12,7 +12,7 @@ import aiohttp
 
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite
+from asyncrl.launch.site.site import LocalSite
 from asyncrl.loops.waits import Waits
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe

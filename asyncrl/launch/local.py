@@ -38,17 +38,17 @@ from asyncrl.journal.starts import (
 )
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
-from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import ControllerDisk, LocalSite, Site, trainer_needs
+from asyncrl.launch.site.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
-from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.loops.run_phase import RunState
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
@@ -240,7 +240,7 @@ async def _open_site(stack: contextlib.AsyncExitStack, recipe: Recipe, gpus: Gpu
     if recipe.cluster.backend == "local":
         return LocalSite(recipe.cluster, gpus)
     # Only here: training on one machine does not need Ray.
-    from asyncrl.launch.ray_cluster import open_cluster
+    from asyncrl.launch.site.ray_cluster import open_cluster
 
     return await stack.enter_async_context(open_cluster(recipe))
 

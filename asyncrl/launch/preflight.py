@@ -24,7 +24,7 @@ from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
-from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
+from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError, ServerError
-from asyncrl.launch.fetched import fetch_model, fetch_recipe
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
-from asyncrl.launch.site import LocalSite
+from asyncrl.launch.site.fetched import fetch_model, fetch_recipe
+from asyncrl.launch.site.site import LocalSite
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe

@@ -13,7 +13,7 @@ import aiohttp
 
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
-from asyncrl.launch.site import Need, Place, Process, Site, server_need
+from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape

@@ -5,7 +5,7 @@ import logging
 from typing import Self
 
 from asyncrl.errors import DiskError
-from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
 from asyncrl.observe.metrics.metrics_file import DROPPED, MetricsWriter, Row

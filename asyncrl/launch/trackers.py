@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site.process import ChildProcess
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.readers.trackers.position import position_path, read_position, rows_left
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS

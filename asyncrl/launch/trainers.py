@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
-from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
+from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe

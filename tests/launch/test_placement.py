@@ -14,9 +14,9 @@ from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
 from asyncrl.launch.placement import GpuMap, assign, place
-from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite
+from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import LocalSite
 from asyncrl.launch.trainers import TrainerRanks
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import HEADER

@@ -17,9 +17,9 @@ from fakes.small_disk import refused_writes
 from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.placement import GpuMap, assign
-from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite, Need, Place, Site
+from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import LocalSite, Need, Place, Site
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.serving.sglang import new_session
 from asyncrl.system.ports import free_ports

@@ -12,7 +12,7 @@ from fakes.processes import descendants, wait_for_end
 from fakes.trackers import kept, own, write_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
 from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.trackers.catalog import check_trackers

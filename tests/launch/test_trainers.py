@@ -10,8 +10,8 @@ from fakes.recipes import make_recipe
 
 from asyncrl.errors import DiskError, Diverged, RankLost
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.process import ChildProcess
-from asyncrl.launch.site import LocalSite
+from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import LocalSite
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks, _last_words
 from asyncrl.recipe.sections.cluster import Cluster
 

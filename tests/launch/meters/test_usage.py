@@ -16,10 +16,10 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.usage import Usage, read_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import _metering
+from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.process import ChildProcess
-from asyncrl.launch.usage import UsageMeter, metering
+from asyncrl.launch.site.process import ChildProcess
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder

@@ -19,8 +19,8 @@ from fakes.recipes import make_recipe  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from asyncrl.errors import InputError, ServerError  # noqa: E402
-from asyncrl.launch.ray_cluster import RayCluster, open_cluster  # noqa: E402
-from asyncrl.launch.site import ControllerDisk, Need  # noqa: E402
+from asyncrl.launch.site.ray_cluster import RayCluster, open_cluster  # noqa: E402
+from asyncrl.launch.site.site import ControllerDisk, Need  # noqa: E402
 from asyncrl.recipe.file import dump_recipe, load_recipe  # noqa: E402
 from asyncrl.replay.service import QueueService  # noqa: E402
 from asyncrl.wire.access import Keys  # noqa: E402
@@ -110,7 +110,7 @@ async def test_what_has_no_room_says_what_it_waits_for(
     site: RayCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "_seconds", 1.0)
-    monkeypatch.setattr("asyncrl.launch.ray_cluster.SAY_SECONDS", 0.5)
+    monkeypatch.setattr("asyncrl.launch.site.ray_cluster.SAY_SECONDS", 0.5)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError) as refused:
         await site.place([Need("server 0", 2, 1)])
     (first, *_) = [record.getMessage() for record in caplog.records]

@@ -8,7 +8,7 @@ from fakes.recipes import make_recipe
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import server_needs
-from asyncrl.launch.site import LocalSite, Need, forwarded, trainer_needs
+from asyncrl.launch.site.site import LocalSite, Need, forwarded, trainer_needs
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.system.machine import outward_address
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.launch.families import find_families
-from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.launch.meters.families import find_families
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 
 HOLD = "import sys; held = bytearray({size}); print('held', flush=True); sys.stdin.read()"
 MIB = 2**20
@@ -32,7 +32,7 @@ def test_ranks_and_servers_are_told_apart_and_the_largest_counts(monkeypatch: py
     # Not those that other tests of this process started.
     others = {child.pid for child in find_families()}
     monkeypatch.setattr(
-        "asyncrl.launch.memory_meter.find_families",
+        "asyncrl.launch.meters.memory_meter.find_families",
         lambda: {child: family for child, family in find_families().items() if child.pid not in others},
     )
     meter = MemoryMeter()
@@ -76,7 +76,7 @@ def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
 
 
 async def test_it_measures_beside_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.launch.memory_meter.INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr("asyncrl.launch.meters.memory_meter.INTERVAL_SECONDS", 0.001)
     meter = MemoryMeter()
     assert meter.row() == {}
     async with meter.running():

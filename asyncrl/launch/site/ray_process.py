@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from asyncrl.launch.process import last_lines
+from asyncrl.launch.site.process import last_lines
 
 LOST_CODE = -signal.SIGKILL
 """Exit code assumed for a process whose node is gone: nothing is known against its recipe."""

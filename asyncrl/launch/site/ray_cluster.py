@@ -24,9 +24,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.placement import HIDDEN
-from asyncrl.launch.ray_node import NodeFacts, NodeProcess
-from asyncrl.launch.ray_process import RayProcess
-from asyncrl.launch.site import ControllerDisk, Need, Place
+from asyncrl.launch.site.ray_node import NodeFacts, NodeProcess
+from asyncrl.launch.site.ray_process import RayProcess
+from asyncrl.launch.site.site import ControllerDisk, Need, Place
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.recipe import Recipe
 

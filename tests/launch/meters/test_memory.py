@@ -8,7 +8,7 @@ import pytest
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.launch.memory import (
+from asyncrl.launch.meters.memory import (
     SERVER_PROCESS_BYTES,
     TRAINER_PROCESS_BYTES,
     gpu_bytes,

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from fakes.processes import wait_for_end
 
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site.process import ChildProcess
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -59,7 +59,7 @@ async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
 
 def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
     script = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom asyncrl.launch.process import ChildProcess\n"
+        "import asyncio, sys\nfrom pathlib import Path\nfrom asyncrl.launch.site.process import ChildProcess\n"
         "async def main():\n"
         f"    p = ChildProcess('c', ['-c', {SLEEP!r}], environment={{}}, "
         f"log_path=Path({str(tmp_path / 'log')!r}))\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster
 from asyncrl.system.ports import free_ports

@@ -14,8 +14,8 @@ import psutil
 
 from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
-from asyncrl.launch.families import find_families
-from asyncrl.launch.site import Process
+from asyncrl.launch.meters.families import find_families
+from asyncrl.launch.site.site import Process
 from asyncrl.loops.task_group import background
 from asyncrl.system.energy import EnergyCounter
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from asyncrl.launch.families import find_families
+from asyncrl.launch.meters.families import find_families
 from asyncrl.loops.task_group import background
 
 INTERVAL_SECONDS = 10.0

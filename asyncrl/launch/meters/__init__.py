@@ -1,0 +1,1 @@
+"""What the processes of a run use: memory, seconds, energy."""
