@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
-from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place

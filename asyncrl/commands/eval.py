@@ -12,14 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from asyncrl.assemble import make_evaluator
 from asyncrl.commands.arguments import is_override
+from asyncrl.controller.assemble import make_evaluator
+from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluation.evaluation_set import Exam
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.run import Evaluator
-from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models

@@ -8,8 +8,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
-from asyncrl.replay.service import SERVERS_PATH
 from asyncrl.run.folder import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 

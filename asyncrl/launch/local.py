@@ -16,10 +16,11 @@ from typing import Literal
 
 import aiohttp
 
-from asyncrl.assemble import assemble
-from asyncrl.controller import Controller
+from asyncrl.controller.assemble import assemble
+from asyncrl.controller.controller import Controller
+from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.errors import InputError, ServerError
-from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import (
     StartRecord,
     code_digests,
@@ -64,7 +65,6 @@ from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang import new_session
-from asyncrl.status_writer import StatusWriter
 from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import Exam, heldout_exam, read_exam
-from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change

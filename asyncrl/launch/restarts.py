@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from asyncrl.controller import Controller
+from asyncrl.controller.controller import Controller
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.run.checkpoints import find_newest

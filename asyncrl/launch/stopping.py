@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from asyncrl.controller import ENDING_SECONDS
+from asyncrl.controller.controller import ENDING_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Phase:
 
 def phases_of_stop(step_seconds: float) -> list[Phase]:
     """In their order; `step_seconds` is trainer.stop_timeout_seconds. Streams, verdicts and evaluations end
-    beside the step: `asyncrl.controller.ENDING_SECONDS`."""
+    beside the step: `asyncrl.controller.controller.ENDING_SECONDS`."""
     return [
         Phase("the current step and its checkpoint", step_seconds + ENDING_SECONDS),
         Phase("servers, trackers and journal", PROCESSES_SECONDS),

@@ -36,9 +36,9 @@ from fakes.notebook import Notebook
 from fakes.supervisor import FakeSupervisor
 from fakes.trainer import FakeTrainer
 
-from asyncrl.assemble import assemble
-from asyncrl.controller import Controller
-from asyncrl.inputs import Inputs
+from asyncrl.controller.assemble import assemble
+from asyncrl.controller.controller import Controller
+from asyncrl.controller.inputs import Inputs
 from asyncrl.journal.writer import Journal
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from asyncrl.commands.servers import change_servers
+from asyncrl.controller.http_service import QueueService
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
-from asyncrl.replay.service import QueueService
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 

@@ -10,9 +10,9 @@ from fakes.model_folder import write_tokenizer
 from fakes.notebook import Notebook
 from fakes.supervisor import FakeSupervisor
 
-from asyncrl.assemble import assemble
-from asyncrl.controller import Controller
-from asyncrl.inputs import Inputs
+from asyncrl.controller.assemble import assemble
+from asyncrl.controller.controller import Controller
+from asyncrl.controller.inputs import Inputs
 from asyncrl.journal.writer import Journal
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics.metrics_file import Metrics

@@ -16,7 +16,7 @@ SERVE = """
 import asyncio, sys
 from pathlib import Path
 from asyncrl.wire.files.service import FileRoutes
-from asyncrl.replay.service import QueueService
+from asyncrl.controller.http_service import QueueService
 
 async def serve(model):
     files = FileRoutes(model, model.parent)

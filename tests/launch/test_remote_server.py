@@ -11,11 +11,11 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.commands import serve as command
+from asyncrl.controller.http_service import QueueService
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
-from asyncrl.replay.service import QueueService
 from asyncrl.system.ports import free_ports
 from asyncrl.wire.files.service import FileRoutes
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.controller import ENDING_SECONDS
+from asyncrl.controller.controller import ENDING_SECONDS
+from asyncrl.controller.status_writer import LAST_SECONDS
 from asyncrl.launch import servers, trackers
 from asyncrl.launch.stopping import LastResort, Phase, phases_of_stop
-from asyncrl.status_writer import LAST_SECONDS
 
 SCRIPT = """
 import asyncio, signal, sys, threading, time

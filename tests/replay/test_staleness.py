@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from fakes.records import finish, generate, make_queue, make_task
 
+from asyncrl.controller.step_metrics import staleness_metrics
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import DropReason, Segment
 from asyncrl.replay.group import GroupState
-from asyncrl.step_metrics import staleness_metrics
 
 
 def test_groups_that_would_be_too_stale_at_the_next_step_are_dropped_and_make_room(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fakes.engine import FakeEngine
 from fakes.notebook import Notebook
 from fakes.trainer import FakeTrainer
 
-from asyncrl.controller import Controller
+from asyncrl.controller.controller import Controller
 from asyncrl.journal.ending import RunEnd, forget_end, record_end, recorded_end
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.wire.messages import CommitRequest
@@ -58,7 +58,7 @@ async def stop_during_the_last_evaluation(
 async def test_a_stop_during_the_last_evaluation_leaves_it_to_the_next_start_which_does_just_that(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.controller.ENDING_SECONDS", 0.1)
+    monkeypatch.setattr("asyncrl.controller.controller.ENDING_SECONDS", 0.1)
     # It hangs: aborting its requests does not end them either.
     monkeypatch.setattr(engine, "release", lambda: None)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, first):

@@ -27,10 +27,10 @@ from simulation.trainer import SimulatedService, SimulatedTrainer, TrainerDied
 from simulation.verifying import Codec, SimulatedPool
 from simulation.world import World
 
-from asyncrl.assemble import assemble
-from asyncrl.controller import ENDING_SECONDS, Controller
+from asyncrl.controller.assemble import assemble
+from asyncrl.controller.controller import ENDING_SECONDS, Controller
+from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import ServerError
-from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import JournalError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
@@ -328,11 +328,11 @@ def _simulated(world: World) -> Iterator[WorldNotebook]:
     try:
         with (
             mock.patch(
-                "asyncrl.assemble.QueueService",
+                "asyncrl.controller.assemble.QueueService",
                 lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
             ),
             # One name per life of the controller, and the same when the seed is replayed.
-            mock.patch("asyncrl.assemble.secrets.token_hex", lambda _: f"life{next(lives)}"),
+            mock.patch("asyncrl.controller.assemble.secrets.token_hex", lambda _: f"life{next(lives)}"),
             mock.patch("asyncrl.rollout.grade.VerifierPool", lambda **_: SimulatedPool(world)),
         ):
             yield notebook

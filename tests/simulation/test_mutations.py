@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from simulation.schedule import run_schedule
 
+from asyncrl.controller.trainer_requests import TakeDesk
 from asyncrl.journal.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
@@ -21,7 +22,6 @@ from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
 CAUGHT_BY = {

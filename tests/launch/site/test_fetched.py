@@ -9,9 +9,9 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.algorithms.contract import check_terms
+from asyncrl.controller.http_service import QueueService
 from asyncrl.launch.site.fetched import fetch_run
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
-from asyncrl.replay.service import QueueService
 from asyncrl.run.checkpoints import saved_versions
 from asyncrl.wire.files.service import FileRoutes
 

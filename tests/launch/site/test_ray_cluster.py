@@ -18,11 +18,11 @@ from fakes.ray_nodes import ray_nodes  # noqa: E402
 from fakes.recipes import make_recipe  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from asyncrl.controller.http_service import QueueService  # noqa: E402
 from asyncrl.errors import InputError, ServerError  # noqa: E402
 from asyncrl.launch.site.ray_cluster import RayCluster, open_cluster  # noqa: E402
 from asyncrl.launch.site.site import ControllerDisk, Need  # noqa: E402
 from asyncrl.recipe.file import dump_recipe, load_recipe  # noqa: E402
-from asyncrl.replay.service import QueueService  # noqa: E402
 from asyncrl.wire.access import Keys  # noqa: E402
 from asyncrl.wire.files.fetch import fetch_folder  # noqa: E402
 from asyncrl.wire.files.service import FileRoutes  # noqa: E402

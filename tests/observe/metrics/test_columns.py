@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from asyncrl import step_metrics
+from asyncrl.controller import step_metrics
 from asyncrl.observe.metrics.columns import GROUPS, PREFIXES, step_name, values_of
 
 

@@ -11,7 +11,7 @@ from fakes.newcomer import row, write_project
 from fakes.records import make_queue
 
 from asyncrl import cli
-from asyncrl.inputs import Inputs
+from asyncrl.controller.inputs import Inputs
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
 from asyncrl.journal.starts import record_data, record_model

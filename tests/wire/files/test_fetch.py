@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from asyncrl.replay.service import QueueService
+from asyncrl.controller.http_service import QueueService
 from asyncrl.system.digests import sha256_of
 from asyncrl.wire.files import fetch
 from asyncrl.wire.files.fetch import FetchFailed, fetch_folder

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from serving.engine.servers import running_server, write_model
 
+from asyncrl.controller.http_service import QueueService
 from asyncrl.errors import ServerError
-from asyncrl.replay.service import QueueService
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer

@@ -9,11 +9,11 @@ from fakes.engine import FakeEngine
 from fakes.records import make_score, make_task
 from fakes.trainer import FakeTrainer
 
-from asyncrl.dropped_groups import DroppedGroups
+from asyncrl.controller.dropped_groups import DroppedGroups
+from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
-from asyncrl.status_writer import StatusWriter
-from asyncrl.zero_reward import ZeroReward
 
 RIGHT, WRONG = (1.0, 1.0), (0.0, 0.0)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from fakes.records import make_score, make_task
 
+from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.zero_reward import ZeroReward
 
 NUM_STEPS = 5
 

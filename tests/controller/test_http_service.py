@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from asyncrl.controller.http_service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, QueueService
 from asyncrl.errors import QueueError
-from asyncrl.replay.service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, QueueService
 from asyncrl.wire.access import bearer
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.messages import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest

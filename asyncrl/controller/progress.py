@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from asyncrl.controller.supervisor import Supervisor
+from asyncrl.controller.trainer_requests import TakeDesk
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED
@@ -10,8 +12,6 @@ from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving.fleet import Fleet
-from asyncrl.supervisor import Supervisor
-from asyncrl.take import TakeDesk
 
 MAX_TRAINER_KILLS = 3
 """Most hung trainers killed in a run; the next one that hangs ends it."""

@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 import torch
 
-from asyncrl import step_metrics
+from asyncrl.controller import step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
 from asyncrl.serving.pass_sums import DecodeSums, LineSums
 from asyncrl.trainer.step.critic import SUMS, value_metrics

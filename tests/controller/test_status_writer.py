@@ -12,10 +12,10 @@ from fakes.engine import FakeEngine
 from fakes.small_disk import refused_writes
 from fakes.trainer import FakeTrainer
 
-from asyncrl.controller import Controller
+from asyncrl.controller.controller import Controller
+from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.records import Score, Task
 from asyncrl.run.status import Status, read_status
-from asyncrl.status_writer import StatusWriter
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ async def test_a_second_ctrl_c_is_a_stop(engine: FakeEngine, tmp_path: Path) -> 
 async def test_a_disk_that_refuses_costs_the_run_one_warning(
     engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.status_writer.INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("asyncrl.controller.status_writer.INTERVAL_SECONDS", 0.0)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
         status = writer_of(controller, tmp_path)
         tried = 0

@@ -9,11 +9,19 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller import Controller
-from asyncrl.dropped_groups import DroppedGroups
+from asyncrl.controller.controller import Controller
+from asyncrl.controller.description import describe_run
+from asyncrl.controller.dropped_groups import DroppedGroups
+from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.controller.progress import RolloutSide, TrainerSide
+from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.step_metrics import Meters, StepReport
+from asyncrl.controller.supervisor import ServerDesk, Supervisor
+from asyncrl.controller.trainer_requests import TakeDesk
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.inputs import Inputs
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunState
@@ -27,7 +35,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.replay.service import QueueService
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
@@ -38,21 +45,14 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
-from asyncrl.run_metrics import RunMetrics
 from asyncrl.serving.evaluation_servers import PinnedServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Load, find_load
-from asyncrl.snapshot import describe_run
-from asyncrl.step_metrics import Meters, StepReport
-from asyncrl.supervisor import ServerDesk, Supervisor
-from asyncrl.take import TakeDesk
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
-from asyncrl.watched import RolloutSide, TrainerSide
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.copies import TrainerCopies
 from asyncrl.wire.files.service import FileRoutes
-from asyncrl.zero_reward import ZeroReward
 
 
 def assemble(

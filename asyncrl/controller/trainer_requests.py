@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asyncrl.dropped_groups import DroppedGroups
+from asyncrl.controller.dropped_groups import DroppedGroups
+from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.batches import load_groups
@@ -27,10 +29,8 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus
-from asyncrl.run_metrics import RunMetrics
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
-from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.wire.files.copies import TrainerCopies
 from asyncrl.wire.files.fetch import FetchFailed
 from asyncrl.wire.files.service import is_url

@@ -8,9 +8,9 @@ import pytest
 from fakes.recipes import make_recipe
 from fakes.supervisor import FakeSupervisor
 
+from asyncrl.controller.progress import MAX_TRAINER_KILLS, TrainerSide
 from asyncrl.loops.run_phase import RunState
 from asyncrl.loops.waits import Waits
-from asyncrl.watched import MAX_TRAINER_KILLS, TrainerSide
 
 
 class Desk(SimpleNamespace):

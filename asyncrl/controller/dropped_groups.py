@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
-from asyncrl.zero_reward import ZeroReward
 
 FIRST_TOLD_BATCHES = 4
 """Dropped groups are told first when they would fill this many batches, then whenever they have doubled: an

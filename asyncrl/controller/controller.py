@@ -54,6 +54,10 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.controller.description import describe_run
+from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.step_metrics import StepReport
+from asyncrl.controller.trainer_requests import TakeDesk
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunState
@@ -63,7 +67,6 @@ from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.service import QueueService
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
@@ -71,9 +74,6 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
-from asyncrl.snapshot import describe_run
-from asyncrl.step_metrics import StepReport
-from asyncrl.take import TakeDesk
 from asyncrl.tasks.order import TaskOrder
 
 WATCH_INTERVAL_SECONDS = 5.0

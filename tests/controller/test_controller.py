@@ -67,8 +67,8 @@ async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_
         time.sleep(0.1)
         return sequences_of(group)
 
-    monkeypatch.setattr("asyncrl.take.sequences_of", make_slowly)
-    monkeypatch.setattr("asyncrl.replay.service.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("asyncrl.controller.trainer_requests.sequences_of", make_slowly)
+    monkeypatch.setattr("asyncrl.controller.http_service.POLL_SECONDS", 0.05)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         await controller.run(trainer.run)
@@ -324,7 +324,7 @@ async def test_colocated_servers_sleep_while_the_trainer_has_a_batch_and_evaluat
 async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.controller.WATCH_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("asyncrl.controller.controller.WATCH_INTERVAL_SECONDS", 0.05)
     recipe = make_recipe(
         evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
     )
@@ -441,7 +441,7 @@ async def test_a_journal_that_fails_ends_the_run_although_nothing_is_written_any
 async def test_a_stop_during_the_first_evaluation_ends_the_run_and_the_next_start_evaluates(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.controller.ENDING_SECONDS", 0.1)
+    monkeypatch.setattr("asyncrl.controller.controller.ENDING_SECONDS", 0.1)
     engine.hold()
     # It hangs: aborting its requests does not end them either.
     monkeypatch.setattr(engine, "release", lambda: None)

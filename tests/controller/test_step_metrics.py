@@ -6,10 +6,10 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
+from asyncrl.controller.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.records import Batch, Finish, GradientSpike, Segment, Sequence, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
-from asyncrl.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.wire.messages import TakeRequest
 
 
