@@ -43,7 +43,7 @@ HEAVY = (
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # They draw reports, search the processes of the machine, or wait for trackers.
-    *("report", "commands/test_report.py", "commands/test_compare.py"),
+    *("readers/report", "commands/test_report.py", "commands/test_compare.py"),
     *("observe/test_any_text.py", "observe/metrics/test_fault_causes.py", "launch/test_trackers.py"),
     *(
         "newcomer/test_border.py",

@@ -49,7 +49,7 @@ def test_the_wheel_has_types_and_all_that_is_read_at_run_time(site: Path):
     for name in ("asyncrl/py.typed", "verifiers/py.typed", "sandbox/py.typed", "verifiers/README.md"):
         assert (site / name).is_file(), name
     for name in ("page", "report"):
-        assert list((site / "asyncrl" / name / "static").iterdir())
+        assert list((site / "asyncrl" / "readers" / name / "static").iterdir())
     assert (site / "asyncrl/serving/engine/cpu_path/sitecustomize.py").is_file()
 
 

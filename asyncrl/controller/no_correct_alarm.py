@@ -104,7 +104,8 @@ class ZeroReward:
         return (
             f"no response was correct in {self._num_steps} steps{self._words_of_dropped()}, so nothing is "
             f"learned: {reasons}; "
-            f"{as_percent(self._num_cut / total)} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
+            f"{as_percent(self._num_cut / total)} were cut at rollout.max_new_tokens "
+            f"({self._max_new_tokens})."
             f"{looked} The last ones end with {ends}"
         )
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a run: GET /metrics of the controller's service (`asyncrl.controller.http_service`).
+"""Prometheus metrics of a run: GET /metrics of the controller's HTTP service.
 
 Read from the parts at each scrape, which costs the run nothing between scrapes. Token counters are the
 journal's and survive a restart; the others count since this start.

@@ -1,4 +1,4 @@
-"""The processes of a run on this machine, as its controller reaches them: `asyncrl.controller.supervisor.Supervisor`."""
+"""The processes of a run on this machine, as its controller reaches them."""
 
 from asyncrl.journal.server_changes import record_change
 from asyncrl.journal.writer import Journal

@@ -1,8 +1,8 @@
 """Costs of a server's passes, as sums that add up over servers and steps.
 
 A pass over n prompt tokens takes a + b n seconds, one of n requests that hold k tokens a + b n + c k: these
-are the sums from which least squares finds a, b and c. `asyncrl.serving.engine.hooks.pass_times` makes the server
-report them.
+are the sums from which least squares finds a, b and c. `engine/hooks/pass_times.py` makes the server report
+them.
 """
 
 from collections.abc import Mapping, Sequence

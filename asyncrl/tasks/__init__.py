@@ -1,1 +1,1 @@
-"""What a run asks, in order: rows of data as tasks, rendered, checked and packed."""
+"""The tasks of a run, in order: rows of data, rendered, checked and packed."""

@@ -35,7 +35,7 @@ from asyncrl.tasks.verifier_cache import VerifierCache
 
 REPEATS = 100
 ROWS_PER_CHUNK = 50_000
-TEMPLATE = Path(__file__).parents[1] / "rollout" / "chat_templates" / "smollm2.jinja"
+TEMPLATE = Path(__file__).parents[1] / "model" / "chat_templates" / "smollm2.jinja"
 SETTINGS = {"context_tokens": 4096}
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation says about its answers; the numbers themselves come from observe/metrics/estimates.py."""
+"""What an evaluation says about its answers; the numbers come from observe/metrics/estimates.py."""
 
 import asyncio
 import contextlib

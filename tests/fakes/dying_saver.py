@@ -1,6 +1,7 @@
 """Saves version 1, then kills itself in the middle of saving version 2: MODEL CHECKPOINTS MOMENT.
 
-MOMENT names the function of asyncrl.trainer.checkpoints.checkpoint after which it dies; "half": some tensors are written.
+MOMENT names the function of trainer/checkpoints/checkpoint.py after which it dies; "half": some tensors
+are written.
 """
 
 import os

@@ -9,7 +9,7 @@ import pytest
 from asyncrl.system import ports
 
 CHOOSE = (
-    "import sys; from asyncrl import ports; first = int(sys.argv[1]); "
+    "import sys; from asyncrl.system import ports; first = int(sys.argv[1]); "
     "ports.RANGE = range(first, first + 60); print(*ports.free_ports(20), flush=True); sys.stdin.read()"
 )
 

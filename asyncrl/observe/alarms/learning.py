@@ -74,7 +74,10 @@ class DeadGroups:
             return finding
         dropped = history.now("no_signal_token_share")
         if dropped is not None and dropped >= self.limit:
-            text = f"dynamic sampling drops {as_percent(dropped)} of the tokens: their groups are all right or all wrong"
+            text = (
+                f"dynamic sampling drops {as_percent(dropped)} of the tokens: "
+                "their groups are all right or all wrong"
+            )
             return Finding(dropped, self.limit, text)
         dead = history.now("groups_zero_signal")
         # No correct response at all is an alarm of its own, which says more.
@@ -122,7 +125,8 @@ class LeftOutTokens:
             return None
         stale, counted = history.total("too_stale_tokens"), history.total("num_tokens")
         text = (
-            f"the loss leaves out {as_percent(share)} of the tokens: in the last steps {stale:.0f} were too stale, "
+            f"the loss leaves out {as_percent(share)} of the tokens: "
+            f"in the last steps {stale:.0f} were too stale, "
             f"{counted - history.total('surviving_tokens'):.0f} masked or rejected, "
             f"{history.total('surviving_tokens'):.0f} were trained"
         )

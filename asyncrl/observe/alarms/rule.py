@@ -9,7 +9,7 @@ from asyncrl.observe.alarms.history import History
 log = logging.getLogger(__name__)
 
 NO_CORRECT = ("no_correct", "alarms.no_correct_steps", "groups")
-"""Name, key and view of the alarm that begins in `asyncrl.controller.no_correct_alarm`, which has the responses."""
+"""Name, key and view of the alarm that begins in controller/no_correct_alarm.py, which has the responses."""
 DOCUMENTED = "docs/watching.md#alarms-and-status"
 
 

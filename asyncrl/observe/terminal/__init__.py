@@ -1,1 +1,1 @@
-"""What a person sees while a command works: the live line, plots, progress."""
+"""The terminal while a command works: the live line, plots, progress."""

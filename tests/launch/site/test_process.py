@@ -59,7 +59,8 @@ async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
 
 def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
     script = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom asyncrl.launch.site.process import ChildProcess\n"
+        "import asyncio, sys\nfrom pathlib import Path\n"
+        "from asyncrl.launch.site.process import ChildProcess\n"
         "async def main():\n"
         f"    p = ChildProcess('c', ['-c', {SLEEP!r}], environment={{}}, "
         f"log_path=Path({str(tmp_path / 'log')!r}))\n"

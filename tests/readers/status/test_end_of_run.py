@@ -4,11 +4,17 @@ import io
 from pathlib import Path
 
 import pytest
+from fakes.finished_run import GENERATED
 from rich.console import Console
 
 from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.observe.metrics.summary import summarize
 from asyncrl.readers.status.end_of_run import print_summary
+
+
+@pytest.fixture
+def generated() -> dict[str, int]:
+    return dict(GENERATED)
 
 
 def shown(run_folder: Path, tokens: dict[str, int], *, width: int = 80, encoding: str = "utf-8") -> str:

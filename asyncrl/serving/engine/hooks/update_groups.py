@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 from asyncrl.serving import weight_group
 
 RECEIVE_SECONDS = 150.0
-"""Longest wait for a bucket. The trainer waits less (asyncrl.trainer.publishing.from_memory), so it knows first."""
+"""Longest wait for a bucket. The trainer waits less (publishing/from_memory.py), so it knows first."""
 
 
 def install() -> None:
