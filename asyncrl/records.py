@@ -139,7 +139,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class ScoredSequence:
     """One scored trajectory for the trainer: numbers only."""
 
     sequence_id: str
@@ -156,7 +156,7 @@ class Sequence:
     reward: float
 
     @classmethod
-    def of(cls, trajectory: Trajectory, *, reward: float, advantage: float) -> "Sequence":
+    def of(cls, trajectory: Trajectory, *, reward: float, advantage: float) -> "ScoredSequence":
         segments = trajectory.segments
         return cls(
             sequence_id=trajectory.trajectory_id,
@@ -186,7 +186,7 @@ class Batch:
     """Step s turns version s into version s + 1."""
     temperature: float
     """Log-probs are those of logits / temperature, as in sampling."""
-    sequences: list[Sequence]
+    sequences: list[ScoredSequence]
 
 
 @dataclass(frozen=True, slots=True)

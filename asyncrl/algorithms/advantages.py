@@ -16,8 +16,7 @@ from typing import cast
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, PolicyVersion
-from asyncrl.records import Sequence as ScoredSequence
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38

@@ -105,7 +105,10 @@ def _plan(
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
-        *(f"benchmark {exam.name}: {len(exam.tasks)} tasks, {exam.template}" for exam in inputs.exams),
+        *(
+            f"benchmark {eval_set.name}: {len(eval_set.tasks)} tasks, {eval_set.template}"
+            for eval_set in inputs.eval_sets
+        ),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
         f"sampling  never sampled: {unsampled.describe()}",

@@ -17,7 +17,7 @@ from asyncrl.controller.assemble import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.launch.base_model import fetch_model
@@ -128,7 +128,7 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
     check_ports(recipe)
     inputs = _inputs(recipe, names, arguments)
-    comparison = Comparison([model.label for model in models], inputs.exams, file=arguments.out)
+    comparison = Comparison([model.label for model in models], inputs.eval_sets, file=arguments.out)
     started.append(comparison)
     asyncio.run(_evaluate(inputs, models, comparison))
     return comparison
@@ -206,29 +206,29 @@ async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Co
         for model in models:
             async with serve_folder(recipe, model.folder) as served:
                 evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
-                for exam in inputs.exams:
-                    await _give(exam, evaluator, model.label, comparison)
+                for eval_set in inputs.eval_sets:
+                    await _give(eval_set, evaluator, model.label, comparison)
 
 
-async def _give(exam: Exam, evaluator: Evaluator, label: str, comparison: Comparison) -> None:
-    comparison.begin(label, exam)
-    with stage(f"{exam.name} on {label}", exam.num_responses) as progress:
+async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, comparison: Comparison) -> None:
+    comparison.begin(label, eval_set)
+    with stage(f"{eval_set.name} on {label}", eval_set.num_responses) as progress:
 
         def graded(num_responses: int) -> None:
             comparison.graded(num_responses)
             progress.advance(num_responses)
 
-        result = await exam.give(exam.evaluator(evaluator, graded))
-    comparison.end(label, exam, result)
+        result = await eval_set.give(eval_set.evaluator(evaluator, graded))
+    comparison.end(label, eval_set, result)
 
 
 def _print(comparison: Comparison) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, NARROWEST)
-    for exam in comparison.exams:
+    for eval_set in comparison.eval_sets:
         console.print()
-        print_comparison(comparison.models, comparison.rows(exam), console)
+        print_comparison(comparison.models, comparison.rows(eval_set), console)
     console.print()
     words = "95% intervals over tasks, Wilson's"
     if len(comparison.models) > 1:

@@ -14,7 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.observe.metrics.metrics_file import Metrics, read_metrics
 from asyncrl.observe.metrics.summary import METRICS_FILE
 from asyncrl.observe.terminal.live import has_terminal
-from asyncrl.readers.status.current_run import NOT_STARTED, RunNow, read_run
+from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import short_line, status_lines
 
 HELP = (
@@ -56,7 +56,7 @@ class _Reader:
         self._size = -1
         self._metrics = Metrics()
 
-    def read(self) -> RunNow:
+    def read(self) -> CurrentRun:
         path = self._folder / METRICS_FILE
         size = path.stat().st_size if os.path.isfile(path) else 0
         if size != self._size and size:
@@ -64,7 +64,7 @@ class _Reader:
         return read_run(self._folder, metrics=self._metrics)
 
 
-def _print(now: RunNow, console: Console, *, is_json: bool) -> None:
+def _print(now: CurrentRun, console: Console, *, is_json: bool) -> None:
     if is_json:
         print(json.dumps(now.json(), indent=2))
         return
@@ -72,7 +72,7 @@ def _print(now: RunNow, console: Console, *, is_json: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _follow(reader: _Reader, *, is_json: bool) -> RunNow:
+def _follow(reader: _Reader, *, is_json: bool) -> CurrentRun:
     """Draws one picture that changes on a terminal; elsewhere a line when the state or the step does."""
     console = Console(highlight=False)
     if has_terminal(console) and not is_json:
@@ -89,7 +89,7 @@ def _follow(reader: _Reader, *, is_json: bool) -> RunNow:
         time.sleep(INTERVAL_SECONDS)
 
 
-def _follow_on_terminal(reader: _Reader, console: Console) -> RunNow:
+def _follow_on_terminal(reader: _Reader, console: Console) -> CurrentRun:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             now = reader.read()
@@ -100,5 +100,5 @@ def _follow_on_terminal(reader: _Reader, console: Console) -> RunNow:
             time.sleep(INTERVAL_SECONDS)
 
 
-def _has_ended(now: RunNow) -> bool:
+def _has_ended(now: CurrentRun) -> bool:
     return not now.is_running and now.state != NOT_STARTED

@@ -12,20 +12,20 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.dropped_groups import DroppedGroups
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_metrics import Meters, StepReport
-from asyncrl.controller.supervisor import ServerDesk, Supervisor
-from asyncrl.controller.trainer_requests import TakeDesk
+from asyncrl.controller.supervisor import ServerMembership, Supervisor
+from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunState
-from asyncrl.loops.task_group import Loops
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
@@ -45,7 +45,7 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
-from asyncrl.serving.evaluation_servers import PinnedServers
+from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Load, find_load
 from asyncrl.tasks.order import TaskOrder
@@ -77,7 +77,7 @@ def assemble(
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
-    state = RunState(waits)
+    state = RunPhase(waits)
     journal.on_failure(state.fail_from_thread)
     order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
@@ -86,7 +86,7 @@ def assemble(
     )
     make_fleet = functools.partial(_make_fleet, inputs, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
-    loops = Loops(waits, functools.partial(describe_run, queue, fleet, waits))
+    loops = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
 
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
@@ -98,11 +98,11 @@ def assemble(
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
     copies = _make_copies(recipe, run_folder, keys, heldout)
     dropped = _make_dropped(inputs, metrics)
-    desk = _make_desk(
+    requests = _make_requests(
         inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies, dropped
     )
-    metrics.num_waiting = lambda: desk.num_waiting
-    service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), metrics, keys, run_folder)
+    metrics.num_waiting = lambda: requests.num_waiting
+    service = _make_service(recipe, requests, ServerMembership(fleet, supervisor), metrics, keys, run_folder)
     return Controller(
         recipe=recipe,
         waits=waits,
@@ -119,11 +119,11 @@ def assemble(
         completion=_make_completion(inputs, queue, generator, grader, waits, dropped),
         heldout=heldout,
         report=report,
-        desk=desk,
+        requests=requests,
         service=service,
         watched=(
-            RolloutSide(recipe, queue, fleet, heldout, desk),
-            TrainerSide(recipe, desk, state, supervisor),
+            RolloutSide(recipe, queue, fleet, heldout, requests),
+            TrainerSide(recipe, requests, state, supervisor),
         ),
     )
 
@@ -131,10 +131,10 @@ def assemble(
 def _make_heldout(
     inputs: Inputs,
     evaluator: Evaluator,
-    pinned: PinnedServers | None,
+    pinned: EvaluationServers | None,
     waits: Waits,
-    state: RunState,
-    loops: Loops,
+    state: RunPhase,
+    loops: RunTasks,
     journal: Journal,
     observer: Observer,
     known: Metrics | None,
@@ -142,7 +142,7 @@ def _make_heldout(
     return HeldOutSchedule(
         inputs.recipe.evaluation,
         inputs.heldout_tasks,
-        inputs.exams,
+        inputs.eval_sets,
         title_of(inputs.recipe),
         evaluator,
         pinned,
@@ -209,21 +209,21 @@ def _make_fleet(
 
 def _make_service(
     recipe: Recipe,
-    desk: TakeDesk,
-    servers: ServerDesk,
+    requests: TrainerRequests,
+    servers: ServerMembership,
     metrics: RunMetrics,
     keys: Keys,
     run_folder: Path | None,
-) -> QueueService:
+) -> ControllerService:
     files = None
     if not recipe.cluster.shared_disk:
         assert run_folder is not None, "publications are handed out from the run folder"
         terms = object_files(recipe.algorithm.model_dump())
         files = FileRoutes(model_folder(recipe.model), run_folder, terms)
-    return QueueService(
-        desk.take,
-        desk.commit,
-        drain=desk.drain,
+    return ControllerService(
+        requests.take,
+        requests.commit,
+        drain=requests.drain,
         change_servers=servers.change,
         metrics=metrics.text,
         has_open_metrics=recipe.cluster.open_metrics,
@@ -238,12 +238,12 @@ def _make_service(
 
 def _make_pinned(
     make_fleet: Callable[[Sequence[str]], Fleet], urls: Sequence[str], waits: Waits, run_folder: Path | None
-) -> PinnedServers | None:
+) -> EvaluationServers | None:
     """None when evaluations share the rollout servers."""
     if not urls:
         return None
     assert run_folder is not None, "the pinned publications need a place"
-    return PinnedServers(make_fleet(urls), waits, run_folder / "evaluation")
+    return EvaluationServers(make_fleet(urls), waits, run_folder / "evaluation")
 
 
 def _make_generator(
@@ -252,7 +252,7 @@ def _make_generator(
     queue: ReplayQueue,
     fleet: Fleet,
     waits: Waits,
-    state: RunState,
+    state: RunPhase,
     oversampling: Oversampling,
 ) -> Generator:
     rollout = inputs.recipe.rollout
@@ -317,7 +317,7 @@ def _make_completion(
     )
 
 
-def _make_desk(
+def _make_requests(
     inputs: Inputs,
     queue: ReplayQueue,
     fleet: Fleet,
@@ -326,11 +326,11 @@ def _make_desk(
     report: StepReport,
     metrics: RunMetrics,
     waits: Waits,
-    state: RunState,
+    state: RunPhase,
     keys: Keys,
     copies: TrainerCopies,
     dropped: DroppedGroups,
-) -> TakeDesk:
+) -> TrainerRequests:
     recipe = inputs.recipe
     compaction = Compaction(
         queue.journal,
@@ -339,7 +339,7 @@ def _make_desk(
         repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
     )
     drainer = Drain(queue, fleet, generator, waits)
-    return TakeDesk(
+    return TrainerRequests(
         recipe=recipe,
         queue=queue,
         fleet=fleet,
@@ -371,7 +371,7 @@ def _make_copies(
 
 
 def _make_shared_gpus(
-    recipe: Recipe, fleet: Fleet, drainer: Drain, heldout: HeldOutSchedule, waits: Waits, state: RunState
+    recipe: Recipe, fleet: Fleet, drainer: Drain, heldout: HeldOutSchedule, waits: Waits, state: RunPhase
 ) -> SharedGpus | None:
     if not recipe.placement.colocated:
         return None

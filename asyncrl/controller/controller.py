@@ -26,27 +26,33 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 
 `assemble` connects the parts:
 
-| part            | called by                              | calls                                           |
-|-----------------|----------------------------------------|-------------------------------------------------|
-| Controller      | launcher: run, stop                    | all loops; `train` of the launcher              |
-| QueueService    | trainer (wire 2); `asyncrl servers`    | TakeDesk, ServerDesk                            |
-| TakeDesk        | QueueService: take, drain, commit      | ReplayQueue, Fleet, Drain, SharedGpus, HeldOut- |
-|                 |                                        | Schedule, StepReport, DroppedGroups, Compaction |
-| SharedGpus      | TakeDesk: before a batch               | Drain: is_idle; Fleet: sleep                    |
-| ServerDesk      | QueueService: change                   | Fleet: add, remove; Supervisor: record          |
-| ReplayQueue     | feed, GroupCompletion, Generator,      | Journal; Waits: notify                          |
-|                 | TakeDesk                               |                                                 |
-| GroupCompletion | feed: one run per group                | Generator, Grader, SignalFilter, ReplayQueue    |
-| Generator       | GroupCompletion, EarlyAbort, TakeDesk  | Fleet: pick; servers (wire 1); ReplayQueue      |
-| EarlyAbort      | its own loop                           | Generator: end; Oversampling: is_over           |
-| Fleet           | feed, Generator, Evaluator, EarlyAbort,| servers; Supervisor: restart, end               |
-|                 | TakeDesk, Drain, speed                 |                                                 |
-| HeldOutSchedule | TakeDesk, Controller                   | Evaluator, PinnedServers; Observer: evaluation  |
-| StepReport      | TakeDesk: asked, given                 | Observer: step                                  |
-| DroppedGroups   | GroupCompletion: ended; TakeDesk: taken| ZeroReward; Observer: dropped                   |
-| watchdog        | its own loop                           | Fleet: restart_stuck; Supervisor: kill_trainer  |
-| RunState        | all read it; Controller, TakeDesk,     | Waits: notify                                   |
-|                 | HeldOutSchedule and Journal change it  |                                                 |
+| part              | called by                               | calls                                        |
+|-------------------|-----------------------------------------|----------------------------------------------|
+| Controller        | launcher: run, stop                     | all loops; `train` of the launcher           |
+| ControllerService | trainer (wire 2); `asyncrl servers`     | TrainerRequests, ServerMembership            |
+| TrainerRequests   | ControllerService: take, drain, commit  | ReplayQueue, Fleet, Drain, SharedGpus,       |
+|                   |                                         | HeldOutSchedule, StepReport, DroppedGroups,  |
+|                   |                                         | Compaction                                   |
+| SharedGpus        | TrainerRequests: before a batch         | Drain: is_idle; Fleet: sleep                 |
+| ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
+| ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
+|                   | TrainerRequests                         |                                              |
+| GroupCompletion   | feed: one run per group                 | Generator, Grader, SignalFilter, ReplayQueue |
+| Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
+|                   | TrainerRequests                         |                                              |
+| EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
+| Fleet             | feed, Generator, Evaluator, EarlyAbort, | servers; Supervisor: restart, end            |
+|                   | TrainerRequests, Drain, speed           |                                              |
+| HeldOutSchedule   | TrainerRequests, Controller             | Evaluator, EvaluationServers;                |
+|                   |                                         | Observer: evaluation                         |
+| StepReport        | TrainerRequests: asked, given           | Observer: step                               |
+| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped                |
+|                   | TrainerRequests: taken                  |                                              |
+| watchdog          | its own loop                            | Fleet: restart_stuck;                        |
+|                   |                                         | Supervisor: kill_trainer                     |
+| RunPhase          | all read it; Controller,                | Waits: notify                                |
+|                   | TrainerRequests, HeldOutSchedule and    |                                              |
+|                   | Journal change it                       |                                              |
 """
 
 import asyncio
@@ -55,13 +61,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from asyncrl.controller.description import describe_run
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.step_metrics import StepReport
-from asyncrl.controller.trainer_requests import TakeDesk
+from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.loops.run_phase import RunState
-from asyncrl.loops.task_group import Loops
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
@@ -90,8 +96,8 @@ class Controller:
 
     recipe: Recipe
     waits: Waits
-    state: RunState
-    loops: Loops
+    state: RunPhase
+    loops: RunTasks
     queue: ReplayQueue
     order: TaskOrder
     fleet: Fleet
@@ -104,8 +110,8 @@ class Controller:
     completion: GroupCompletion
     heldout: HeldOutSchedule
     report: StepReport
-    desk: TakeDesk
-    service: QueueService
+    requests: TrainerRequests
+    service: ControllerService
     watched: Sequence[Watched]
     _must_end_at: float = math.inf
     """As `now_seconds`, once the run was asked to stop."""
@@ -121,7 +127,7 @@ class Controller:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.service.close()
-        await self.desk.close()
+        await self.requests.close()
         await self.fleet.close()
         await self.heldout.close()
         await self.grader.__aexit__(*exception)

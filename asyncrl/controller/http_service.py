@@ -43,7 +43,7 @@ METRICS_PATH = "/metrics"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class QueueService:
+class ControllerService:
     """Serves on `host`; `url`, known after `start`, names `advertised_host` where that is another one."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -26,7 +26,7 @@ class Inputs:
     """data.train is not the file that the run's journal was written with."""
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
-    exams: tuple[Exam, ...] = ()
+    eval_sets: tuple[EvaluationSet, ...] = ()
     """The benchmarks of evaluation.benchmarks."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""

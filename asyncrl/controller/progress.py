@@ -3,11 +3,11 @@
 from typing import Any
 
 from asyncrl.controller.supervisor import Supervisor
-from asyncrl.controller.trainer_requests import TakeDesk
+from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
@@ -24,12 +24,17 @@ class RolloutSide:
     knob = "serving.request_timeout_seconds"
 
     def __init__(
-        self, recipe: Recipe, queue: ReplayQueue, fleet: Fleet, heldout: HeldOutSchedule, desk: TakeDesk
+        self,
+        recipe: Recipe,
+        queue: ReplayQueue,
+        fleet: Fleet,
+        heldout: HeldOutSchedule,
+        requests: TrainerRequests,
     ) -> None:
         self._queue = queue
         self._fleet = fleet
         self._heldout = heldout
-        self._desk = desk
+        self._requests = requests
         limit = recipe.serving.request_timeout_seconds
         self.deadlines = Deadlines(
             warn_seconds=0.5 * limit,
@@ -39,7 +44,7 @@ class RolloutSide:
         )
 
     def is_due(self) -> bool:
-        return self._desk.num_waiting > 0
+        return self._requests.num_waiting > 0
 
     def progress(self) -> Any:
         """Raises AsyncrlError when every server was given up: nothing will move."""
@@ -62,8 +67,10 @@ class TrainerSide:
     what = "the trainer has a batch and did not come back"
     knob = "trainer.step_timeout_seconds"
 
-    def __init__(self, recipe: Recipe, desk: TakeDesk, state: RunState, supervisor: Supervisor) -> None:
-        self._desk = desk
+    def __init__(
+        self, recipe: Recipe, requests: TrainerRequests, state: RunPhase, supervisor: Supervisor
+    ) -> None:
+        self._requests = requests
         self._state = state
         self._supervisor = supervisor
         self._num_kills = 0
@@ -71,11 +78,11 @@ class TrainerSide:
         self.deadlines = Deadlines(warn_seconds=0.5 * limit, act_seconds=limit, stop_seconds=2.0 * limit)
 
     def is_due(self) -> bool:
-        return self._desk.num_waiting == 0 and self._state.is_training
+        return self._requests.num_waiting == 0 and self._state.is_training
 
     def progress(self) -> Any:
         # A trainer that was killed and restarted has its own time, a few times.
-        return self._desk.num_asked, min(self._num_kills, MAX_TRAINER_KILLS)
+        return self._requests.num_asked, min(self._num_kills, MAX_TRAINER_KILLS)
 
     def act(self, why: str) -> None:
         self._num_kills += 1

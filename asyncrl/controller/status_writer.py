@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncrl.journal import counters
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import VERDICT_BY, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -59,7 +59,7 @@ class StatusWriter:
         queue: ReplayQueue,
         fleet: Fleet,
         waits: Waits,
-        state: RunState,
+        state: RunPhase,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`version` is where the run resumes: the trainer says its own once it asks for a batch."""

@@ -30,7 +30,7 @@ class Supervisor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDesk:
+class ServerMembership:
     """Adds and removes rollout servers when a person asks for it."""
 
     fleet: Fleet

@@ -18,11 +18,11 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch, PolicyVersion, Sequence
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.policy import length_bias
 from asyncrl.replay.queue import ReplayQueue
@@ -54,8 +54,8 @@ class _Prepared:
 
 
 @dataclass(eq=False, kw_only=True)
-class TakeDesk:
-    """One per run. `take`, `drain` and `commit` are what `QueueService` calls."""
+class TrainerRequests:
+    """One per run. `take`, `drain` and `commit` are what `ControllerService` calls."""
 
     recipe: Recipe
     queue: ReplayQueue
@@ -68,7 +68,7 @@ class TakeDesk:
     dropped_groups: DroppedGroups
     compaction: Compaction
     waits: Waits
-    state: RunState
+    state: RunPhase
     copies: TrainerCopies
     """Copies of what a trainer on another disk hands out."""
     shared_gpus: SharedGpus | None
@@ -305,9 +305,9 @@ class TakeDesk:
         return await self._collect(step, load_groups(self.queue.journal, step), {})
 
     async def _collect(
-        self, step: PolicyVersion, groups: Iterable[list[Sequence]], verdicts: dict[str, Any]
+        self, step: PolicyVersion, groups: Iterable[list[ScoredSequence]], verdicts: dict[str, Any]
     ) -> tuple[Batch, dict[str, Any]]:
-        sequences: list[Sequence] = []
+        sequences: list[ScoredSequence] = []
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for group in groups:

@@ -26,7 +26,7 @@ HELDOUT = "held-out"
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class EvaluationSet:
     name: str
     source: str
     """Place of its rows, for people."""
@@ -52,7 +52,7 @@ class Exam:
         return await evaluator.examine(self.tasks, is_greedy=self.is_greedy, num_samples=self.num_sampled)
 
     def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
-        """`evaluator` with this exam's tokens, limits and stop strings, and a count of tokens of its own."""
+        """`evaluator` with this set's tokens, limits and stop strings, and a count of tokens of its own."""
         return dataclasses.replace(
             evaluator,
             codec=self.codec,
@@ -63,7 +63,7 @@ class Exam:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Fields that a result has of its exam."""
+        """Fields that a result has of its evaluation set."""
         return {
             "benchmark": self.name,
             "source": self.source,
@@ -83,7 +83,7 @@ def read_exam(
     *,
     now: datetime,
     num_tasks: int | None = None,
-) -> Exam:
+) -> EvaluationSet:
     """The benchmark's first `num_tasks` tasks, by default all, as the recipe asks and reads them.
 
     Fetches rows that are of a hub. Raises InputError.
@@ -100,7 +100,7 @@ def read_exam(
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
     tasks = maker.make(rows_of([benchmark.source], key, verifying, split=SPLIT), [benchmark.source])
-    return Exam(
+    return EvaluationSet(
         name=benchmark.name,
         source=_place(benchmark),
         template=title,
@@ -115,11 +115,11 @@ def read_exam(
     )
 
 
-def heldout_exam(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> Exam:
+def heldout_exam(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
     section = recipe.evaluation
     sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
-    return Exam(
+    return EvaluationSet(
         HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task, True
     )
 

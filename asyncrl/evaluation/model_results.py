@@ -1,4 +1,4 @@
-"""Findings of an evaluation so far: the results of each model on each exam, and the JSON of them."""
+"""Findings of an evaluation so far: the results of each model on each evaluation set, and the JSON of them."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.result import Result
 from asyncrl.observe.terminal.model_differences import differences
 from asyncrl.system.whole_file import write_whole
@@ -17,12 +17,14 @@ class Comparison:
     """`models` are labels, the first the one that others are compared with. With `file` every result is
     written there as it comes. Raises InputError for a file that cannot be written."""
 
-    def __init__(self, models: Sequence[str], exams: Sequence[Exam], *, file: Path | None = None) -> None:
+    def __init__(
+        self, models: Sequence[str], eval_sets: Sequence[EvaluationSet], *, file: Path | None = None
+    ) -> None:
         self.models = list(models)
-        self.exams = list(exams)
+        self.eval_sets = list(eval_sets)
         self._file = file
         self._rows: dict[tuple[str, str], dict[str, Any]] = {}
-        self._current: tuple[str, Exam] | None = None
+        self._current: tuple[str, EvaluationSet] | None = None
         self._num_graded = 0
         if file is not None:
             try:
@@ -30,44 +32,46 @@ class Comparison:
             except DiskError as error:
                 raise InputError(str(error)) from error
 
-    def begin(self, model: str, exam: Exam) -> None:
-        self._current, self._num_graded = (model, exam), 0
+    def begin(self, model: str, eval_set: EvaluationSet) -> None:
+        self._current, self._num_graded = (model, eval_set), 0
 
     def graded(self, num_responses: int) -> None:
-        """Adds to the responses of the exam that has begun."""
+        """Adds to the responses of the evaluation set that has begun."""
         self._num_graded += num_responses
 
-    def end(self, model: str, exam: Exam, result: Result) -> None:
+    def end(self, model: str, eval_set: EvaluationSet, result: Result) -> None:
         """Raises DiskError."""
-        self._rows[model, exam.name] = {**exam.describe(), **result.row()}
+        self._rows[model, eval_set.name] = {**eval_set.describe(), **result.row()}
         self._current = None
         if self._file is not None:
             self._write(self._file)
 
-    def rows(self, exam: Exam) -> list[dict[str, Any] | None]:
+    def rows(self, eval_set: EvaluationSet) -> list[dict[str, Any] | None]:
         """One per model; None where it was not measured."""
-        return [self._rows.get((model, exam.name)) for model in self.models]
+        return [self._rows.get((model, eval_set.name)) for model in self.models]
 
     def progress(self) -> str:
-        """Finished exams, and the one that was under way, in one sentence."""
-        done = ", ".join(f"{exam} on {model}" for model, exam in self._rows) or "nothing"
+        """Finished evaluation sets, and the one that was under way, in one sentence."""
+        done = ", ".join(f"{eval_set} on {model}" for model, eval_set in self._rows) or "nothing"
         text = f"Finished: {done}"
         if self._current is not None:
-            model, exam = self._current
-            text += (
-                f"; {exam.name} on {model} was at {self._num_graded:,} of {exam.num_responses:,} responses"
-            )
+            model, eval_set = self._current
+            graded = f"{self._num_graded:,} of {eval_set.num_responses:,} responses"
+            text += f"; {eval_set.name} on {model} was at {graded}"
         where = f" Results so far: {self._file}" if self._file is not None and self._rows else ""
         return f"{text}.{where}"
 
     def as_json(self) -> dict[str, Any]:
-        return {"models": self.models, "benchmarks": [self._exam_json(exam) for exam in self.exams]}
-
-    def _exam_json(self, exam: Exam) -> dict[str, Any]:
-        rows = {
-            model: row for model, row in zip(self.models, self.rows(exam), strict=True) if row is not None
+        return {
+            "models": self.models,
+            "benchmarks": [self._exam_json(eval_set) for eval_set in self.eval_sets],
         }
-        description = exam.describe()
+
+    def _exam_json(self, eval_set: EvaluationSet) -> dict[str, Any]:
+        rows = {
+            model: row for model, row in zip(self.models, self.rows(eval_set), strict=True) if row is not None
+        }
+        description = eval_set.describe()
         first = rows.get(self.models[0])
         found: dict[str, dict[str, Any]] = {}
         for model, row in rows.items():
@@ -76,7 +80,7 @@ class Comparison:
                 found[model] = {name: dataclasses.asdict(difference) for name, difference in pairs}
         return {
             **description,
-            "tasks": [task.task_id for task in exam.tasks],
+            "tasks": [task.task_id for task in eval_set.tasks],
             "results": {
                 model: {name: value for name, value in row.items() if name not in description}
                 for model, row in rows.items()

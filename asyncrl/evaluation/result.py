@@ -73,7 +73,7 @@ class Sampled(Answered):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one model on one exam: greedy, sampled, or both."""
+    """Result of one model on one evaluation set: greedy, sampled, or both."""
 
     greedy: Greedy | None
     sampled: Sampled | None

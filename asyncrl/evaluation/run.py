@@ -160,7 +160,7 @@ class Evaluator:
         self.fleet.acquire(server, len(tasks))
         server.expect(expected, held=0)
         try:
-            async with server.pulse.streaming():
+            async with server.heartbeat.streaming():
                 async for chunk in self._chunks(server, body):
                     name, search = chunk.request_id, searches[chunk.request_id]
                     if chunk.end is StreamEnd.ABORT and search.end is None:
@@ -192,7 +192,7 @@ class Evaluator:
     async def _chunks(self, server: Server, body: dict[str, object]) -> AsyncIterator[Chunk]:
         with self.waits.waiting("evaluation", f"tokens from {server.url}"):
             async for chunk in sglang.stream(self.fleet.session, server.url, body):
-                server.pulse.beat()
+                server.heartbeat.beat()
                 yield chunk
 
     async def _grade(

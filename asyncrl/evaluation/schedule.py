@@ -10,19 +10,19 @@ import logging
 from collections.abc import Callable, Sequence
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.evaluation_set import HELDOUT, Exam
+from asyncrl.evaluation.evaluation_set import HELDOUT, EvaluationSet
 from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import EvaluationFailed, Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunState
-from asyncrl.loops.task_group import Loops
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
-from asyncrl.serving.evaluation_servers import PinnedServers
+from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.publication import Publication
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class HeldOutSchedule:
     """`pinned` gives evaluations servers of their own; without it the rollout servers answer.
 
-    `tasks` are those of data.heldout, asked under `template`; `exams` are benchmarks, before and after
+    `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks, before and after
     training.
     """
 
@@ -39,13 +39,13 @@ class HeldOutSchedule:
         self,
         section: Evaluation,
         tasks: list[Task],
-        exams: Sequence[Exam],
+        eval_sets: Sequence[EvaluationSet],
         template: str,
         evaluator: Evaluator,
-        pinned: PinnedServers | None,
+        pinned: EvaluationServers | None,
         waits: Waits,
-        state: RunState,
-        loops: Loops,
+        state: RunPhase,
+        loops: RunTasks,
         journal: Journal,
         observer: Observer,
         *,
@@ -56,7 +56,7 @@ class HeldOutSchedule:
         self._section = section
         self._tasks = tasks
         self._evaluator = evaluator
-        self._exams = [(exam, exam.evaluator(evaluator)) for exam in exams]
+        self._eval_sets = [(eval_set, eval_set.evaluator(evaluator)) for eval_set in eval_sets]
         self._template = template
         self.pinned = pinned
         self._waits = waits
@@ -79,7 +79,7 @@ class HeldOutSchedule:
     @property
     def num_tokens(self) -> int:
         """Streamed to evaluations so far: whether they move."""
-        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._exams)]
+        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._eval_sets)]
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class HeldOutSchedule:
     def lacks(self, version: PolicyVersion, when: str) -> list[str]:
         """Names of the evaluations that a version still needs: held-out, then benchmarks."""
         names = [HELDOUT] if self._tasks else []
-        names += [] if when == "during" else [exam.name for exam, _ in self._exams]
+        names += [] if when == "during" else [eval_set.name for eval_set, _ in self._eval_sets]
         return [name for name in names if (name, version, when) not in self._measured]
 
     def start(self, publication: Publication, when: str) -> "asyncio.Task[None]":
@@ -135,18 +135,20 @@ class HeldOutSchedule:
         lacking = self.lacks(version, when)
         if HELDOUT in lacking:
             await self._measure_heldout(version, when)
-        for exam, evaluator in self._exams:
-            if exam.name not in lacking:
+        for eval_set, evaluator in self._eval_sets:
+            if eval_set.name not in lacking:
                 continue
-            log.warning("benchmark %s %s training: %d responses", exam.name, when, exam.num_responses)
+            log.warning("benchmark %s %s training: %d responses", eval_set.name, when, eval_set.num_responses)
             try:
-                result = await exam.give(evaluator)
+                result = await eval_set.give(evaluator)
             except EvaluationFailed as error:
-                _warn(f"benchmark {exam.name}", version, when, error)
+                _warn(f"benchmark {eval_set.name}", version, when, error)
             else:
-                await self._record(version, exam.name, exam.tasks, result)
-                self._observer.benchmark({"step": version, "when": when, **exam.describe(), **result.row()})
-                self._measured.add((exam.name, version, when))
+                await self._record(version, eval_set.name, eval_set.tasks, result)
+                self._observer.benchmark(
+                    {"step": version, "when": when, **eval_set.describe(), **result.row()}
+                )
+                self._measured.add((eval_set.name, version, when))
 
     async def _measure_heldout(self, version: PolicyVersion, when: str) -> None:
         """Samples are taken before and after training only."""

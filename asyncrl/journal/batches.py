@@ -11,7 +11,7 @@ from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
-from asyncrl.records import Batch, PolicyVersion, Segment, Sequence, Trajectory
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence, Segment, Trajectory
 
 _GROUPS = """
 SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
@@ -31,7 +31,7 @@ def load_batch(journal: Readable, version: PolicyVersion, temperature: float) ->
     return Batch(version, temperature, list(itertools.chain.from_iterable(groups)))
 
 
-def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Sequence]]:
+def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[ScoredSequence]]:
     """Yields, per group, what the trainer of `version` was given, in the order of the groups' first takes.
 
     One read per group: a batch has millions of tokens, and the caller may have others to serve meanwhile.
@@ -51,7 +51,7 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Sequ
         yield _sequences(rows)
 
 
-def _sequences(rows: list[tuple[Any, ...]]) -> list[Sequence]:
+def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
     found: dict[str, tuple[Trajectory, float, float]] = {}
     for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
@@ -60,4 +60,6 @@ def _sequences(rows: list[tuple[Any, ...]]) -> list[Sequence]:
         if token_version is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
             found[name][0].segments.append(Segment(token_version, *numbers, bool(is_continued)))
-    return [Sequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()]
+    return [
+        ScoredSequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()
+    ]

@@ -50,7 +50,7 @@ from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
@@ -143,7 +143,7 @@ async def _end_processes(servers: LocalServers, trainers: TrainerRanks) -> None:
     await asyncio.gather(servers.stop(), trainers.stop())
 
 
-def _outcome(state: RunState) -> Outcome:
+def _outcome(state: RunPhase) -> Outcome:
     if state.is_finished:
         return "finished"
     if state.is_stopped:

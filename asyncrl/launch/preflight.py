@@ -20,7 +20,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import Exam, heldout_exam, read_exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_exam, read_exam
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
@@ -63,10 +63,10 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         check_packages(recipe, base.shape)
     train = read_train_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
-    exams = _read_exams(recipe, base, benchmarks_of(recipe))
+    eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
     _warn_of_few_tasks(len(train.tasks), recipe)
-    inputs = base.inputs(recipe, train.tasks, heldout, exams, train.parts)
+    inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts)
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
 
@@ -77,10 +77,10 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
     heldout: list[Task] = []
     if has_heldout:
         heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
-    exams = _read_exams(recipe, base, benchmarks)
+    eval_sets = _read_eval_sets(recipe, base, benchmarks)
     if heldout:
-        exams = (heldout_exam(recipe, heldout, base.codec), *exams)
-    return base.inputs(recipe, [], heldout, exams)
+        eval_sets = (heldout_exam(recipe, heldout, base.codec), *eval_sets)
+    return base.inputs(recipe, [], heldout, eval_sets)
 
 
 def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
@@ -99,7 +99,9 @@ def named_benchmark(recipe: Recipe, name: str) -> Benchmark:
     )
 
 
-def _read_exams(recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]) -> tuple[Exam, ...]:
+def _read_eval_sets(
+    recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]
+) -> tuple[EvaluationSet, ...]:
     names = [benchmark.name for benchmark in benchmarks]
     for name in names:
         if names.count(name) > 1:
@@ -134,7 +136,7 @@ class _Base:
         recipe: Recipe,
         train: TaskTable | list[Task],
         heldout: list[Task],
-        exams: tuple[Exam, ...],
+        eval_sets: tuple[EvaluationSet, ...],
         parts: tuple[MixturePart, ...] = (),
     ) -> Inputs:
         """Once every verifier of them works."""
@@ -153,7 +155,7 @@ class _Base:
             self.verifiers,
             self.context_tokens,
             rendered=self.rendered,
-            exams=exams,
+            eval_sets=eval_sets,
             parts=parts,
         )
 

@@ -6,7 +6,7 @@ import contextlib
 from asyncrl.loops.waits import Waits
 
 
-class RunState:
+class RunPhase:
     """One per run. Every part reads it; only its own methods write it, and each of them wakes all waits.
 
     A run opens, is over (no more batches), ends (no more streams), closes. `stop` does the middle two.

@@ -12,7 +12,7 @@ from typing import Any, Self
 from asyncrl.loops.waits import Waits
 
 
-class Loops:
+class RunTasks:
     """Async context manager around one task group."""
 
     def __init__(self, waits: Waits, describe: Callable[[], dict[str, str]]) -> None:

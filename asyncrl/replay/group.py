@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.records import DropReason, PolicyVersion, Score, Sequence, Task, Trajectory
+from asyncrl.records import DropReason, PolicyVersion, Score, ScoredSequence, Task, Trajectory
 
 
 class GroupState(StrEnum):
@@ -53,7 +53,7 @@ def trajectory_id(group_id: int, sample: int) -> str:
     return f"{group_id:08d}-{sample:02d}"
 
 
-def sequences_of(group: Group) -> list[Sequence]:
+def sequences_of(group: Group) -> list[ScoredSequence]:
     """The sequences of a ready group, as a trainer gets them."""
     sequences = []
     for trajectory in group.trajectories:
@@ -61,5 +61,5 @@ def sequences_of(group: Group) -> list[Sequence]:
         if advantage is not None:
             reward = group.scores[trajectory.trajectory_id].reward
             assert reward is not None
-            sequences.append(Sequence.of(trajectory, reward=reward, advantage=advantage))
+            sequences.append(ScoredSequence.of(trajectory, reward=reward, advantage=advantage))
     return sequences

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import StopSearch, StopStrings, cut
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
@@ -87,7 +87,7 @@ class Generator:
     max_retries: int
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
-    state: RunState = field(kw_only=True)
+    state: RunPhase = field(kw_only=True)
     is_cache_recomputed: bool = False
     """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
     ends_with_its_version: bool = False
@@ -237,7 +237,7 @@ class Generator:
         self.queue.stream_from(server.url, pending)
         self._acquire(connection)
         try:
-            async with server.pulse.streaming(connection.limit):
+            async with server.heartbeat.streaming(connection.limit):
                 async for chunk in sglang.stream(self.fleet.session, server.url, body):
                     request = requests.get(chunk.request_id)
                     if request is None:

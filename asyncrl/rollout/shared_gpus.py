@@ -9,7 +9,7 @@ ends first; a running evaluation ends first too, so that it has one version.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import Fleet
@@ -22,7 +22,7 @@ class SharedGpus:
     fleet: Fleet
     drainer: Drain
     waits: Waits
-    state: RunState
+    state: RunPhase
     is_evaluating: Callable[[], bool]
     """Whether an evaluation runs on the servers."""
     ends_with_its_version: bool

@@ -18,7 +18,7 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
 
 
-class PinnedServers:
+class EvaluationServers:
     """Evaluations take turns; each asks for its version at once, so that the version it gets is the one that
     was published when it was asked for."""
 

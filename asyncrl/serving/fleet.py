@@ -22,7 +22,7 @@ from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
 from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
 from asyncrl.serving.server import Server, ServerState
-from asyncrl.serving.weight_owner import Handover
+from asyncrl.serving.weight_owner import WeightOwner
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,10 @@ class Fleet:
         self._restart = restart
         self.max_running_requests = max_running_requests
         self._waits = waits
-        self._handover = Handover(waits)
+        self._owner = WeightOwner(waits)
         self._make_lifecycle = functools.partial(
             ServerLifecycle,
-            handover=self._handover,
+            owner=self._owner,
             waits=waits,
             session=session,
             restart=self._restart_or_move,
@@ -235,7 +235,7 @@ class Fleet:
     async def sleep(self) -> None:
         """No group gets a server until the next announcement, which wakes them all. Returns when none of them
         holds memory; may be cancelled and called again."""
-        self._handover.must_sleep = True
+        self._owner.must_sleep = True
         self.close_gate()
         await self._waits.wait_until(
             self._are_asleep, owner="take", blocker="the memory of servers that fall asleep"
@@ -252,21 +252,21 @@ class Fleet:
     @property
     def wants_publication(self) -> bool:
         """A server loaded other bytes than were published: the trainer is to write them again."""
-        return self._handover.wants_publication
+        return self._owner.wants_publication
 
     @property
     def trainer_owns_wire(self) -> bool:
         """The trainer has a batch and writes the weights of the servers that its take named."""
-        return self._handover.is_with_trainer
+        return self._owner.is_with_trainer
 
     def published(self) -> Publication:
         """The version that was announced last."""
-        return self._handover.published()
+        return self._owner.published()
 
     def hand_wire_to_trainer(self) -> list[str]:
         """URLs to publish the next version to; the fleet leaves their weights alone until it is announced."""
         urls = [server.url for server in self.serving()]
-        self._handover.give(urls)
+        self._owner.give(urls)
         return urls
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
@@ -277,7 +277,7 @@ class Fleet:
         """
         self.renew(publication)
         self._gate = Gate.OPEN
-        handed = self._handover.take_back()
+        handed = self._owner.take_back()
         for server in self.serving():
             lifecycle, outcome = self._lifecycles[server.url], outcomes.get(server.url)
             if outcome is not None and not outcome.is_installed:
@@ -292,12 +292,12 @@ class Fleet:
 
     async def until_written(self, owner: str) -> Publication:
         """The version that was announced last, once its folder is complete."""
-        await self._handover.until_written(owner, unless=lambda: False)
-        return self._handover.published()
+        await self._owner.until_written(owner, unless=lambda: False)
+        return self._owner.published()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""
-        self._handover.renew(publication)
+        self._owner.renew(publication)
 
     def has_late_joiner(self) -> bool:
         """Whether a server that was too late before is on its way: steps may be shorter than an install, and

@@ -13,7 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.loops.waits import now_seconds
 
 
-class Pulse:
+class Heartbeat:
     def __init__(self) -> None:
         self._seen_seconds = 0.0
         self._limits: dict[asyncio.Timeout, str | None] = {}

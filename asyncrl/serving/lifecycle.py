@@ -17,7 +17,7 @@ from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import Server, ServerState
-from asyncrl.serving.weight_owner import Handover
+from asyncrl.serving.weight_owner import WeightOwner
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class ServerLifecycle:
     def __init__(
         self,
         server: Server,
-        handover: Handover,
+        owner: WeightOwner,
         waits: Waits,
         *,
         session: aiohttp.ClientSession,
@@ -80,7 +80,7 @@ class ServerLifecycle:
         and `silence_seconds`. `predecessor` is a life of the same URL that ends first; its process is then
         started again."""
         self.server = server
-        self._handover = handover
+        self._owner = owner
         self._waits = waits
         self._session = session
         self._restart = restart
@@ -228,7 +228,7 @@ class ServerLifecycle:
         self.server.state, self.server.reason = state, reason
         if state in (ServerState.RESTARTING, ServerState.DEAD):
             # An external one that hangs breaks no connection.
-            self.server.pulse.cut_streams(reason)
+            self.server.heartbeat.cut_streams(reason)
         self._changed.set()
         self._waits.notify()
 
@@ -243,26 +243,26 @@ class ServerLifecycle:
 
     async def _join(self) -> None:
         """Installs the latest publication; the server serves when its digests are the published ones."""
-        if self._fixed_version is not None and not self._handover.is_published():
+        if self._fixed_version is not None and not self._owner.is_published():
             return await self._join_fixed(self._fixed_version)
-        server, handover = self.server, self._handover
+        server, owner = self.server, self._owner
         await self._waits.wait_until(
-            lambda: handover.may_install(server.url) or server.state is not ServerState.STALE,
+            lambda: owner.may_install(server.url) or server.state is not ServerState.STALE,
             owner=f"server {server.url}",
             blocker="the trainer's publication",
         )
-        await handover.until_written(
+        await owner.until_written(
             f"server {server.url}", unless=lambda: server.state is not ServerState.STALE
         )
-        if server.state is not ServerState.STALE or not handover.may_install(server.url):
+        if server.state is not ServerState.STALE or not owner.may_install(server.url):
             return
-        publication, was_asleep = handover.published(), server.is_asleep
+        publication, was_asleep = owner.published(), server.is_asleep
         error = await self._try_install(publication)
         if server.state is not ServerState.STALE:
             return
         if error is not None:
             return await self._join_failed(publication, error)
-        if not handover.is_latest(publication):
+        if not owner.is_latest(publication):
             # Another version was announced meanwhile: the loop joins again.
             self._num_missed += 1
             return
@@ -325,22 +325,22 @@ class ServerLifecycle:
 
         So is one whose files are not written again: at the end of a run there is no trainer any more.
         """
-        server, handover = self.server, self._handover
+        server, owner = self.server, self._owner
         server.reason = str(error)
         log.warning("server %s does not join: %s", server.url, error)
         if not isinstance(error, WeightMismatch) or self._num_mismatches > 0:
             return self._move(ServerState.RESTARTING, server.reason)
         self._num_mismatches += 1
-        handover.ask_to_rewrite(publication)
-        while handover.is_latest(publication) and server.state is ServerState.STALE:
+        owner.ask_to_rewrite(publication)
+        while owner.is_latest(publication) and server.state is ServerState.STALE:
             is_over = await self._waits.wait_until(
-                lambda: not handover.is_latest(publication) or server.state is not ServerState.STALE,
+                lambda: not owner.is_latest(publication) or server.state is not ServerState.STALE,
                 owner=f"server {server.url}",
                 blocker="the trainer's publication, written again",
                 timeout_seconds=REPUBLISH_SECONDS,
             )
             # In the middle of a step the trainer cannot answer; its next publication comes for certain.
-            if not is_over and not handover.is_with_trainer:
+            if not is_over and not owner.is_with_trainer:
                 self._move(ServerState.RESTARTING, server.reason)
 
     async def _guard(self) -> None:
@@ -364,7 +364,7 @@ class ServerLifecycle:
         """Looks once, when there may be something to see. Half-way into a silence the scheduler is asked: an
         answer is a sign of life. Its front end alone is none, for it may outlive the scheduler."""
         server, limit = self.server, self._silence_seconds
-        silence = server.pulse.silence_seconds() if server.num_running else 0.0
+        silence = server.heartbeat.silence_seconds() if server.num_running else 0.0
         patience = 0.5 * limit - silence
         # A wait shorter than the clock resolves would end where it began.
         if patience > 1e-3 * limit:
@@ -372,14 +372,14 @@ class ServerLifecycle:
         elif silence >= limit:
             return True
         elif await sglang.answers(self._session, server.url, timeout_seconds=limit - silence):
-            server.pulse.beat()
+            server.heartbeat.beat()
         else:
             # One that refuses does so at once.
             await self._change_within(0.05 * limit)
         return False
 
     def _silence(self) -> str:
-        silence = self.server.pulse.silence_seconds()
+        silence = self.server.heartbeat.silence_seconds()
         return f"{self.server.url} streamed nothing for {silence:.0f} s and does not answer"
 
     async def _change_within(self, seconds: float) -> None:
@@ -395,11 +395,11 @@ class ServerLifecycle:
             return
         if label is None:
             self.fail(server.reason)
-        elif label != str(server.version) and not self._handover.is_handed(server.url):
+        elif label != str(server.version) and not self._owner.is_handed(server.url):
             why = f"it holds weight version {label}, not {server.version}"
             self.verify_again(why)
             # A request that waits there would begin on keys and values of those weights, under its own salt.
-            server.pulse.cut_streams(why)
+            server.heartbeat.cut_streams(why)
         else:
             self._move(ServerState.SERVING)
 
@@ -420,7 +420,7 @@ class ServerLifecycle:
     async def _restart_process(self) -> None:
         server = self.server
         await self._waits.wait_until(
-            lambda: self._handover.may_start_process() or server.state is not ServerState.RESTARTING,
+            lambda: self._owner.may_start_process() or server.state is not ServerState.RESTARTING,
             owner=f"server {server.url}",
             blocker="the trainer, which has its GPUs",
         )
@@ -448,7 +448,7 @@ class ServerLifecycle:
         cutting = asyncio.create_task(self._cut_silent_streams(), name=f"silence of {server.url}")
         try:
             await self._waits.wait_until(
-                lambda: not server.num_running and not self._handover.is_handed(server.url),
+                lambda: not server.num_running and not self._owner.is_handed(server.url),
                 owner=f"server {server.url}",
                 blocker="its streams and the trainer's publication, before it ends",
             )
@@ -464,5 +464,5 @@ class ServerLifecycle:
             # It may be told to leave twice.
             self._changed.clear()
             if await self._has_fallen_silent():
-                self.server.pulse.cut_streams(self._silence())
-                self.server.pulse.beat()
+                self.server.heartbeat.cut_streams(self._silence())
+                self.server.heartbeat.beat()

@@ -7,7 +7,7 @@ from typing import Any
 from asyncrl.loops.waits import now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
-from asyncrl.serving.heartbeat import Pulse
+from asyncrl.serving.heartbeat import Heartbeat
 from asyncrl.serving.pass_sums import PassSums
 
 
@@ -54,7 +54,7 @@ class Server:
     """Tokens that they hold now, as far as these have arrived."""
     num_retractions: int = 0
     """How often it took a request's cache back for others, counted as requests end."""
-    pulse: Pulse = field(default_factory=Pulse)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     stream_seconds: float = 0.0
     """Requests running, times seconds."""
     squared_stream_seconds: float = 0.0
@@ -86,7 +86,7 @@ class Server:
         """Requests start to stream."""
         if self.num_running == 0:
             self.busy_since_seconds = now_seconds()
-            self.pulse.beat()
+            self.heartbeat.beat()
         self.count_streams()
         self.num_running += num_requests
 
@@ -100,7 +100,7 @@ class Server:
     def count_tokens(self, num_tokens: int) -> None:
         """It streamed this many more."""
         self.num_tokens += num_tokens
-        self.pulse.beat()
+        self.heartbeat.beat()
 
     def count_passes(self, told: PassSums) -> None:
         """Adds the passes that its process reports, counted from its start; a new process begins at 0."""

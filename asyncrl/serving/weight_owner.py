@@ -10,8 +10,8 @@ from asyncrl.loops.waits import Waits
 from asyncrl.serving.publication import Publication, written
 
 
-class Handover:
-    """The handover between the trainer's publishes and the joins of servers. One per fleet."""
+class WeightOwner:
+    """The side that writes a server's weights, between the trainer's publishes and the joins of servers. One per fleet."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits

@@ -27,7 +27,7 @@ from asyncrl.algorithms.advantages import (
 )
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 
 DEFAULT = Algorithm()
 
@@ -137,8 +137,8 @@ def test_a_group_of_one_has_no_baseline():
         group(1.0)
 
 
-def make_sequence(size: int, *, advantage: float, **changes: object) -> Sequence:
-    plain = Sequence("s", [1], [1] * size, [-1.0] * size, [0] * size, [False] * size, advantage, 0.0)
+def make_sequence(size: int, *, advantage: float, **changes: object) -> ScoredSequence:
+    plain = ScoredSequence("s", [1], [1] * size, [-1.0] * size, [0] * size, [False] * size, advantage, 0.0)
     return dataclasses.replace(plain, **changes)
 
 

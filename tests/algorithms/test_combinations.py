@@ -24,7 +24,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.values import end_rewards, generalised_advantages
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 
 LENGTHS = (5, 3, 6, 1, 4, 2, 3, 5, 2)
 """Three groups of three sequences."""
@@ -58,7 +58,7 @@ def advantages_of(name: str) -> list[float]:
         group = GroupRewards(REWARDS[first : first + 3], LENGTHS[first : first + 3], greedy_reward=0.3)
         found += ADVANTAGES[name](group, algorithm)
     sequences = [
-        Sequence("", [1], [1] * n, [-1.0] * n, [0] * n, [False] * n, advantage, 0.0)
+        ScoredSequence("", [1], [1] * n, [-1.0] * n, [0] * n, [False] * n, advantage, 0.0)
         for n, advantage in zip(LENGTHS, found, strict=True)
     ]
     found = [sequence.advantage for sequence in finish_batch(Batch(0, 1.0, sequences), algorithm).sequences]

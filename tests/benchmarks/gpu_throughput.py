@@ -28,7 +28,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.ranks import ranks
 
 
@@ -65,7 +65,7 @@ def make_batch(step: int, num_groups: int, longest: int) -> Batch:
         for member in range(8):
             length = round(256 * (longest / 256) ** source.random())
             sequences.append(
-                Sequence(
+                ScoredSequence(
                     sequence_id=f"{group}-{member}",
                     prompt_tokens=prompt,
                     response_tokens=[source.randrange(150_000) for _ in range(length)],

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Batch, SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of, trajectory_id
@@ -103,7 +103,7 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     fleet = Fleet(urls, session=session, waits=waits, max_running_requests=num_trajectories, restart=restart)
     fleet.serve_fixed(0)
     sampling = SamplingParams(1.0, 4096, (STOP,))
-    generator = Generator(queue, fleet, waits, sampling, 8192, 2, "bench", state=RunState(waits))
+    generator = Generator(queue, fleet, waits, sampling, 8192, 2, "bench", state=RunPhase(waits))
     task = Task("train:1", "1+1=", tuple(range(100)), "2", VerifierSpec("math"))
     encoding_seconds = time_of_encoding(num_groups)
 

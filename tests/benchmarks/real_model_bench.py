@@ -40,7 +40,7 @@ from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack
 from asyncrl.trainer.ranks import ranks
 
@@ -66,7 +66,9 @@ class Load:
                 response = source.choices(range(vocabulary), k=count)
                 columns = ([-10.8] * count, [step] * count, [False] * count)
                 advantage = source.gauss(0, 1)
-                sequences.append(Sequence(f"{group}-{member}", prompt, response, *columns, advantage, 0.0))
+                sequences.append(
+                    ScoredSequence(f"{group}-{member}", prompt, response, *columns, advantage, 0.0)
+                )
         return Batch(step, 1.0, sequences)
 
 

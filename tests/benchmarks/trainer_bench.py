@@ -28,7 +28,7 @@ import transformers
 from fakes.models import reference_model, write_model
 from fakes.recipes import make_recipe
 
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.ranks import ranks
 
 VOCABULARY = 24
@@ -66,7 +66,7 @@ def make_batch(load: Load, step: int) -> Batch:
         for member in range(load.group_size):
             length = round(load.shortest * (load.longest / load.shortest) ** source.random())
             sequences.append(
-                Sequence(
+                ScoredSequence(
                     sequence_id=f"{group}-{member}",
                     prompt_tokens=prompt,
                     response_tokens=[source.randrange(VOCABULARY) for _ in range(length)],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncrl.commands.servers import change_servers
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
@@ -28,7 +28,7 @@ async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_pa
             ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=never_ready
         )
         fleet.serve_fixed(3)
-        service = QueueService(unused, unused, change_servers=fleet.change_and_list)
+        service = ControllerService(unused, unused, change_servers=fleet.change_and_list)
         await service.start()
         (tmp_path / "controller.url").write_text(service.url)
 

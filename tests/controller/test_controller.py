@@ -19,7 +19,7 @@ from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.evaluations import read_greedy_scores
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.failure import first_cause
-from asyncrl.records import Sequence
+from asyncrl.records import ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication
 
@@ -61,7 +61,7 @@ async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_
 ) -> None:
     made: list[int] = []
 
-    def make_slowly(group: Group) -> list[Sequence]:
+    def make_slowly(group: Group) -> list[ScoredSequence]:
         made.append(group.group_id)
         # As a group of a million tokens does.
         time.sleep(0.1)

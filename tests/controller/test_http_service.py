@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from asyncrl.controller.http_service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, QueueService
+from asyncrl.controller.http_service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, ControllerService
 from asyncrl.errors import QueueError
 from asyncrl.wire.access import bearer
 from asyncrl.wire.client import QueueClient
@@ -25,8 +25,8 @@ async def commit(request: CommitRequest, _: float) -> CommitReply:
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[QueueService]:
-    service = QueueService(
+async def service() -> AsyncIterator[ControllerService]:
+    service = ControllerService(
         unused,
         commit,
         drain=unused,
@@ -49,13 +49,13 @@ async def service() -> AsyncIterator[QueueService]:
     ],
 )
 async def test_a_request_without_the_token_gets_401(
-    service: QueueService, method: str, path: str, header: dict[str, str]
+    service: ControllerService, method: str, path: str, header: dict[str, str]
 ) -> None:
     async with aiohttp.request(method, service.url + path, headers=header, data=b"{}") as response:
         assert response.status == 401 and TOKEN not in await response.text()
 
 
-async def test_health_is_open_and_the_token_opens_the_rest(service: QueueService) -> None:
+async def test_health_is_open_and_the_token_opens_the_rest(service: ControllerService) -> None:
     async with aiohttp.request("GET", service.url + HEALTH_PATH) as response:
         assert response.status == 200
     change = {"action": "list", "url": ""}
@@ -65,11 +65,11 @@ async def test_health_is_open_and_the_token_opens_the_rest(service: QueueService
         assert await response.json() == [{"url": "http://a:1"}]
 
 
-async def test_metrics_need_the_token_unless_the_recipe_opens_them(service: QueueService) -> None:
+async def test_metrics_need_the_token_unless_the_recipe_opens_them(service: ControllerService) -> None:
     async with aiohttp.request("GET", service.url + METRICS_PATH, headers=bearer(TOKEN)) as response:
         assert response.status == 200 and await response.text() == "asyncrl_steps_total 3\n"
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    opened = QueueService(unused, unused, metrics=lambda: "", has_open_metrics=True, token=TOKEN)
+    opened = ControllerService(unused, unused, metrics=lambda: "", has_open_metrics=True, token=TOKEN)
     await opened.start()
     try:
         for path, status in ((METRICS_PATH, 200), (TAKE_PATH, 401), (f"{METRICS_PATH}/more", 401)):
@@ -81,7 +81,9 @@ async def test_metrics_need_the_token_unless_the_recipe_opens_them(service: Queu
         await opened.close()
 
 
-async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(service: QueueService) -> None:
+async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(
+    service: ControllerService,
+) -> None:
     client = QueueClient(service.url, token=TOKEN)
     reply = await asyncio.to_thread(client.commit, CommitRequest(3, "folder"))
     assert reply.num_groups_trained == 3
@@ -99,7 +101,7 @@ async def test_a_commit_that_takes_long_is_asked_again() -> None:
         asked.append(request)
         return CommitReply(num_groups_trained=8) if len(asked) == 3 else None
 
-    service = QueueService(unused, slow, token=TOKEN)
+    service = ControllerService(unused, slow, token=TOKEN)
     await service.start()
     client = QueueClient(service.url, token=TOKEN)
     try:
@@ -110,8 +112,8 @@ async def test_a_commit_that_takes_long_is_asked_again() -> None:
         await service.close()
 
 
-async def test_the_url_names_the_advertised_address(service: QueueService) -> None:
-    other = QueueService(unused, unused, host="0.0.0.0", advertised_host="localhost", token=TOKEN)
+async def test_the_url_names_the_advertised_address(service: ControllerService) -> None:
+    other = ControllerService(unused, unused, host="0.0.0.0", advertised_host="localhost", token=TOKEN)
     await other.start()
     try:
         assert other.url.startswith("http://localhost:")

@@ -7,7 +7,7 @@ from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.controller.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
-from asyncrl.records import Batch, Finish, GradientSpike, Segment, Sequence, Trajectory
+from asyncrl.records import Batch, Finish, GradientSpike, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 from asyncrl.wire.messages import TakeRequest
@@ -58,7 +58,8 @@ def test_speed_and_idleness_are_differences_of_two_readings() -> None:
 
 def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:
     sequences = [
-        Sequence(str(n), [1], [5] * n, [-1.0] * n, [0] * n, [False] * n, 0.0, float(n % 2)) for n in (1, 2, 3)
+        ScoredSequence(str(n), [1], [5] * n, [-1.0] * n, [0] * n, [False] * n, 0.0, float(n % 2))
+        for n in (1, 2, 3)
     ]
     metrics = batch_metrics(Batch(0, 1.0, sequences))
     assert metrics["reward_mean"] == pytest.approx(2 / 3)

@@ -14,7 +14,7 @@ from fakes.model_folder import write_tokenizer
 from fakes.newcomer import write_project
 
 from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
-from asyncrl.evaluation.evaluation_set import Exam, read_exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet, read_exam
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -77,10 +77,10 @@ def test_every_benchmark_is_fetched_at_its_commit_and_read(tmp_path: Path) -> No
             command, cwd=project, env=environment, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
-    heldout, *exams = json.loads(done.stdout)
+    heldout, *eval_sets = json.loads(done.stdout)
     assert heldout == ["held-out", 4, "none, as the rows are", "data.heldout", 0]
-    assert [name for name, *_ in exams] == list(CATALOG)
-    for name, num_tasks, template, source, num_left_out in exams:
+    assert [name for name, *_ in eval_sets] == list(CATALOG)
+    for name, num_tasks, template, source, num_left_out in eval_sets:
         benchmark = CATALOG[name]
         assert (num_tasks, num_left_out) == (1, 0), name
         assert source.startswith(f"{benchmark.source.path}@{benchmark.source.revision}")
@@ -94,7 +94,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return load_recipe(tmp_path / "recipe.yaml")
 
 
-def exam_of(recipe: Recipe, benchmark: Benchmark) -> Exam:
+def exam_of(recipe: Recipe, benchmark: Benchmark) -> EvaluationSet:
     folder = Path(recipe.model.path)
     return read_exam(benchmark, recipe, folder, VerifierCache(folder), 120, now=datetime(2026, 1, 1))
 
@@ -108,26 +108,30 @@ def copy_of(name: str, folder: Path, *rows: dict[str, Any]) -> Benchmark:
 def test_a_model_with_a_chat_template_is_asked_in_its_words(recipe: Recipe, tmp_path: Path) -> None:
     template = "{% for m in messages %}<u>{{ m.content }}</u>{% endfor %}<a>"
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    exam = exam_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
-    assert exam.template == "boxed, as chat"
-    assert exam.tasks[0].prompt.startswith("<u>one and one\nPlease reason step by step")
-    assert exam.tasks[0].prompt.endswith("\\boxed{}.</u><a>")
+    eval_set = exam_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
+    assert eval_set.template == "boxed, as chat"
+    assert eval_set.tasks[0].prompt.startswith("<u>one and one\nPlease reason step by step")
+    assert eval_set.tasks[0].prompt.endswith("\\boxed{}.</u><a>")
 
 
 def test_the_prompt_of_the_recipe_comes_first(recipe: Recipe, tmp_path: Path) -> None:
     own = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=answer {{ question }} now"])
-    exam = exam_of(own, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
-    assert exam.tasks[0].prompt == "answer one and one now"
-    assert exam.template.startswith("own jinja ") and len(exam.template) == len("own jinja ") + 8
+    eval_set = exam_of(own, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
+    assert eval_set.tasks[0].prompt == "answer one and one now"
+    assert eval_set.template.startswith("own jinja ") and len(eval_set.template) == len("own jinja ") + 8
     plain = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=plain"])
     assert exam_of(plain, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).template == "plain"
 
 
 def test_a_completion_is_asked_bare_and_ends_where_the_function_ends(recipe: Recipe, tmp_path: Path) -> None:
     chat = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=answer_line"])
-    exam = exam_of(chat, copy_of("humaneval_completion", tmp_path, ROWS["humaneval"]))
-    assert (exam.tasks[0].prompt, exam.template, exam.is_completion) == ("def f(x):\n", "completion", True)
-    assert exam.codec.stop.first_in("    return x\n\ndef g():") == len("    return x\n")
+    eval_set = exam_of(chat, copy_of("humaneval_completion", tmp_path, ROWS["humaneval"]))
+    assert (eval_set.tasks[0].prompt, eval_set.template, eval_set.is_completion) == (
+        "def f(x):\n",
+        "completion",
+        True,
+    )
+    assert eval_set.codec.stop.first_in("    return x\n\ndef g():") == len("    return x\n")
 
 
 def test_rows_that_cannot_be_asked_are_counted_and_the_others_asked(
@@ -139,8 +143,8 @@ def test_rows_that_cannot_be_asked_are_counted_and_the_others_asked(
         {"question": "q", "answer": "none"},
         {"question": "1" * 200, "answer": "#### 1"},
     ]
-    exam = exam_of(recipe, copy_of("gsm8k", tmp_path, *rows))
-    assert (len(exam.tasks), exam.num_left_out, exam.describe()["num_left_out"]) == (1, 3, 3)
+    eval_set = exam_of(recipe, copy_of("gsm8k", tmp_path, *rows))
+    assert (len(eval_set.tasks), eval_set.num_left_out, eval_set.describe()["num_left_out"]) == (1, 3, 3)
     assert "benchmark gsm8k leaves out 3 of 4 rows" in caplog.text
 
 

@@ -9,7 +9,7 @@ from fakes.model_folder import write_tokenizer
 from fakes.records import make_score, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import Exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
 from asyncrl.model.tokenizer import TextCodec
@@ -19,9 +19,9 @@ TASKS = [make_task(1), make_task(2)]
 
 
 @pytest.fixture
-def exam(tmp_path: Path) -> Exam:
+def eval_set(tmp_path: Path) -> EvaluationSet:
     codec = TextCodec(write_tokenizer(tmp_path / "model"))
-    return Exam("gsm8k", "here", "r1", TASKS, 0, codec, SamplingParams(1.0, 8, (1,)), 0, True)
+    return EvaluationSet("gsm8k", "here", "r1", TASKS, 0, codec, SamplingParams(1.0, 8, (1,)), 0, True)
 
 
 def result(*rewards: float) -> Result:
@@ -29,12 +29,14 @@ def result(*rewards: float) -> Result:
     return Result(greedy_result(answers), None, {"greedy": list(rewards)})
 
 
-def test_what_is_finished_and_what_is_under_way_is_one_sentence(exam: Exam, tmp_path: Path) -> None:
-    comparison = Comparison(["base", "step 4"], [exam], file=tmp_path / "out.json")
+def test_what_is_finished_and_what_is_under_way_is_one_sentence(
+    eval_set: EvaluationSet, tmp_path: Path
+) -> None:
+    comparison = Comparison(["base", "step 4"], [eval_set], file=tmp_path / "out.json")
     assert comparison.progress() == "Finished: nothing."
-    comparison.begin("base", exam)
-    comparison.end("base", exam, result(1.0, 0.0))
-    comparison.begin("step 4", exam)
+    comparison.begin("base", eval_set)
+    comparison.end("base", eval_set, result(1.0, 0.0))
+    comparison.begin("step 4", eval_set)
     comparison.graded(1)
     assert comparison.progress() == (
         f"Finished: gsm8k on base; gsm8k on step 4 was at 1 of 2 responses. "
@@ -42,13 +44,15 @@ def test_what_is_finished_and_what_is_under_way_is_one_sentence(exam: Exam, tmp_
     )
 
 
-def test_the_file_holds_what_is_finished_and_differences_to_the_first(exam: Exam, tmp_path: Path) -> None:
+def test_the_file_holds_what_is_finished_and_differences_to_the_first(
+    eval_set: EvaluationSet, tmp_path: Path
+) -> None:
     file = tmp_path / "out.json"
-    comparison = Comparison(["base", "step 4"], [exam], file=file)
-    comparison.end("base", exam, result(1.0, 0.0))
+    comparison = Comparison(["base", "step 4"], [eval_set], file=file)
+    comparison.end("base", eval_set, result(1.0, 0.0))
     (found,) = json.loads(file.read_text())["benchmarks"]
     assert (found["results"].keys(), found["differences"]) == ({"base"}, {})
-    comparison.end("step 4", exam, result(1.0, 1.0))
+    comparison.end("step 4", eval_set, result(1.0, 1.0))
     (found,) = json.loads(file.read_text())["benchmarks"]
     assert (found["template"], found["tasks"]) == ("r1", ["train:1", "train:2"])
     assert found["results"]["step 4"]["greedy_scores"] == [1.0, 1.0]
@@ -56,16 +60,16 @@ def test_the_file_holds_what_is_finished_and_differences_to_the_first(exam: Exam
     assert found == json.loads(json.dumps(comparison.as_json()))["benchmarks"][0]
 
 
-def test_two_exams_are_kept_apart(exam: Exam) -> None:
-    other = dataclasses.replace(exam, name="math500")
-    comparison = Comparison(["base"], [exam, other])
+def test_two_exams_are_kept_apart(eval_set: EvaluationSet) -> None:
+    other = dataclasses.replace(eval_set, name="math500")
+    comparison = Comparison(["base"], [eval_set, other])
     comparison.end("base", other, result(0.0, 0.0))
-    assert comparison.rows(exam) == [None]
+    assert comparison.rows(eval_set) == [None]
     assert comparison.progress() == "Finished: math500 on base."
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
-    exam: Exam, tmp_path: Path
+    eval_set: EvaluationSet, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="--out is .*could not be written: No such file"):
-        Comparison(["base"], [exam], file=tmp_path / "nowhere" / "out.json")
+        Comparison(["base"], [eval_set], file=tmp_path / "nowhere" / "out.json")

@@ -17,8 +17,8 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.evaluations import Answer, read_answers, read_greedy_scores, read_prompts, read_texts
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunState
-from asyncrl.loops.task_group import Loops
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Evaluation
 from asyncrl.records import Task
@@ -73,14 +73,16 @@ def evaluator(waits: Waits) -> Scripted:
 
 @asynccontextmanager
 async def schedule_of(
-    journal: Journal, notebook: Notebook, exams: list[FixedExam], tasks: list[Task]
+    journal: Journal, notebook: Notebook, eval_sets: list[FixedExam], tasks: list[Task]
 ) -> AsyncIterator[tuple[HeldOutSchedule, Scripted]]:
     waits = Waits()
     asked = evaluator(waits)
-    async with Loops(waits, dict) as loops:
-        state, section = RunState(waits), Evaluation(samples_per_task=2)
+    async with RunTasks(waits, dict) as loops:
+        state, section = RunPhase(waits), Evaluation(samples_per_task=2)
         yield (
-            HeldOutSchedule(section, tasks, exams, "r1", asked, None, waits, state, loops, journal, notebook),
+            HeldOutSchedule(
+                section, tasks, eval_sets, "r1", asked, None, waits, state, loops, journal, notebook
+            ),
             asked,
         )
 
@@ -89,8 +91,8 @@ async def test_benchmarks_are_measured_before_and_after_and_one_that_fails_stops
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
-    exams = [FixedExam("first", "no verdicts"), FixedExam("second")]
-    async with schedule_of(journal, notebook, exams, []) as (schedule, _):
+    eval_sets = [FixedExam("first", "no verdicts"), FixedExam("second")]
+    async with schedule_of(journal, notebook, eval_sets, []) as (schedule, _):
         for version, when in ((0, "before"), (2, "during"), (4, "after")):
             with caplog.at_level(logging.WARNING):
                 await schedule.wait(Publication(version, tmp_path, {}), when)

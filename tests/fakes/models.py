@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 
 VOCABULARY = 40
 SIZES = {
@@ -57,7 +57,7 @@ def reference_model(folder: Path) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-def reference_logprobs(model: torch.nn.Module, sequence: Sequence, temperature: float) -> torch.Tensor:
+def reference_logprobs(model: torch.nn.Module, sequence: ScoredSequence, temperature: float) -> torch.Tensor:
     """[response] log-probs of one sequence alone, with gradient."""
     tokens = torch.tensor([sequence.prompt_tokens + sequence.response_tokens])
     logits = model(tokens).logits[0, len(sequence.prompt_tokens) - 1 : -1] / temperature
@@ -84,7 +84,7 @@ def random_batch(
         for member in range(group_size):
             length = source.randint(1, longest)
             sequences.append(
-                Sequence(
+                ScoredSequence(
                     sequence_id=f"{step}-{group}-{member}",
                     prompt_tokens=prompt,
                     response_tokens=[source.randrange(vocabulary) for _ in range(length)],

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from asyncrl.records import Sequence
+from asyncrl.records import ScoredSequence
 
 
-def sequence(prompt: list[int], response: list[int], **changes: object) -> Sequence:
+def sequence(prompt: list[int], response: list[int], **changes: object) -> ScoredSequence:
     size = len(response)
-    plain = Sequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
+    plain = ScoredSequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
     return dataclasses.replace(plain, **changes)

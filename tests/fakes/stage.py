@@ -9,7 +9,7 @@ from pathlib import Path
 from fakes.engine import STOP, FakeEngine
 from fakes.records import make_queue, make_task
 
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
@@ -68,7 +68,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 1, "run", state=RunState(waits))
+        generator = Generator(queue, fleet, waits, sampling, 2000, 1, "run", state=RunPhase(waits))
         early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 

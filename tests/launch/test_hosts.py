@@ -16,11 +16,12 @@ SERVE = """
 import asyncio, sys
 from pathlib import Path
 from asyncrl.wire.files.service import FileRoutes
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 
 async def serve(model):
     files = FileRoutes(model, model.parent)
-    service = QueueService(None, None, files=files, token=sys.argv[2], host="0.0.0.0", port=int(sys.argv[3]))
+    where = {"host": "0.0.0.0", "port": int(sys.argv[3])}
+    service = ControllerService(None, None, files=files, token=sys.argv[2], **where)
     await service.start()
     print("up", flush=True)
     await asyncio.Event().wait()

@@ -11,7 +11,7 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.commands import serve as command
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
@@ -38,7 +38,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[str]:
         cluster={"bind_address": "0.0.0.0", "advertised_address": "node-7", "shared_disk": False},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
-    service = QueueService(unused, unused, files=FileRoutes(model, run), token="token", files_key=KEY)
+    service = ControllerService(unused, unused, files=FileRoutes(model, run), token="token", files_key=KEY)
     await service.start()
     yield service.url
     await service.close()

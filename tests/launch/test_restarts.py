@@ -10,7 +10,7 @@ import pytest
 from asyncrl.errors import DiskError, Diverged
 from asyncrl.launch.restarts import keep_training
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 
 
@@ -34,7 +34,7 @@ class DyingTrainer:
         self.controller: Any = SimpleNamespace(
             report=SimpleNamespace(num_steps=1),
             queue=SimpleNamespace(committed_version=0, version=0),
-            state=RunState(Waits()),
+            state=RunPhase(Waits()),
         )
 
     async def wait(self) -> None:

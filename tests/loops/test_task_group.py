@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.loops.task_group import Loops, background, end_tasks
+from asyncrl.loops.task_group import RunTasks, background, end_tasks
 from asyncrl.loops.waits import Waits
 
 
@@ -18,7 +18,7 @@ async def fail() -> None:
 
 async def test_the_first_failure_ends_all_and_the_state_of_that_moment_is_kept() -> None:
     waits = Waits()
-    loops = Loops(waits, lambda: {"Who waited for whom": waits.describe_waits()})
+    loops = RunTasks(waits, lambda: {"Who waited for whom": waits.describe_waits()})
 
     async def wait_with_a_name() -> None:
         with waits.waiting("take", "groups"):
@@ -42,7 +42,7 @@ async def test_who_waits_for_the_last_task_is_woken() -> None:
     async def work() -> None:
         await may_end.wait()
 
-    async with Loops(waits, dict) as loops:
+    async with RunTasks(waits, dict) as loops:
         loops.start(work(), "group 1")
         waiting = asyncio.create_task(
             waits.wait_until(loops.are_done, owner="run", blocker="verdicts", timeout_seconds=20.0)
@@ -54,7 +54,7 @@ async def test_who_waits_for_the_last_task_is_woken() -> None:
 
 
 async def test_what_has_not_ended_in_time_is_cancelled() -> None:
-    async with Loops(Waits(), dict) as loops:
+    async with RunTasks(Waits(), dict) as loops:
         hanging, quick = loops.start(wait_without_end(), "a"), loops.start(asyncio.sleep(0), "b")
         await loops.cancel(after_seconds=0.01)
     assert hanging.cancelled() and not quick.cancelled()

@@ -9,7 +9,7 @@ from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 from fakes.stage import stage
 
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
@@ -28,7 +28,7 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 8, (STOP,))
         generator = Generator(
-            queue, fleet, waits, sampling, 64, 1, "run", state=RunState(waits), tokens_per_round=3
+            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), tokens_per_round=3
         )
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
@@ -54,7 +54,7 @@ async def test_a_trajectory_aborted_with_its_last_token_has_ended(
         fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, limit, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 64, 1, "run", state=RunState(waits))
+        generator = Generator(queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits))
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
         assert [(t.num_response_tokens(), t.finish) for t in ended] == [(5, finish)] * 2

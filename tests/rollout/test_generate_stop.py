@@ -12,7 +12,7 @@ from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
 from fakes.records import make_queue, make_task, reopen
 
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
@@ -70,7 +70,7 @@ async def scene(
             5000,
             1,
             "run",
-            state=RunState(waits),
+            state=RunPhase(waits),
             stop=codec.stop,
             **options,
         )

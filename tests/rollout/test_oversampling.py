@@ -9,7 +9,7 @@ from fakes.fleets import restart
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import SamplingParams
@@ -78,7 +78,7 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
             2000,
             1,
             "run",
-            state=RunState(waits),
+            state=RunPhase(waits),
             is_parked=oversampling.is_over,
         )
         straggler, quick = queue.admit(make_task()), queue.admit(make_task())

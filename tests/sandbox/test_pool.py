@@ -163,7 +163,7 @@ async def test_a_cancelled_run_ends_its_program():
 async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
     num_beats = 0
 
-    async def pulse():
+    async def heartbeat():
         nonlocal num_beats
         while True:
             await asyncio.sleep(0.01)
@@ -171,7 +171,7 @@ async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_ne
 
     async with SandboxPool(replace(ONE, workers=2)) as sandbox:
         await sandbox.start()
-        heart = asyncio.create_task(pulse())
+        heart = asyncio.create_task(heartbeat())
         results = await asyncio.gather(*(run(sandbox, f"print({n})") for n in range(40)))
         before = num_beats
         await run(sandbox, "import time; time.sleep(2)", limits=replace(LIMITS, wall_seconds=60))

@@ -26,7 +26,7 @@ async def stream_nothing(crew: Crew, server: Server) -> None:
     """One request that gets no token as long as its server is not left."""
     crew.fleet.acquire(server, 1)
     try:
-        async with server.pulse.streaming():
+        async with server.heartbeat.streaming():
             await asyncio.Event().wait()
     finally:
         crew.fleet.release(server)
@@ -102,7 +102,7 @@ async def test_an_idle_server_is_not_asked_and_never_silent(solo: Crew, one: Fak
 async def test_a_stream_that_its_own_client_ends_is_no_failure_of_its_server() -> None:
     server, limit = Server("http://a"), asyncio.timeout(None)
     with pytest.raises(TimeoutError):
-        async with server.pulse.streaming(limit):
+        async with server.heartbeat.streaming(limit):
             limit.reschedule(0.0)
-            server.pulse.cut_streams("late")
+            server.heartbeat.cut_streams("late")
             await asyncio.Event().wait()

@@ -152,7 +152,7 @@ async def test_what_streams_from_a_server_that_somebody_restarted_breaks_off(
     server = solo.fleet.servers[one.url]
 
     async def stream() -> None:
-        async with server.pulse.streaming():
+        async with server.heartbeat.streaming():
             await asyncio.Event().wait()
 
     streaming = asyncio.create_task(stream())

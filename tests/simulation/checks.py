@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simulation.verifying import Codec, truth
 from simulation.world import World, chain
 
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 
 
 def check_batch(world: World, batch: Batch, version: int) -> None:
@@ -29,7 +29,7 @@ def check_batch(world: World, batch: Batch, version: int) -> None:
         _check_sequence(world, sequence, version)
 
 
-def _check_sequence(world: World, sequence: Sequence, step: int) -> None:
+def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
     name, tokens = sequence.sequence_id, sequence.response_tokens
     lengths = {
         len(column)

@@ -328,7 +328,7 @@ def _simulated(world: World) -> Iterator[WorldNotebook]:
     try:
         with (
             mock.patch(
-                "asyncrl.controller.assemble.QueueService",
+                "asyncrl.controller.assemble.ControllerService",
                 lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
             ),
             # One name per life of the controller, and the same when the seed is replayed.

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from simulation.schedule import run_schedule
 
-from asyncrl.controller.trainer_requests import TakeDesk
+from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.journal.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
@@ -115,11 +115,11 @@ def groups_that_are_due_and_left_behind() -> Any:
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(TakeDesk, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TrainerRequests, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_continues() -> Any:
-    return mock.patch.object(TakeDesk, "_is_newest", lambda *_: True)
+    return mock.patch.object(TrainerRequests, "_is_newest", lambda *_: True)
 
 
 def a_fault_that_counts_as_wrong() -> Any:
@@ -191,10 +191,10 @@ def repetitions_that_are_not_journaled() -> Any:
 
 
 def a_batch_that_outlives_its_controller() -> Any:
-    async def close(desk: TakeDesk) -> None:
+    async def close(requests: TrainerRequests) -> None:
         """Leaves it behind."""
 
-    return mock.patch.object(TakeDesk, "close", close)
+    return mock.patch.object(TrainerRequests, "close", close)
 
 
 def a_publish_that_does_not_drain() -> Any:

@@ -34,7 +34,7 @@ class TrainerDied(Exception):
 
 
 class SimulatedService:
-    """In place of QueueService: requests outlive the trainer that sent them, as they do in aiohttp."""
+    """In place of ControllerService: requests outlive the trainer that sent them, as they do in aiohttp."""
 
     url = "wire 2"
 

@@ -11,14 +11,14 @@ from fakes.recipes import make_recipe
 from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post
 
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 
 TEMPERATURES = (0.6, 1.7)
 
 
-def sample(url: str, temperature: float, vocabulary: int = VOCABULARY) -> list[Sequence]:
+def sample(url: str, temperature: float, vocabulary: int = VOCABULARY) -> list[ScoredSequence]:
     source = random.Random(round(10 * temperature))
     prompts = [source.choices(range(2, vocabulary), k=length) for length in (3, 9, 17, 30)]
     settings = {"temperature": temperature, "max_new_tokens": 24, "stop_token_ids": [STOP]}
@@ -32,7 +32,9 @@ def sample(url: str, temperature: float, vocabulary: int = VOCABULARY) -> list[S
     for i, (prompt, reply) in enumerate(zip(prompts, asyncio.run(send()), strict=True)):
         tokens, size = reply["output_ids"], len(reply["output_ids"])
         logprobs = [entry[0] for entry in reply["meta_info"]["output_token_logprobs"]]
-        sequences.append(Sequence(str(i), prompt, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0))
+        sequences.append(
+            ScoredSequence(str(i), prompt, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0)
+        )
     return sequences
 
 

@@ -58,7 +58,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class RunNow:
+class CurrentRun:
     folder: str
     state: str
     """State as in status.json; of a run that could not say how it ended "finished" where nothing is left to
@@ -95,7 +95,7 @@ class RunNow:
         return asdict(self)
 
 
-def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
+def read_run(folder: Path, *, metrics: Metrics | None = None) -> CurrentRun:
     """`metrics` are those of the folder, where the caller has read them. Raises InputError."""
     if not (folder / RECIPE_FILE).is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}.")
@@ -105,7 +105,7 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
     state = NOT_STARTED if status is None else state_of(folder, status)
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
     report = folder / REPORT_FILE
-    return RunNow(
+    return CurrentRun(
         folder=str(folder),
         state=state,
         is_running=status is not None and is_running(status),
@@ -160,7 +160,7 @@ def alarms_of(events: list[Row]) -> list[Told]:
 
 
 def state_of(folder: Path, status: Status) -> str:
-    """As `RunNow.state`."""
+    """As `CurrentRun.state`."""
     state = words_of_state(status)
     if state == GONE and _has_ended(folder):
         return "finished"

@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.formats import (
     percent_with_interval,
 )
 from asyncrl.observe.terminal.live import printable
-from asyncrl.readers.status.current_run import GONE, Accuracy, RunNow
+from asyncrl.readers.status.current_run import GONE, Accuracy, CurrentRun
 from asyncrl.run.status import ServerStatus
 
 TITLE_WIDTH = 10
@@ -33,7 +33,7 @@ LITTLE_DISK_BYTES = 2 * GIB
 """Below this the free space is coloured: a checkpoint of a small model with its optimizer may not fit."""
 
 
-def status_lines(run: RunNow, *, width: int) -> list[Text]:
+def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
     """None of them is wider than `width` (of 24 or more)."""
     width = max(width, NARROWEST)
     lines = [_wrapped_title(run, width)]
@@ -53,7 +53,7 @@ def status_lines(run: RunNow, *, width: int) -> list[Text]:
     return lines
 
 
-def short_line(run: RunNow) -> str:
+def short_line(run: CurrentRun) -> str:
     """One line, for following a run without a terminal."""
     words = [f"{run.state}, step {run.step} of {run.total_steps}"]
     if run.last_accuracy is not None:
@@ -64,13 +64,13 @@ def short_line(run: RunNow) -> str:
     return printable(", ".join(words))
 
 
-def _wrapped_title(run: RunNow, width: int) -> Text:
+def _wrapped_title(run: CurrentRun, width: int) -> Text:
     text = Text(printable(run.folder), style="bold", overflow="ellipsis", no_wrap=True)
     text.truncate(width, overflow="ellipsis")
     return text
 
 
-def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
+def _facts(run: CurrentRun) -> Iterator[tuple[str, str, str]]:
     """(title, text, style)."""
     words = run.state
     if run.state == GONE and run.silence_seconds is not None:
@@ -96,7 +96,7 @@ def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
         yield "report", run.report, ""
 
 
-def _moment(run: RunNow) -> Iterator[tuple[str, str, str]]:
+def _moment(run: CurrentRun) -> Iterator[tuple[str, str, str]]:
     """Lines that hold only while it runs."""
     queue = run.queue
     if queue is not None:
@@ -107,7 +107,7 @@ def _moment(run: RunNow) -> Iterator[tuple[str, str, str]]:
         yield who, "works" if what is None else f"waits {what}", ""
 
 
-def _accuracy(run: RunNow) -> str:
+def _accuracy(run: CurrentRun) -> str:
     first, last = run.first_accuracy, run.last_accuracy
     assert first is not None and last is not None
     if first == last:

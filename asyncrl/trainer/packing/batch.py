@@ -24,7 +24,7 @@ from asyncrl.model.flops import pass_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.records import Batch, PolicyVersion, Sequence
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
 from asyncrl.trainer.packing.prefix_tree import pack_tree
@@ -128,7 +128,7 @@ def rank_micro_batches(
     num_ranks: int,
     layout: Layout = ONE_PROCESS,
     kernel: str = "sdpa",
-    teaches: Callable[[Sequence], bool] = lambda sequence: True,
+    teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
@@ -159,7 +159,7 @@ def rank_micro_batches(
 
 
 def plan_micro_batches(
-    sequences: list[Sequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
+    sequences: list[ScoredSequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
 ) -> list[list[list[int]]]:
     """[rank][micro-batch] -> indices of sequences; every rank gets the same number, a multiple of `multiple`.
 
@@ -174,7 +174,7 @@ def plan_micro_batches(
     return [plan[rank::num_ranks] for rank in range(num_ranks)]
 
 
-def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
+def make_bundles(sequences: list[ScoredSequence], *, max_tokens: int) -> list[Bundle]:
     """Groups sequences by prompt, largest bundle first, split where one would not fit into `max_tokens`."""
     by_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
@@ -197,7 +197,7 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 
 
 def make_micro_batch(
-    sequences: list[Sequence],
+    sequences: list[ScoredSequence],
     version: PolicyVersion,
     *,
     token_multiple: int = 1,
@@ -205,7 +205,7 @@ def make_micro_batch(
     teaches: bool = True,
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
-    sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
+    sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
     tree = pack_tree(sequences)
     tokens, rows, positions = tree.tokens, tree.rows, tree.positions
     if num_missing := -len(tokens) % token_multiple:

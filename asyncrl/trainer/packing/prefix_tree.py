@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from asyncrl.records import Sequence
+from asyncrl.records import ScoredSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PackedTree:
     """[T] int64 into K: the prediction that each response token is."""
 
 
-def pack_tree(sequences: list[Sequence]) -> PackedTree:
+def pack_tree(sequences: list[ScoredSequence]) -> PackedTree:
     """Packs `sequences`, at least one, each with a prompt of at least one token."""
     tree, added = _Tree(), {}
     for i in tree_order(sequences):
@@ -45,7 +45,7 @@ def pack_tree(sequences: list[Sequence]) -> PackedTree:
     return PackedTree(tokens, positions, tree.rows, predicting, distinct, copies)
 
 
-def tree_order(sequences: list[Sequence]) -> list[int]:
+def tree_order(sequences: list[ScoredSequence]) -> list[int]:
     """Indices in the order of the tokens: what two sequences share, all between them share too."""
 
     def tokens(i: int) -> tuple[list[int], bool]:
@@ -69,7 +69,7 @@ class _Tree:
         nothing = np.empty(0, np.int64)
         self._last = (nothing, nothing, nothing, 0)
 
-    def add(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    def add(self, sequence: ScoredSequence) -> tuple[np.ndarray, np.ndarray]:
         """Its part of `predicting` and of `copies`."""
         num_prompt, num_response = len(sequence.prompt_tokens), len(sequence.response_tokens)
         assert num_prompt, "a response needs a prompt token before it"

@@ -19,7 +19,7 @@ from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Sequence
+from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 
@@ -51,7 +51,7 @@ class Objective:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
         return "second_moment" in self.algorithm.rejection
 
-    def teaches(self, sequence: Sequence) -> bool:
+    def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
         algorithm = self.algorithm
         return bool(

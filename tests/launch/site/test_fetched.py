@@ -9,7 +9,7 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.launch.site.fetched import fetch_run
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
 from asyncrl.run.checkpoints import saved_versions
@@ -42,7 +42,7 @@ async def test_a_trainer_elsewhere_finds_model_terms_and_checkpoints_on_its_own_
     left.mkdir(parents=True)
     (left / "rank-0").write_text("weights that nobody committed")
     terms = object_files(recipe.algorithm.model_dump())
-    service = QueueService(unused, unused, files=FileRoutes(model, run, terms), token="token")
+    service = ControllerService(unused, unused, files=FileRoutes(model, run, terms), token="token")
     await service.start()
     try:
         folder = await asyncio.to_thread(fetch_run, service.url, "mine", token="token")

@@ -18,7 +18,7 @@ from fakes.ray_nodes import ray_nodes  # noqa: E402
 from fakes.recipes import make_recipe  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from asyncrl.controller.http_service import QueueService  # noqa: E402
+from asyncrl.controller.http_service import ControllerService  # noqa: E402
 from asyncrl.errors import InputError, ServerError  # noqa: E402
 from asyncrl.launch.site.ray_cluster import RayCluster, open_cluster  # noqa: E402
 from asyncrl.launch.site.site import ControllerDisk, Need  # noqa: E402
@@ -152,7 +152,7 @@ async def test_a_node_without_our_disk_fetches_what_its_process_needs(nodes: Clu
         serving={"start_timeout_seconds": 30},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
-    service = QueueService(unused, unused, files=FileRoutes(model, run), token="token")
+    service = ControllerService(unused, unused, files=FileRoutes(model, run), token="token")
     show = "import os, sys; print(*sys.argv[1:]); print(*sorted(os.listdir(sys.argv[1])))"
     async with open_cluster(recipe) as site:
         await service.start()

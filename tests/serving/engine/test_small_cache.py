@@ -8,7 +8,7 @@ from fakes.records import make_queue, make_task
 from serving.engine.servers import VOCABULARY, running_server, write_model
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
@@ -54,7 +54,7 @@ async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(ur
         server.capacity = await sglang.capacity(session, url)
         assert server.capacity.cache_tokens == CACHE_TOKENS
         sampling = SamplingParams(1.0, RESPONSE_TOKENS, (VOCABULARY,))
-        generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunState(waits))
+        generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunPhase(waits))
 
         async def run(group: Group) -> list[Trajectory]:
             return [trajectory async for trajectory in generator.run(group)]

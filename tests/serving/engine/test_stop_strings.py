@@ -8,7 +8,7 @@ import pytest
 from fakes.fleets import restart
 from fakes.records import make_queue, make_task
 
-from asyncrl.loops.run_phase import RunState
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
@@ -43,7 +43,7 @@ async def generate(
             2048,
             1,
             folder.name,
-            state=RunState(waits),
+            state=RunPhase(waits),
             stop=codec.stop,
             **options,
         )

@@ -8,7 +8,7 @@ from fakes.sequences import sequence
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
-from asyncrl.records import Sequence
+from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.batch import (
     make_bundles,
     make_micro_batch,
@@ -136,7 +136,7 @@ def test_the_plan_depends_on_the_batch_alone():
 
 def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
     # The prompt is the padding's own token, which must not be taken for it.
-    sequence = Sequence("", [0, 0], [3, 4, 5], [-1.0] * 3, [0] * 3, [False] * 3, 1.0, 1.0)
+    sequence = ScoredSequence("", [0, 0], [3, 4, 5], [-1.0] * 3, [0] * 3, [False] * 3, 1.0, 1.0)
     plain, padded = (make_micro_batch([sequence], 0, token_multiple=multiple) for multiple in (1, 6))
     assert plain.tokens.tolist() == [0, 0, 3, 4] and padded.tokens.tolist() == [0, 0, 3, 4, 0, 0]
     assert padded.sequences.positions.tolist() == [0, 1, 2, 3, 0, 1]

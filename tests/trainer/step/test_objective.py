@@ -12,7 +12,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.records import Batch, Sequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.logprobs import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
@@ -382,7 +382,7 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
 def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
     before = copy_weights(learner.model)
-    metrics = learner.step(Batch(0, 1.0, [Sequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
+    metrics = learner.step(Batch(0, 1.0, [ScoredSequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
     assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.system.digests import sha256_of
 from asyncrl.wire.files import fetch
 from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 @contextlib.asynccontextmanager
 async def serving(run: Path, *, files_key: str = "") -> AsyncIterator[str]:
     """The URL of a controller's service."""
-    service = QueueService(
+    service = ControllerService(
         unused,  # type: ignore[arg-type]
         unused,  # type: ignore[arg-type]
         files=FileRoutes(run.parent / "model", run),

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from serving.engine.servers import running_server, write_model
 
-from asyncrl.controller.http_service import QueueService
+from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import ServerError
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
@@ -95,7 +95,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     run = tmp_path / "run"
     weights = write_model(run / "publications" / "v3", seed=1)
     digests = digests_of(dict(read_weights(weights)))
-    service = QueueService(_unused, _unused, files=FileRoutes(folder / "model", run), token=TOKEN)
+    service = ControllerService(_unused, _unused, files=FileRoutes(folder / "model", run), token=TOKEN)
     await service.start()
     try:
         load = load_over_http(lambda: service.url, run)
