@@ -1,4 +1,4 @@
-"""Findings of an evaluation so far: the results of each model on each evaluation set, and the JSON of them."""
+"""Findings of an evaluation so far: the results of each model on each evaluation set, as JSON too."""
 
 import dataclasses
 import json

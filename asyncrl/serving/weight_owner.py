@@ -11,7 +11,7 @@ from asyncrl.serving.publication import Publication, written
 
 
 class WeightOwner:
-    """The side that writes a server's weights, between the trainer's publishes and the joins of servers. One per fleet."""
+    """The side that writes a server's weights: the trainer's publish or the server's join. One per fleet."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
