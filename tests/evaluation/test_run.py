@@ -1,4 +1,4 @@
-"""What an evaluation says about its answers; the numbers come from observe/metrics/estimates.py."""
+"""Statements of an evaluation about its answers; the numbers come from observe/metrics/estimates.py."""
 
 import asyncio
 import contextlib

@@ -20,7 +20,7 @@ TABLE = "prompt,answer\n1+1=,2\n"
     [
         ("a table's rows.csv", TABLE.encode(), "a table's rows.jsonl"),
         ("rows.tsv", TABLE.replace(",", "\t").encode(), "rows.jsonl"),
-        ("rows.jsonl.gz", gzip.compress(b'{"prompt": "1+1=", "answer": 2}\n'), "rows.jsonl"),
+        ("rows.jsonl.gz", gzip.compress(b'{"prompt": "1+1=", "answer": 2}\n', mtime=0), "rows.jsonl"),
     ],
 )
 def test_the_command_that_is_named_makes_rows_that_are_read(

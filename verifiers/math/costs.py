@@ -21,7 +21,7 @@ MAX_TOWER = 3
 """Letters in exponents of exponents; what sympy does for a limit grows fast with them."""
 _MAX_EXACT_BITS = 60
 _TERMS_BY_HAND = 100
-"""Sympy adds up so many terms one by one."""
+"""Terms that sympy adds up one by one, at most."""
 
 
 @dataclass(frozen=True, slots=True)
