@@ -51,7 +51,7 @@ from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.recipe.file import load_recipe
 recipe = load_recipe(Path("recipe.yaml"), ["model.context_tokens=120"])
 inputs = read_evaluation_inputs(recipe, list(CATALOG.values()), has_heldout=True)
-print(json.dumps([[e.name, len(e.tasks), e.template, e.source, e.num_left_out] for e in inputs.exams]))
+print(json.dumps([[e.name, len(e.tasks), e.template, e.source, e.num_left_out] for e in inputs.eval_sets]))
 """
 
 

@@ -40,7 +40,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paths() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join(["tests", "tests/observe", "."])}
+    return {"PYTHONPATH": os.pathsep.join(["tests", "tests/observe/terminal", "."])}
 
 
 @pytest.mark.parametrize("columns", [40, 80])

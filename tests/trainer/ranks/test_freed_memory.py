@@ -13,7 +13,7 @@ from asyncrl.trainer.ranks import freed_memory
 HOLES = """
 import logging, psutil, torch
 from types import SimpleNamespace
-from asyncrl.trainer import freed_memory
+from asyncrl.trainer.ranks import freed_memory
 
 def resident():
     return psutil.Process().memory_info().rss / 2**20

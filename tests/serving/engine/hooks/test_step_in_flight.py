@@ -9,7 +9,7 @@ from asyncrl.serving.engine.environment import engine_environment
 ORDER = """
 from sglang.srt.platforms import current_platform
 from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
-from asyncrl.serving.engine import step_in_flight
+from asyncrl.serving.engine.hooks import step_in_flight
 
 order = []
 type(current_platform).synchronize = lambda _: order.append("finish")
