@@ -78,7 +78,7 @@ def test_each_version_is_computed_with_its_own_weights(shared_engine):
 
 @pytest.mark.exhaustive
 def test_every_method_that_may_write_weights_is_known():
-    writers = (CPU_PATH.parent / "cpu_products.py").read_text()
+    writers = (CPU_PATH.parent / "cpu" / "products.py").read_text()
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
     command = [sys.executable, "-c", LIST_METHODS]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
