@@ -110,7 +110,7 @@ def failing(settings: Settings, run: TrackedRun) -> Failing:
 
 
 def opens_wrongly(settings: Settings, run: TrackedRun) -> Keeper | None:
-    """What is no tracker: None, or one that a later start cannot name."""
+    """Returns no tracker: None, or one that a later start cannot name."""
     if settings.options["gives"] == "None":
         return None
     keeper = Keeper(run.folder / "kept.jsonl", "1")

@@ -1,4 +1,4 @@
-"""What no command can be expected to foresee ends in a sentence: unusable names, streams and folders."""
+"""Unusable names, streams and folders, which no single command foresees, end in a sentence."""
 
 import os
 import subprocess

@@ -72,7 +72,7 @@ def home() -> Iterator[Path]:
 
 
 def run(home: Path, *words: str, user: int | None = None) -> tuple[list[list[str]], str, list[list[object]]]:
-    """What programs and the doctor say, asked by the interpreter in the home folder."""
+    """Answers of programs and of the doctor, run by the interpreter in the home folder."""
     (python,) = (home / "home" / "python" / "bin").iterdir()
     argv = [str(python), "-I", "-c", SCRIPT.format(source=str(home / "source")), *words]
     # The interpreter was moved: its library is found where it lies now.

@@ -82,7 +82,7 @@ def test_what_a_person_writes_as_an_answer_is_none_of_them(gold: object) -> None
 
 
 def test_a_number_without_a_text_is_no_missing_one() -> None:
-    # Python refuses to write down an integer of so many digits.
+    # Python refuses to convert an integer of this many digits to text.
     assert missing(10**5000) is None
 
 

@@ -1,4 +1,4 @@
-"""A window of 400 pixels in a real Chromium: nothing is cut where nobody can see that it is."""
+"""A window of 400 pixels in a real Chromium: nothing is cut without a way to see the rest."""
 
 import time
 from pathlib import Path
@@ -45,7 +45,7 @@ CUT = """
   return hides || leaves;
 }).map((element) => `${element.tagName}#${element.id}.${element.className}: ${element.textContent}`)
 """
-"""What is wider than its container, or than the window, without a way to scroll there."""
+"""Elements wider than their container, or than the window, without a way to scroll there."""
 
 
 WIDEST = """

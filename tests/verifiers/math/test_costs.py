@@ -1,4 +1,4 @@
-"""What is too large to evaluate is told by the tree alone, before sympy is imported or asked."""
+"""The tree alone tells which expressions are too large, before sympy is imported or asked."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
 
 GOLDS = ("42", r"\sum_{k=1}^{10} k")
-"""Of a gold with an operation the answer's operations are evaluated, too."""
+"""The second has an operation, so the operations of an answer are evaluated, too."""
 
 HUGE = [
     r"\prod_{k=1}^{1000000} k", "9^{9^{9^{9}}}", r"\prod_{k=1}^{999999} k^{k}", r"\sum_{k=1}^{900000} k!",
