@@ -58,8 +58,16 @@ class Segment:
     """Sampled over a KV cache of an older version (rollout.interrupt: continue)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Tokens that follow a turn and that no policy sampled: the answer of an environment or a tool, as the
+    chat template writes it. Context of what is sampled next, and never trained."""
+
+    tokens: list[int]
+
+
 class Finish(StrEnum):
-    """Why a trajectory ended."""
+    """Why a trajectory, or a turn of it, ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -90,26 +98,78 @@ class DropReason(StrEnum):
 
 @dataclass(slots=True)
 class Trajectory:
-    """A prompt and its segments so far. Grows while it streams; versions never decrease."""
+    """A prompt and what followed it so far. Grows while it streams; versions never decrease.
+
+    A *turn* is what was sampled between two observations; without observations there is one.
+    """
 
     trajectory_id: str
     prompt_tokens: tuple[int, ...]
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Segment | Observed] = field(default_factory=list)
     finish: Finish | None = None
+    turn_finish: Finish | None = None
+    """Why the current turn ended, while its observation or the trajectory's end is awaited."""
     is_greedy: bool = False
     """Sampled at temperature 0 as a baseline; never trained."""
 
     def response_tokens(self) -> list[int]:
+        """All tokens after the prompt, observed ones included."""
         return _joined(segment.tokens for segment in self.segments)
 
     def num_response_tokens(self) -> int:
+        """Tokens after the prompt, observed ones included."""
         return sum(len(segment.tokens) for segment in self.segments)
+
+    def sampled(self) -> list[Segment]:
+        """The segments that a policy sampled."""
+        return [segment for segment in self.segments if isinstance(segment, Segment)]
+
+    def num_sampled_tokens(self) -> int:
+        return sum(len(segment.tokens) for segment in self.segments if isinstance(segment, Segment))
+
+    def turns(self) -> list[list[int]]:
+        """The sampled tokens of each turn; the last one is empty after an observation."""
+        found: list[list[int]] = [[]]
+        for segment in self.segments:
+            if isinstance(segment, Observed):
+                found.append([])
+            else:
+                found[-1] += segment.tokens
+        return found
+
+    def turn_tokens(self) -> list[int]:
+        """The sampled tokens of the current turn."""
+        parts: list[list[int]] = []
+        for segment in reversed(self.segments):
+            if isinstance(segment, Observed):
+                break
+            parts.append(segment.tokens)
+        return _joined(reversed(parts))
+
+    def answer_tokens(self) -> list[int]:
+        """The sampled tokens of the last turn that has any: what a verifier of one response reads."""
+        return next((turn for turn in reversed(self.turns()) if turn), [])
+
+    def num_turn_tokens(self) -> int:
+        return len(self.turn_tokens())
+
+    def num_observations(self) -> int:
+        return sum(isinstance(segment, Observed) for segment in self.segments)
+
+    def newest_version(self) -> PolicyVersion | None:
+        """The version that sampled its last sampled token; None before the first."""
+        return next((s.version for s in reversed(self.segments) if isinstance(s, Segment)), None)
+
+    def observe(self, observation: Observed) -> None:
+        """Appends what follows the turn that has ended; the next turn begins."""
+        self.segments.append(observation)
+        self.turn_finish = None
 
     def extend(self, segment: Segment) -> None:
         """Appends `segment`, as part of the last one when both are of one version and one cache."""
         last = self.segments[-1] if self.segments else None
         if (
-            last is not None
+            isinstance(last, Segment)
             and last.version == segment.version
             and last.is_continued_in_place == segment.is_continued_in_place
         ):
@@ -145,29 +205,66 @@ class ScoredSequence:
     sequence_id: str
     prompt_tokens: list[int]
     response_tokens: list[int]
+    """[R] what followed the prompt; the last one was sampled."""
     behavior_logprobs: list[float]
-    """[len(response_tokens)] natural log."""
+    """[T] natural log, of the sampled ones of the R response tokens: all of them, less `observed`."""
     token_versions: list[int]
-    """[len(response_tokens)] the policy version that sampled each token."""
+    """[T] the policy version that sampled each token."""
     are_continued: list[bool]
-    """[len(response_tokens)] whether the token was sampled over a KV cache of an older version."""
+    """[T] whether the token was sampled over a KV cache of an older version."""
     advantage: float
-    """The same for each token of the response."""
+    """The same for each sampled token."""
     reward: float
+    observed: list[tuple[int, int]] = field(default_factory=list)
+    """(first, end) of each part of the response that was observed: context, which has no loss."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, *, reward: float, advantage: float) -> "ScoredSequence":
-        segments = trajectory.segments
+        """Without observations at its end, which nothing was sampled after."""
+        segments = trajectory.sampled()
+        response, observed = _response(trajectory)
         return cls(
             sequence_id=trajectory.trajectory_id,
             prompt_tokens=list(trajectory.prompt_tokens),
-            response_tokens=trajectory.response_tokens(),
+            response_tokens=response,
             behavior_logprobs=_joined(segment.behavior_logprobs for segment in segments),
             token_versions=_joined([segment.version] * len(segment.tokens) for segment in segments),
             are_continued=_joined([s.is_continued_in_place] * len(s.tokens) for s in segments),
             advantage=advantage,
             reward=reward,
+            observed=observed,
         )
+
+    def num_sampled(self) -> int:
+        """T, sampled tokens."""
+        return len(self.token_versions)
+
+    def sampled_positions(self) -> list[int]:
+        """[T] places of the sampled tokens in the response."""
+        starts = [0, *(end for _, end in self.observed)]
+        ends = [*(first for first, _ in self.observed), len(self.response_tokens)]
+        return [i for first, end in zip(starts, ends, strict=True) for i in range(first, end)]
+
+    def sampled_tokens(self) -> list[int]:
+        """[T] the response without what was observed."""
+        if not self.observed:
+            return self.response_tokens
+        return [self.response_tokens[i] for i in self.sampled_positions()]
+
+
+def _response(trajectory: Trajectory) -> tuple[list[int], list[tuple[int, int]]]:
+    """All tokens up to the last sampled one, and which of them were observed."""
+    tokens: list[int] = []
+    observed: list[tuple[int, int]] = []
+    num_kept = 0
+    for segment in trajectory.segments:
+        if isinstance(segment, Observed):
+            observed.append((len(tokens), len(tokens) + len(segment.tokens)))
+            tokens += segment.tokens
+        else:
+            tokens += segment.tokens
+            num_kept = len(tokens) if segment.tokens else num_kept
+    return tokens[:num_kept], [(first, end) for first, end in observed if end <= num_kept and end > first]
 
 
 def _joined(parts: Iterable[list[_T]]) -> list[_T]:

@@ -116,7 +116,7 @@ class ZeroReward:
         return f" ({self._num_dropped_steps} of them {num_groups} groups that were dropped)"
 
     def _tail(self, trajectory: Trajectory) -> str:
-        return self._decode(trajectory.response_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:]
+        return self._decode(trajectory.answer_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:]
 
 
 def _reason(score: Score) -> str:

@@ -198,7 +198,7 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
 
 def batch_metrics(batch: Batch) -> Trained:
     rewards = [sequence.reward for sequence in batch.sequences]
-    lengths = [len(sequence.response_tokens) for sequence in batch.sequences]
+    lengths = [sequence.num_sampled() for sequence in batch.sequences]
     return {
         "reward_mean": statistics.fmean(rewards) if rewards else None,
         "response_tokens_mean": statistics.fmean(lengths) if lengths else None,
@@ -230,7 +230,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
-    lengths = [(score.outcome, trajectory.num_response_tokens()) for trajectory, score in sampled]
+    lengths = [(score.outcome, trajectory.num_sampled_tokens()) for trajectory, score in sampled]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,

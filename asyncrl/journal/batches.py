@@ -11,7 +11,7 @@ from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence, Segment, Trajectory
+from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory
 
 _GROUPS = """
 SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
@@ -19,9 +19,15 @@ SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step =
 ORDER BY is_repeated, group_id
 """
 _GROUP = """
+WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS NOT NULL),
+     parts AS (
+         SELECT trajectory_id, position, version, is_continued, tokens, logprobs FROM segments
+         WHERE trajectory_id IN (SELECT trajectory_id FROM chosen)
+         UNION ALL
+         SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
+         WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
-FROM trajectories t LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id
-WHERE group_id = ? AND advantage IS NOT NULL ORDER BY sample, position
+FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position
 """
 
 
@@ -57,7 +63,9 @@ def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
     for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
         if name not in found:
             found[name] = (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
-        if token_version is not None:
+        if tokens is not None and token_version is None:
+            found[name][0].segments.append(Observed(unpack_tokens(tokens)))
+        elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
             found[name][0].segments.append(Segment(token_version, *numbers, bool(is_continued)))
     return [

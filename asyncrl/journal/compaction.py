@@ -35,6 +35,7 @@ FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS nu
       ORDER BY trajectory_id, min(position))
 GROUP BY trajectory_id"""
 _SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
+_OBSERVATIONS = f"DELETE FROM observations WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TRAINED_TOKENS = f"DELETE FROM trained_tokens WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TEXTS = f"""
 UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
@@ -95,6 +96,7 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
     return [
         (_SUMMARIES, versions),
         (_SEGMENTS, versions),
+        (_OBSERVATIONS, versions),
         (_TRAINED_TOKENS, versions),
         (_TEXTS, versions),
         set_fact(BOUNDARY, str(end)),

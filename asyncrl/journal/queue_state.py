@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
-from asyncrl.records import Finish, PolicyVersion, Score, Segment, Trajectory
+from asyncrl.records import Finish, Observed, PolicyVersion, Score, Segment, Trajectory
 
 _LIVE = "state IN ('open', 'ready')"
 
@@ -24,6 +24,12 @@ _REPEATED_TOKENS = """
 SELECT r.step, sum(length(s.tokens) / 4) FROM repetitions r JOIN trajectories t USING (group_id)
 JOIN segments s USING (trajectory_id) WHERE t.advantage IS NOT NULL
 AND EXISTS (SELECT 1 FROM groups g WHERE g.step = r.step AND g.state = 'taken') GROUP BY r.step
+"""
+
+_PARTS = """
+SELECT position, version, is_continued, tokens, logprobs FROM segments WHERE trajectory_id = :name
+UNION ALL
+SELECT position, NULL, NULL, tokens, NULL FROM observations WHERE trajectory_id = :name ORDER BY position
 """
 
 
@@ -128,8 +134,11 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
             finish=Finish(finish) if finish else None,
             is_greedy=sample == samples_per_group,
         )
-        for segment in _segments(journal, name):
-            trajectory.extend(segment)
+        for part in _parts(journal, name):
+            if isinstance(part, Segment):
+                trajectory.extend(part)
+            else:
+                trajectory.observe(part)
         group.trajectories.append(trajectory)
         if outcome is not None:
             group.scores[name] = Score(outcome, correctness, reward, extracted, detail, seconds)
@@ -137,12 +146,10 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
             group.advantages[name] = advantage
 
 
-def _segments(journal: Readable, trajectory_id: str) -> list[Segment]:
+def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:
     return [
-        Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued))
-        for version, is_continued, tokens, logprobs in journal.read(
-            "SELECT version, is_continued, tokens, logprobs FROM segments WHERE trajectory_id = ? "
-            "ORDER BY position",
-            (trajectory_id,),
-        )
+        Observed(unpack_tokens(tokens))
+        if version is None
+        else Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued))
+        for _, version, is_continued, tokens, logprobs in journal.read(_PARTS, {"name": trajectory_id})
     ]

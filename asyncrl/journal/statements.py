@@ -11,6 +11,7 @@ from asyncrl.journal.packing import pack_logprobs, pack_tokens
 from asyncrl.records import (
     DropReason,
     Finish,
+    Observed,
     PolicyVersion,
     Score,
     Segment,
@@ -74,6 +75,22 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> Statement:
             int(segment.is_continued_in_place),
             pack_tokens(segment.tokens),
             pack_logprobs(segment.behavior_logprobs),
+        ),
+    )
+
+
+def observed(trajectory: Trajectory, observation: Observed, *, notes: str) -> Statement:
+    """`observation` follows what `trajectory` holds, whose turn has ended."""
+    assert trajectory.turn_finish is not None
+    return (
+        "INSERT INTO observations VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            trajectory.trajectory_id,
+            trajectory.num_response_tokens(),
+            trajectory.num_observations(),
+            trajectory.turn_finish.value,
+            pack_tokens(observation.tokens),
+            storable(notes),
         ),
     )
 

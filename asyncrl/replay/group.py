@@ -39,12 +39,12 @@ class Group:
     reason: DropReason | None = None
 
     def num_tokens(self) -> int:
-        """Confirmed response tokens."""
-        return sum(trajectory.num_response_tokens() for trajectory in self.trajectories)
+        """Confirmed tokens that were sampled."""
+        return sum(trajectory.num_sampled_tokens() for trajectory in self.trajectories)
 
     def oldest_version(self) -> PolicyVersion:
         """The oldest version that made one of its tokens, or the admitting one while it has none."""
-        versions = [segment.version for t in self.trajectories for segment in t.segments]
+        versions = [segment.version for t in self.trajectories for segment in t.sampled()]
         return min(versions, default=self.admitted_version)
 
 

@@ -63,7 +63,7 @@ class GroupCompletion:
             self._make_ready(group)
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
-        text = self.codec.decode(trajectory.response_tokens())
+        text = self.codec.decode(trajectory.answer_tokens())
         verdict = f'{VERDICT_BY} "{group.task.verifier.name}"'
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
             score = await self.grader.grade(group.task, text)
@@ -80,8 +80,8 @@ class GroupCompletion:
         if score.reward is None or not self.algorithm.overlong_buffer_tokens:
             return score
         penalty = soft_overlong(
-            trajectory.num_response_tokens(),
-            limit_tokens=self.generator.limit_tokens(trajectory),
+            trajectory.num_sampled_tokens(),
+            limit_tokens=self.generator.limit_sampled_tokens(trajectory),
             buffer_tokens=self.algorithm.overlong_buffer_tokens,
         )
         reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
@@ -102,7 +102,7 @@ class GroupCompletion:
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self._drop(group, DropReason.FAULT)
             return
-        lengths = [trajectory.num_response_tokens() for trajectory in sampled]
+        lengths = [trajectory.num_sampled_tokens() for trajectory in sampled]
         # An advantage that fails does so here, while the group is open: it resumes once that is mended.
         with naming(group):
             advantages = group_advantages(

@@ -6,14 +6,14 @@ costs its unconfirmed tokens; the rest resumes from its prefix, on this or anoth
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import StopSearch, StopStrings, cut
-from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
+from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
@@ -35,13 +35,15 @@ class _Request:
     trajectory: Trajectory
     confirmation: Confirmation
     search: StopSearch
-    """Through the whole response, the part that earlier requests brought included."""
+    """Through the whole turn, the part that earlier requests brought included."""
     moved_seconds: float
     """When it last got a token, as `now_seconds`."""
     num_held: int
     """Response tokens in its server's cache, as far as they have arrived."""
     num_expected: int
     """Response tokens that it will hold at its end."""
+    has_ended: bool = False
+    """Its turn has ended: what still comes belongs to no trajectory, which may be in a later turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +94,13 @@ class Generator:
     """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
     ends_with_its_version: bool = False
     """Whether no trajectory may hold tokens of two versions (rollout.interrupt: drain)."""
+    plays_turns: bool = False
+    """Whether the end of a turn leaves its trajectory open, for an observation."""
+    keeps_conversations_cached: bool = False
+    """Whether a later turn may read keys and values of the version that began its trajectory
+    (rollout.interrupt: continue); its tokens are then marked as continued."""
+    max_turn_tokens: int | None = None
+    """Most sampled tokens of a turn."""
     tokens_per_round: int | None = None
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
@@ -105,25 +114,31 @@ class Generator:
     """Groups that wait for a server."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
     _num_requests: int = 0
+    _servers: dict[str, Server] = field(default_factory=dict)
+    """Trajectory -> the server of its last turn, whose cache has the conversation."""
 
-    async def run(self, group: Group) -> AsyncIterator[Trajectory]:
-        """Each trajectory of `group` as it ends. Stops early, without error, when the run ends.
+    async def run(
+        self, group: Group, trajectories: Sequence[Trajectory] | None = None
+    ) -> AsyncIterator[Trajectory]:
+        """Each trajectory of `group`, or of `trajectories` among them, as it ends, or, where `plays_turns`,
+        as its turn ends. Stops early, without error, when the run ends.
 
         Raises GenerationFailed after `max_retries` attempts in a row that brought no token.
         """
+        asked = group.trajectories if trajectories is None else trajectories
         num_failures = 0
-        server: Server | None = None
+        server = self._servers.get(asked[0].trajectory_id)
         shunned: Server | None = None
         while group.state is GroupState.OPEN:
-            for trajectory in self._end_finished(group):
+            for trajectory in self._end_finished(group, asked):
                 yield trajectory
-            pending = _pending(group)
+            pending = _pending(asked)
             if not pending:
                 return
-            server = await self._wait_for_server(len(pending), group, before=server, shunned=shunned)
+            server = await self._wait_for_server(pending, group, before=server, shunned=shunned)
             if server is None:
                 return
-            if self.ends_with_its_version and _has_outlived_version(group, server):
+            if self.ends_with_its_version and _has_outlived_version(pending, server):
                 self.queue.drop(group, DropReason.OUTLIVED)
                 return
             tokens_before = group.num_tokens()
@@ -182,14 +197,15 @@ class Generator:
             await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
-        self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
+        self, pending: list[Trajectory], group: Group, *, before: Server | None, shunned: Server | None
     ) -> Server | None:
         """A server with room, once the trainer has caught up with what was journaled.
 
         None when the run ends or the group was dropped meanwhile.
         """
-        newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
-        tokens = self.expected_tokens(group)
+        num_requests = len(pending)
+        newest = max((t.newest_version() or 0 for t in pending), default=0)
+        tokens = self._expected_tokens(group, pending)
 
         def found() -> Server | None:
             return self.fleet.pick(
@@ -220,8 +236,8 @@ class Generator:
         requests = {
             self._request_id(t): _Request(
                 t,
-                Confirmation(server.version, self.is_cache_recomputed),
-                self.stop.search(t.response_tokens()),
+                Confirmation(self._salt_version(server, t), self.is_cache_recomputed),
+                self.stop.search(t.turn_tokens()),
                 now_seconds(),
                 t.num_response_tokens(),
                 self._expected_length(t),
@@ -233,8 +249,11 @@ class Generator:
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
-        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        salt = self.fleet.salt(server, self._salt_version(server, pending[0]))
+        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{salt}")
         self.queue.stream_from(server.url, pending)
+        if self.plays_turns:
+            self._servers.update((trajectory.trajectory_id, server) for trajectory in pending)
         self._acquire(connection)
         try:
             async with server.heartbeat.streaming(connection.limit):
@@ -298,11 +317,11 @@ class Generator:
         if chunk.end is not None and request.confirmation.pending_tokens:
             raise ServerError(f"request {chunk.request_id} ended without version spans")
         num_new = sum(len(segment.tokens) for segment in segments)
-        if request.trajectory.finish is not None:
+        if request.has_ended:
             self.queue.discard(num_new, DropReason.AFTER_STOP)
             return None
         if segments and request.search.end is not None and group.state is GroupState.OPEN:
-            num_kept = request.search.end - request.trajectory.num_response_tokens()
+            num_kept = request.search.end - request.trajectory.num_turn_tokens()
             self.queue.discard(num_new - num_kept, DropReason.AFTER_STOP)
             segments, finish = cut(segments, num_kept), Finish.STOP
         elif finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
@@ -313,10 +332,32 @@ class Generator:
             self.queue.discard(num_new, DropReason.UNCONFIRMED)
             return None
         if segments or finish is not None:
-            self.queue.append(group, request.trajectory, segments, finish)
-        if finish is not None:
-            self.lengths.add(request.trajectory.num_response_tokens())
+            self._append(group, request.trajectory, segments, finish)
+        request.has_ended = finish is not None
         return finish
+
+    def _append(
+        self, group: Group, trajectory: Trajectory, segments: list[Segment], finish: Finish | None
+    ) -> None:
+        self.queue.append(group, trajectory, segments, None if self.plays_turns else finish)
+        if self.plays_turns:
+            trajectory.turn_finish = finish
+        if finish is not None:
+            self.lengths.add(trajectory.num_response_tokens())
+
+    def _salt_version(self, server: Server, trajectory: Trajectory) -> PolicyVersion:
+        """The version whose keys and values a request may find in the cache.
+
+        A salt per version would make every open conversation prefill again at each publish.
+        """
+        assert server.version is not None
+        sampled = trajectory.sampled() if self.keeps_conversations_cached else []
+        return sampled[0].version if sampled else server.version
+
+    def forget(self, group: Group) -> None:
+        """The group's conversations are over."""
+        for trajectory in group.trajectories:
+            self._servers.pop(trajectory.trajectory_id, None)
 
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
@@ -335,7 +376,10 @@ class Generator:
 
     def expected_tokens(self, group: Group) -> int:
         """Cache tokens that the unfinished trajectories of a group will hold; they share their prompt."""
-        return len(group.task.prompt_tokens) + sum(map(self._expected_length, _pending(group)))
+        return self._expected_tokens(group, _pending(group.trajectories))
+
+    def _expected_tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
+        return len(group.task.prompt_tokens) + sum(map(self._expected_length, pending))
 
     def expects_of_new_group(self, num_trajectories: int) -> int:
         """Cache tokens that a group without a task yet will hold."""
@@ -351,39 +395,50 @@ class Generator:
         return limit if self.tokens_per_round is None else min(limit, num_tokens + self.tokens_per_round)
 
     def limit_tokens(self, trajectory: Trajectory) -> int:
-        """Response tokens after which a trajectory is cut off."""
+        """Tokens after the prompt at which a trajectory, or its turn, is cut off."""
         room = self.context_tokens - len(trajectory.prompt_tokens)
+        num_tokens = trajectory.num_response_tokens()
+        num_observed = num_tokens - trajectory.num_sampled_tokens()
+        limit = min(self.sampling.max_new_tokens + num_observed, room)
+        if self.max_turn_tokens is None:
+            return limit
+        return min(limit, num_tokens - trajectory.num_turn_tokens() + self.max_turn_tokens)
+
+    def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
+        """Sampled tokens at which a trajectory is cut off."""
+        num_observed = trajectory.num_response_tokens() - trajectory.num_sampled_tokens()
+        room = self.context_tokens - len(trajectory.prompt_tokens) - num_observed
         return min(self.sampling.max_new_tokens, room)
 
     def _num_left(self, trajectory: Trajectory) -> int:
         return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
-    def _end_finished(self, group: Group) -> list[Trajectory]:
+    def _end_finished(self, group: Group, asked: Sequence[Trajectory]) -> list[Trajectory]:
         """Ends trajectories that have their last token but no finish: a stream may break between the two, and
         SGLang calls a request aborted whose last token came with the abort."""
         ended = []
-        for trajectory in _pending(group):
+        for trajectory in _pending(asked):
             finish = self._finish_already_reached(trajectory)
             if finish is not None:
-                self.queue.append(group, trajectory, [], finish)
-                self.lengths.add(trajectory.num_response_tokens())
+                self._append(group, trajectory, [], finish)
                 ended.append(trajectory)
         return ended
 
     def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
         """The end that a confirmed prefix implies."""
-        tokens = trajectory.segments[-1].tokens if trajectory.segments else []
+        tokens = trajectory.turn_tokens()
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP
-        if self.stop.search(trajectory.response_tokens()).end is not None:
+        if self.stop.search(tokens).end is not None:
             return Finish.STOP
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
 
 
-def _has_outlived_version(group: Group, server: Server) -> bool:
+def _has_outlived_version(pending: list[Trajectory], server: Server) -> bool:
     """Whether `server` would continue a trajectory that another version began."""
-    return any(segment.version != server.version for t in _pending(group) for segment in t.segments)
+    return any(segment.version != server.version for t in pending for segment in t.sampled())
 
 
-def _pending(group: Group) -> list[Trajectory]:
-    return [trajectory for trajectory in group.trajectories if trajectory.finish is None]
+def _pending(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that a server continues."""
+    return [t for t in trajectories if t.finish is None and t.turn_finish is None]

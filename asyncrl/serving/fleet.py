@@ -166,10 +166,10 @@ class Fleet:
         room = None if server.capacity is None else server.capacity.cache_tokens - server.expected_tokens
         return has_places and (room is None or tokens <= room)
 
-    def salt(self, server: Server) -> str:
+    def salt(self, server: Server, version: PolicyVersion | None = None) -> str:
         """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
         under weights of a lost trainer or of a process restarted from outside, is unknown."""
-        return f"{server.num_joins}-v{server.version}"
+        return f"{server.num_joins}-v{server.version if version is None else version}"
 
     def acquire(self, server: Server, num_requests: int) -> None:
         """These stream from it now. The sender says what they will hold (`Server.expect`)."""

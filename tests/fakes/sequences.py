@@ -5,6 +5,18 @@ import dataclasses
 from asyncrl.records import ScoredSequence
 
 
+def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> ScoredSequence:
+    """The same tokens, with the parts (first, end) of the response observed; its last token stays sampled."""
+    places = dataclasses.replace(one, observed=observed).sampled_positions()
+    return dataclasses.replace(
+        one,
+        observed=observed,
+        behavior_logprobs=[one.behavior_logprobs[i] for i in places],
+        token_versions=[one.token_versions[i] for i in places],
+        are_continued=[one.are_continued[i] for i in places],
+    )
+
+
 def sequence(prompt: list[int], response: list[int], **changes: object) -> ScoredSequence:
     size = len(response)
     plain = ScoredSequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)

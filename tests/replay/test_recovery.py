@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
-from fakes.records import finish, generate, make_queue, make_task, reopen
+from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import InputError
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.conservation import read_conservation
-from asyncrl.records import DropReason, Segment, Task
+from asyncrl.journal.reader import JournalReader
+from asyncrl.records import DropReason, Finish, Observed, Segment, Task
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.recovery import restore
 
@@ -30,6 +32,57 @@ def test_a_partial_trajectory_comes_back_with_every_token_version_and_logprob(tm
     assert restored.state is GroupState.OPEN
     assert restored.task == make_task(5)
     assert restored.trajectories == group.trajectories
+
+
+def test_turns_come_back_and_what_was_observed_is_in_no_account(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task(5))
+    first, second = group.trajectories
+    queue.append(group, first, [Segment(0, [4, 5], [-0.25, -0.5])], None)
+    first.turn_finish = Finish.STOP
+    queue.observe(group, first, Observed([6, 6, 6]), notes="{}")
+    queue.append(group, first, [Segment(0, [7], [-1.0]), Segment(1, [8], [-2.0])], None)
+    queue.append(group, second, [Segment(0, [9], [-1.0])], None)
+    again = reopen(queue, tmp_path)
+    restored = again.live[0]
+    assert restored.trajectories == group.trajectories
+    turns = restored.trajectories[0]
+    assert turns.turns() == [[4, 5], [7, 8]] and turns.turn_tokens() == [7, 8]
+    assert turns.response_tokens() == [4, 5, 6, 6, 6, 7, 8] and turns.num_sampled_tokens() == 4
+    assert again.conservation()["generated"] == again.conservation()["queued"] == 5
+
+
+def test_an_observation_needs_a_turn_that_ended(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task(5))
+    with pytest.raises(AssertionError, match="turn has not ended"):
+        queue.observe(group, group.trajectories[0], Observed([6]), notes="{}")
+
+
+def test_a_batch_of_turns_is_read_back_as_it_was_given(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1)
+    queue.announce(0)
+    group = queue.admit(make_task(5))
+    for trajectory in group.trajectories:
+        queue.append(group, trajectory, [Segment(0, [4, 5], [-0.25, -0.5])], None)
+        trajectory.turn_finish = Finish.STOP
+        queue.observe(group, trajectory, Observed([6, 6]), notes="{}")
+        queue.append(group, trajectory, [Segment(0, [7], [-1.0])], None)
+        trajectory.turn_finish = Finish.STOP
+        # What follows the last sampled token is no context of anything.
+        queue.observe(group, trajectory, Observed([9]), notes="{}")
+        queue.append(group, trajectory, [], Finish.STOP)
+    for index, trajectory in enumerate(group.trajectories):
+        queue.score(group, trajectory, make_score(float(index)), "text")
+    queue.make_ready(group, {t.trajectory_id: 1.0 for t in group.trajectories})
+    given = batch_of(queue.take(0) or [], 0, 1.0)
+    queue.journal.close()
+    (first, _) = given.sequences
+    assert first.response_tokens == [4, 5, 6, 6, 7] and first.observed == [(2, 4)]
+    assert first.behavior_logprobs == [-0.25, -0.5, -1.0] and first.sampled_tokens() == [4, 5, 7]
+    assert load_batch(JournalReader(tmp_path / "journal.sqlite"), 0, 1.0) == given
 
 
 def test_a_ready_group_comes_back_with_scores_and_advantages(tmp_path: Path) -> None:

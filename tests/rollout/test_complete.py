@@ -38,7 +38,7 @@ def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: f
     """Grades a generated group and readies or drops it."""
     completion = GroupCompletion(
         queue,
-        SimpleNamespace(limit_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing()),  # type: ignore[arg-type]
+        SimpleNamespace(limit_sampled_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing()),  # type: ignore[arg-type]
         Grades(*rewards),  # type: ignore[arg-type]
         SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
         find_advantage(algorithm),

@@ -11,7 +11,7 @@ from fakes.stage import stage
 
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
-from asyncrl.records import Finish, PublishOutcome, SamplingParams
+from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
@@ -40,6 +40,87 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
         assert lengths == [[3, 3], [6, 6], [9, 9]]
         assert fleet.num_running() == 0
+
+
+async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_observation(
+    tmp_path: Path,
+) -> None:
+    async with FakeEngine(num_tokens=5, chunk_tokens=2) as engine, new_session() as session:
+        engine.version = "0"
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, 12, (STOP,))
+        generator = Generator(
+            queue,
+            fleet,
+            waits,
+            sampling,
+            64,
+            1,
+            "run",
+            state=RunPhase(waits),
+            plays_turns=True,
+            max_turn_tokens=4,
+        )
+        group = queue.admit(make_task())
+        first, second = group.trajectories
+        assert [t async for t in generator.run(group, [first])] == [first]
+        assert (first.finish, first.turn_finish, second.segments) == (None, Finish.LENGTH, [])
+        queue.observe(group, first, Observed([8] * 10), notes="{}")
+        assert [t async for t in generator.run(group, [first])] == [first]
+        # Twelve sampled tokens in all: the third turn is cut by them, not by its own limit.
+        queue.observe(group, first, Observed([8]), notes="{}")
+        engine.num_tokens = 100
+        assert [t async for t in generator.run(group, [first])] == [first]
+        assert [len(turn) for turn in first.turns()] == [4, 4, 4]
+        lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
+        assert lengths == [[3], [17], [22]]
+        assert [t async for t in generator.run(group, [second])] == [second]
+
+
+async def test_a_turn_that_a_crash_cut_off_from_its_end_has_ended(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, new_session() as session:
+        engine.version = "0"
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, 12, (STOP,))
+        generator = Generator(
+            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), plays_turns=True
+        )
+        group = queue.admit(make_task())
+        first = group.trajectories[0]
+        queue.append(group, first, [Segment(0, [7, STOP], [-1.0, -1.0])], None)
+        assert [t async for t in generator.run(group, [first])] == [first]
+        assert first.turn_finish is Finish.STOP and not engine.bodies
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_later_turn_may_read_the_cache_of_the_version_that_began_its_trajectory(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    async with FakeEngine() as engine, new_session() as session:
+        engine.version = "1"
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(1)
+        generator = Generator(
+            *(queue, fleet, waits, SamplingParams(1.0, 12, (STOP,)), 64, 1, "run"),
+            state=RunPhase(waits),
+            plays_turns=True,
+            keeps_conversations_cached=is_kept,
+        )
+        group = queue.admit(make_task())
+        first, second = group.trajectories
+        queue.append(group, first, [Segment(0, [7], [-1.0])], None)
+        for trajectory in (first, second):
+            assert [t async for t in generator.run(group, [trajectory])] == [trajectory]
+        salts = [body["cache_salt"][0] for body in engine.bodies]
+        assert [salt[-2:] for salt in salts] == [("v0" if is_kept else "v1"), "v1"]
 
 
 @pytest.mark.parametrize(("limit", "finish"), [(5, Finish.LENGTH), (64, Finish.STOP)])

@@ -4,7 +4,8 @@ Every rank computes the same plan from the same batch and packs its own share. W
 from their start is packed, and so computed, once per micro-batch (`prefix_tree`). Nothing is truncated: what
 is longer than the token budget gets a micro-batch of its own.
 
-Shapes: P packed tokens, T response tokens, K distinct predictions of them, N sequences of one micro-batch.
+Shapes: P packed tokens, T sampled response tokens, K distinct predictions of them, N sequences of one
+micro-batch. Observed response tokens are packed as inputs and nothing else.
 """
 
 import heapq
@@ -40,7 +41,7 @@ class MicroBatch:
     predicting: Tensor
     """[T] int64, the packed position whose output predicts each response token."""
     targets: Tensor
-    """[T] int64, the response tokens."""
+    """[T] int64, the sampled response tokens."""
     distinct: Tensor
     """[K] int64 into T: of response tokens that have the same past and are equal, one."""
     copies: Tensor
@@ -83,8 +84,9 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
     """Raises InputError for a response with a token that is never sampled: its log-prob is no number."""
     ids = set(unsampled.ids)
     for sequence in batch.sequences:
-        if not ids.isdisjoint(sequence.response_tokens):
-            token = next(token for token in sequence.response_tokens if token in ids)
+        sampled = sequence.sampled_tokens()
+        if not ids.isdisjoint(sampled):
+            token = next(token for token in sampled if token in ids)
             raise InputError(
                 f"Step {batch.step + 1} has the token {token} ({unsampled.name(token)}) in response "
                 f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
@@ -213,7 +215,7 @@ def make_micro_batch(
         rows = [*rows, np.arange(len(tokens), len(tokens) + num_missing)]
         tokens = np.concatenate([tokens, np.zeros(num_missing, np.int64)])
         positions = np.concatenate([positions, np.arange(num_missing)])
-    num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
+    num_responses = np.fromiter((s.num_sampled() for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
     sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
     advantages = np.fromiter((s.advantage for s in sequences), np.float32, len(sequences))
@@ -222,7 +224,7 @@ def make_micro_batch(
         tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
         predicting=torch.from_numpy(tree.predicting),
-        targets=torch.from_numpy(_flatten([s.response_tokens for s in sequences], np.int64, num_targets)),
+        targets=torch.from_numpy(_flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)),
         distinct=torch.from_numpy(tree.distinct),
         copies=torch.from_numpy(tree.copies),
         behavior=torch.from_numpy(

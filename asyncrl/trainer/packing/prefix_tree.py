@@ -2,9 +2,10 @@
 
 Causal layers give such tokens the same hidden states, so nothing changes but the work; their gradients add
 up. Members of a group share their prompt, prompts share a template or a system prompt, and short responses
-share their first tokens or are equal. The last response token is a target, never an input.
+share their first tokens or are equal. The last response token is a target, never an input; observed ones are
+inputs, never targets.
 
-Shapes: P packed tokens, T response tokens of N sequences, K distinct predictions.
+Shapes: P packed tokens, T sampled response tokens of N sequences, K distinct predictions.
 """
 
 from dataclasses import dataclass
@@ -65,9 +66,10 @@ class _Tree:
         self.rows: list[np.ndarray] = []
         self.num_distinct = 0
         self._num_tokens = 0
-        # Of the last sequence: its tokens, their places in the pack, its predictions, its prompt's length.
+        # Of the last sequence: its tokens, their places in the pack, its predictions and its targets' places
+        # among its tokens.
         nothing = np.empty(0, np.int64)
-        self._last = (nothing, nothing, nothing, 0)
+        self._last = (nothing, nothing, nothing, nothing)
 
     def add(self, sequence: ScoredSequence) -> tuple[np.ndarray, np.ndarray]:
         """Its part of `predicting` and of `copies`."""
@@ -75,15 +77,16 @@ class _Tree:
         assert num_prompt, "a response needs a prompt token before it"
         size = num_prompt + num_response
         tokens = np.fromiter(chain(sequence.prompt_tokens, sequence.response_tokens), np.int64, size)
-        of_last, last_row, last_copies, last_prompt = self._last
+        of_last, last_row, last_copies, last_targets = self._last
+        targets = num_prompt + _sampled_positions(sequence)
         shared = num_common(of_last, tokens)
         row = self._add_row(tokens[: size - min(num_response, 1)], last_row, shared)
-        # With a prompt of another length the same token may be a target here and none there.
-        known = max(shared - num_prompt, 0) if num_prompt == last_prompt else 0
-        copies = _extended(last_copies[:known], num_response, self.num_distinct)
-        self.num_distinct += num_response - known
-        self._last = (tokens, row, copies, num_prompt)
-        return row[num_prompt - 1 :][:num_response], copies
+        # The same token may be a target here and none there: by a prompt of another length, or as observed.
+        known = min(num_common(targets, last_targets), int(np.searchsorted(targets, shared)))
+        copies = _extended(last_copies[:known], len(targets), self.num_distinct)
+        self.num_distinct += len(targets) - known
+        self._last = (tokens, row, copies, targets)
+        return row[targets - 1], copies
 
     def _add_row(self, inputs: np.ndarray, last_row: np.ndarray, shared: int) -> np.ndarray:
         """The places of `inputs`, of which the first `shared` may be those of the last sequence."""
@@ -98,6 +101,12 @@ class _Tree:
         self.positions.append(np.arange(known, len(inputs)))
         self._num_tokens += len(inputs) - known
         return row
+
+
+def _sampled_positions(sequence: ScoredSequence) -> np.ndarray:
+    if not sequence.observed:
+        return np.arange(len(sequence.response_tokens))
+    return np.array(sequence.sampled_positions(), np.int64)
 
 
 def _extended(known: np.ndarray, size: int, first: int) -> np.ndarray:

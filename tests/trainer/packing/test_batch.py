@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.models import random_batch
-from fakes.sequences import sequence
+from fakes.sequences import sequence, with_observed
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
@@ -33,6 +33,17 @@ def test_every_token_carries_its_own_advantage_log_prob_and_lag():
     assert micro.advantages.tolist() == [0.5, 0.5, -2.0]
     assert micro.lags.tolist() == [2, 0, 1]
     assert micro.behavior[0].item() == pytest.approx(-0.1) and micro.behavior[1].isnan()
+
+
+def test_only_sampled_tokens_have_a_target_a_log_prob_and_a_lag():
+    turns = with_observed(
+        sequence([1, 2], [3, 4, 5, 6], token_versions=[2, 0, 0, 5], behavior_logprobs=[-1.0, 0.0, 0.0, -2.0]),
+        [(1, 3)],
+    )
+    micro = make_micro_batch([turns, sequence([7], [8], token_versions=[5])], 5)
+    assert micro.targets.tolist() == [3, 6, 8] and micro.sequence_ids.tolist() == [0, 0, 1]
+    assert micro.lags.tolist() == [3, 0, 0] and micro.behavior.tolist() == [-1.0, -2.0, -1.0]
+    assert micro.tokens[micro.predicting].tolist() == [2, 5, 7]
 
 
 # Padded ones share no prompt: those that do may be laid out in one block.

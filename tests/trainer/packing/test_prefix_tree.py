@@ -2,8 +2,9 @@ import random
 
 import numpy as np
 import pytest
-from fakes.sequences import sequence
+from fakes.sequences import sequence, with_observed
 
+from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.prefix_tree import PackedTree, num_common, pack_tree
 
 
@@ -75,6 +76,45 @@ def test_every_sequence_can_be_read_back_and_nothing_is_packed_twice(seed: int):
     assert [kinds[i] for i in tree.distinct[tree.copies].tolist()] == kinds
     if len({len(s.prompt_tokens) for s in sequences}) == 1:
         assert len(tree.distinct) == len(set(kinds))
+
+
+def test_observed_tokens_are_inputs_and_no_targets():
+    turns = with_observed(sequence([1, 2], [3, 4, 5, 6, 7]), [(1, 3)])
+    tree = pack_tree([turns, sequence([1, 2], [3, 4])])
+    assert tree.tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    # 3 after the prompt, 6 after the observed 5, 7 after 6; then 3 and 4, which is observed above
+    assert tree.predicting.tolist() == [1, 4, 5, 1, 2]
+    targets = np.array([3, 6, 7, 3, 4])
+    assert targets[tree.distinct][tree.copies].tolist() == targets.tolist()
+    assert tree.copies[0] == tree.copies[3] and len(tree.distinct) == 4
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_turns_are_packed_as_their_sampled_tokens_after_all_that_precedes_them(seed: int):
+    source = random.Random(seed)
+
+    def turns() -> ScoredSequence:
+        response, observed = [source.randrange(2)], []
+        for _ in range(source.randint(0, 3)):
+            start, size = len(response), source.randint(1, 3)
+            observed.append((start, start + size))
+            response += source.choices(range(2), k=size + source.randint(1, 3))
+        return with_observed(sequence(source.choices([[0], [0, 1]])[0], response), observed)
+
+    sequences = [turns() for _ in range(source.randint(1, 12))]
+    tree = pack_tree(sequences)
+    found = {place: tuple(tree.tokens[row[: i + 1]]) for row in tree.rows for i, place in enumerate(row)}
+    wanted = [
+        (tuple(s.prompt_tokens + s.response_tokens[:i]), s.response_tokens[i])
+        for s in sequences
+        for i in s.sampled_positions()
+    ]
+    assert [found[place] for place in tree.predicting.tolist()] == [before for before, _ in wanted]
+    assert [wanted[i] for i in tree.distinct[tree.copies].tolist()] == wanted
+    pasts = {
+        (*s.prompt_tokens, *s.response_tokens[:i]) for s in sequences for i in range(len(s.response_tokens))
+    }
+    assert len(tree.tokens) == len({past[:i] for past in pasts for i in range(1, len(past) + 1)})
 
 
 def test_common_tokens_are_counted_from_the_start():

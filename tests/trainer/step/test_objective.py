@@ -9,6 +9,7 @@ import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.sequences import with_observed
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
@@ -92,6 +93,42 @@ def test_what_sequences_share_is_computed_once_and_changes_nothing(folder: Path,
     assert worst_difference(got, wanted) < 1e-5
     for name in metrics.keys() - {"num_packed_tokens"}:
         assert metrics[name] == pytest.approx(alone_metrics[name], rel=1e-6, abs=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_observed_tokens_are_context_and_nothing_else(folder: Path, algorithm: dict):
+    """Two turns give what each gives alone, after a prompt that holds all before it, where no formula looks
+    at whole sequences; with all of them, packing changes nothing."""
+    batch = near(random_batch(2, num_groups=4, group_size=4, longest=9), folder)
+    turns, apart = [], []
+    for one in batch.sequences:
+        size = len(one.response_tokens)
+        if size < 4:
+            continue
+        cut = dataclasses.replace(one, advantage=1.0)
+        turns.append(with_observed(cut, [(1, size - 2)]))
+        apart += [_part(cut, 0, 1), _part(cut, size - 2, size)]
+    learner = make_learner(folder, algorithm=algorithm)
+    _, got = gradients(learner, dataclasses.replace(batch, sequences=turns))
+    if algorithm["surrogate"] in ("ppo_clip", "cispo") and "rejection" not in algorithm:
+        _, wanted = gradients(learner, dataclasses.replace(batch, sequences=apart))
+        assert worst_difference(got, wanted) < 1e-5
+    split = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": 1})
+    _, alone = gradients(split, dataclasses.replace(batch, sequences=turns))
+    assert worst_difference(got, alone) < 1e-5
+
+
+def _part(one: ScoredSequence, first: int, end: int) -> ScoredSequence:
+    """Its response tokens [first, end), after a prompt of all before them."""
+    return dataclasses.replace(
+        one,
+        sequence_id=f"{one.sequence_id}-{first}",
+        prompt_tokens=one.prompt_tokens + one.response_tokens[:first],
+        response_tokens=one.response_tokens[first:end],
+        behavior_logprobs=one.behavior_logprobs[first:end],
+        token_versions=one.token_versions[first:end],
+        are_continued=one.are_continued[first:end],
+    )
 
 
 def test_a_micro_batch_holds_its_sequences_whole_and_in_order():
