@@ -24,6 +24,14 @@ class VerifierSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """The environment of a task and its options, as named by the data row or the recipe."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One verifiable problem: a row of a data file, read and checked."""
 
@@ -35,6 +43,12 @@ class Task:
     reference: Any
     """The row's answer as parsed by `Verifier.parse_reference`."""
     verifier: VerifierSpec
+    environment: EnvironmentSpec | None = None
+    """Answers its turns; None where nothing or only tools do."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The prompt as chat messages; empty where the row's prompt is text."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The row's columns, as they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,8 @@ class Observed:
     chat template writes it. Context of what is sampled next, and never trained."""
 
     tokens: list[int]
+    notes: str = ""
+    """JSON: the calls, messages and seconds of the turn that it answers, for a replay and for people."""
 
 
 class Finish(StrEnum):

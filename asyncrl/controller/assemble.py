@@ -44,6 +44,7 @@ from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
@@ -307,6 +308,7 @@ def _make_completion(
     return GroupCompletion(
         queue,
         generator,
+        Shaping(algorithm, generator),
         grader,
         inputs.codec,
         find_advantage(algorithm),

@@ -27,9 +27,10 @@ AND EXISTS (SELECT 1 FROM groups g WHERE g.step = r.step AND g.state = 'taken') 
 """
 
 _PARTS = """
-SELECT position, version, is_continued, tokens, logprobs FROM segments WHERE trajectory_id = :name
+SELECT position, version, is_continued, tokens, logprobs, NULL FROM segments WHERE trajectory_id = :name
 UNION ALL
-SELECT position, NULL, NULL, tokens, NULL FROM observations WHERE trajectory_id = :name ORDER BY position
+SELECT position, NULL, NULL, tokens, NULL, notes FROM observations WHERE trajectory_id = :name
+ORDER BY position
 """
 
 
@@ -148,8 +149,8 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
 
 def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:
     return [
-        Observed(unpack_tokens(tokens))
+        Observed(unpack_tokens(tokens), notes)
         if version is None
         else Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued))
-        for _, version, is_continued, tokens, logprobs in journal.read(_PARTS, {"name": trajectory_id})
+        for _, version, is_continued, tokens, logprobs, notes in journal.read(_PARTS, {"name": trajectory_id})
     ]

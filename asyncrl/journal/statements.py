@@ -79,7 +79,7 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> Statement:
     )
 
 
-def observed(trajectory: Trajectory, observation: Observed, *, notes: str) -> Statement:
+def observed(trajectory: Trajectory, observation: Observed) -> Statement:
     """`observation` follows what `trajectory` holds, whose turn has ended."""
     assert trajectory.turn_finish is not None
     return (
@@ -90,7 +90,7 @@ def observed(trajectory: Trajectory, observation: Observed, *, notes: str) -> St
             trajectory.num_observations(),
             trajectory.turn_finish.value,
             pack_tokens(observation.tokens),
-            storable(notes),
+            storable(observation.notes),
         ),
     )
 

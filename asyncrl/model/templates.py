@@ -35,9 +35,18 @@ _MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 class ChatTemplate:
     """The chat template of one model folder, compiled once. For it, now is `now`, else the present."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str], *, now: datetime | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        special_tokens: dict[str, str],
+        *,
+        now: datetime | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> None:
+        """`tools`: JSON schemas of the tools that a conversation may call, as transformers makes them."""
         self.source = source
         self.special_tokens = special_tokens
+        self.tools = tools
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -59,6 +68,10 @@ class ChatTemplate:
         """
         if messages[-1].get("role") == "assistant":
             return self._render_open(messages)
+        return self._render(messages, add_generation_prompt=True)
+
+    def render_all(self, messages: list[Message]) -> str:
+        """The whole conversation and the header of the model's next turn. Raises InputError."""
         return self._render(messages, add_generation_prompt=True)
 
     def _render_open(self, messages: list[Message]) -> str:
@@ -86,7 +99,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=messages,
-                tools=None,
+                tools=self.tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
@@ -96,7 +109,11 @@ class ChatTemplate:
 
 
 def read_chat_template(
-    folder: Path, config: dict[str, Any], *, now: datetime | None = None
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    now: datetime | None = None,
+    tools: list[dict[str, Any]] | None = None,
 ) -> ChatTemplate | None:
     """The template of a model folder with this tokenizer_config.json; None when it has none.
 
@@ -110,7 +127,7 @@ def read_chat_template(
             f'{folder} has the chat templates {", ".join(sorted(named))} and none is called "default". Name '
             f"the one to use so, in tokenizer_config.json or as chat_template.jinja."
         )
-    return ChatTemplate(named["default"], _read_special_tokens(folder, config), now=now)
+    return ChatTemplate(named["default"], _read_special_tokens(folder, config), now=now, tools=tools)
 
 
 def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:

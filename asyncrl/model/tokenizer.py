@@ -28,9 +28,16 @@ class TextCodec:
     """
 
     def __init__(
-        self, model_folder: Path, *, rollout: Rollout | None = None, now: datetime | None = None
+        self,
+        model_folder: Path,
+        *,
+        rollout: Rollout | None = None,
+        now: datetime | None = None,
+        tools: list[dict[str, Any]] | None = None,
+        stop: Sequence[str] = (),
     ) -> None:
-        """`rollout` says what ends a response besides the model's own end tokens."""
+        """`rollout` and `stop` say what ends a response, or a turn, besides the model's own end tokens.
+        `tools`: schemas of the tools that prompts offer."""
         path = model_folder / "tokenizer.json"
         if not path.is_file():
             raise InputError(
@@ -49,28 +56,31 @@ class TextCodec:
         """No text is refused by `encode`, except for lone surrogates, which rows cannot hold."""
         self._opening = self._opening_token()
         config = read_json(model_folder / "tokenizer_config.json")
-        self._template = read_chat_template(model_folder, config, now=now)
+        self.template = read_chat_template(model_folder, config, now=now, tools=tools)
+        """The chat template; None where the folder has none."""
         rollout = rollout or Rollout()
         own = _stop_token_ids(model_folder)
         asked = tuple(self._find_token(name, path) for name in rollout.stop_tokens)
         self.stop_token_ids = tuple(dict.fromkeys(own + asked))
-        self.stop = StopStrings(tuple(rollout.stop), self._text)
+        self.stop = StopStrings((*rollout.stop, *stop), self._text)
         self._includes_stop = rollout.include_stop
         self._unseen_ids = own if rollout.include_stop else self.stop_token_ids
 
     @property
     def fingerprint(self) -> str | None:
         """A digest of all that decides text and tokens of a prompt; None where the time decides, too."""
-        template = "" if self._template is None else self._template.source
+        template = "" if self.template is None else self.template.source
         if "strftime_now" in template:
             return None
-        special = {} if self._template is None else self._template.special_tokens
+        special = {} if self.template is None else self.template.special_tokens
         parts = [template, *(f"{k}={v}" for k, v in sorted(special.items()))]
+        if self.template is not None and self.template.tools:
+            parts.append(json.dumps(self.template.tools, sort_keys=True))
         return hashlib.sha256(self._path.read_bytes() + "\0".join(parts).encode()).hexdigest()
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
+        return self.template is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Raises InputError for text that the tokenizer has no tokens for."""
@@ -78,6 +88,26 @@ class TextCodec:
             return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
         except Exception as error:  # the library raises bare Exception, and TypeError for lone surrogates
             raise InputError(f"the tokenizer has no tokens for {_shorten(text)}: {error}") from error
+
+    def encode_inside(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that follows others: nothing is put in front of it. Raises InputError as
+        `encode`."""
+        if not text:
+            return ()
+        end = self.piece(self.stop_token_ids[0])
+        found = self.encode(end + text, add_special_tokens=False)
+        # A tokenizer that writes a space in front of a text writes none behind an added token.
+        if found[:1] == (self.stop_token_ids[0],):
+            return found[1:]
+        return self.encode(text, add_special_tokens=False)
+
+    def end_texts(self) -> list[str]:
+        """How the tokens that end a turn are written, longest first."""
+        return sorted((self.exact_text([token]) for token in self.stop_token_ids), key=len, reverse=True)
+
+    def without_added_tokens(self) -> "PlainEncoder":
+        """An encoder of the same vocabulary for which no text is a special token."""
+        return PlainEncoder(self._tokenizer)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text with special tokens kept, without the model's own end token at its end.
@@ -121,10 +151,10 @@ class TextCodec:
         if isinstance(prompt, str):
             # A prompt that opens with <bos> itself would get a second one.
             return prompt, self._opening is None or not prompt.startswith(self._opening)
-        if self._template is None:
+        if self.template is None:
             raise InputError("the prompt is chat messages but the model folder has no chat template")
         # The template already wrote the special tokens that open a conversation.
-        return self._template.render(prompt), False
+        return self.template.render(prompt), False
 
     def render_prompt(self, prompt: str | list[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
         """Text and tokens of a row's prompt. Raises InputError."""
@@ -162,6 +192,34 @@ class TextCodec:
         except Exception as error:  # as `encode`
             raise InputError(f"the tokenizer has no tokens for one of {len(texts)} texts: {error}") from error
         return [len(one) for one in found]
+
+
+class PlainEncoder:
+    """Text -> tokens of which none is an added one, whatever the text says."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        content = json.loads(tokenizer.to_str())
+        added = content.pop("added_tokens", [])
+        content["added_tokens"], content["post_processor"] = [], None
+        self._tokenizer = Tokenizer.from_str(json.dumps(content))
+        self._added = {entry["id"]: entry["content"] for entry in added}
+
+    def encode(self, text: str) -> list[int]:
+        """Raises InputError for text that the tokenizer has no tokens for."""
+        try:
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises bare Exception, and TypeError for lone surrogates
+            raise InputError(f"the tokenizer has no tokens for {_shorten(text)}: {error}") from error
+        if self._added.keys().isdisjoint(ids):
+            return list(ids)
+        # The vocabulary itself has the word: its two halves have other tokens.
+        token = next(token for token in ids if token in self._added)
+        word = self._added[token]
+        if len(word) < 2 or word not in text:
+            return [each for each in ids if each not in self._added]
+        before, _, behind = text.partition(word)
+        half = len(word) // 2
+        return [part for piece in (before, word[:half], word[half:], behind) for part in self.encode(piece)]
 
 
 def _only_cuts(tokenizer: Tokenizer) -> bool:

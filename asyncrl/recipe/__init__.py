@@ -22,4 +22,5 @@ from asyncrl.recipe.sections.serving import Serving as Serving
 from asyncrl.recipe.sections.trackers import Tracker as Tracker
 from asyncrl.recipe.sections.trainer import Parallel as Parallel
 from asyncrl.recipe.sections.trainer import Trainer as Trainer
+from asyncrl.recipe.sections.turns import Turns as Turns
 from asyncrl.recipe.sections.verifying import Verifying as Verifying

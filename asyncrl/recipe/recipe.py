@@ -20,6 +20,7 @@ from asyncrl.recipe.sections.section import PositiveFloat, Section, Seed
 from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sections.trackers import Trackers
 from asyncrl.recipe.sections.trainer import Trainer
+from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.recipe.sections.view import View
 
@@ -42,6 +43,7 @@ class Recipe(Section):
     prompt: Prompt | None = None
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
+    turns: Turns = Turns()
     replay: Replay = Replay()
     serving: Serving = Serving()
     cluster: Cluster = Cluster()

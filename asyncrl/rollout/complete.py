@@ -1,26 +1,33 @@
 """From an open group to a ready one: generation, a verdict per trajectory as it ends, then advantages."""
 
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
-from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.loops.waits import VERDICT_BY, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
-from asyncrl.records import DropReason, Finish, Score, Trajectory
+from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter, naming
-from asyncrl.rollout.generate import GenerationFailed, Generator
+from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.shaping import Shaping
 from verifiers.storable import storable
-from verifiers.weighted_sum import weighted_sum
 
 log = logging.getLogger(__name__)
+
+
+class Rollouts(Protocol):
+    """The `Generator`, or the `TurnPlayer` on top of it."""
+
+    def run(self, group: Group) -> AsyncIterator[Trajectory]:
+        """Each trajectory of `group` as it ends. Raises GenerationFailed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class GroupCompletion:
     """The rollout loop's body."""
 
     queue: ReplayQueue
-    generator: Generator
+    rollouts: Rollouts
+    shaping: Shaping
     grader: Grader
     codec: TextCodec
     advantage: Advantage
@@ -50,8 +58,10 @@ class GroupCompletion:
                 if trajectory.finish is not None and trajectory.trajectory_id not in group.scores:
                     verdicts.create_task(self._grade(group, trajectory))
             try:
-                async for trajectory in self.generator.run(group):
-                    verdicts.create_task(self._grade(group, trajectory))
+                async for trajectory in self.rollouts.run(group):
+                    # An environment may have given the verdict already.
+                    if trajectory.trajectory_id not in group.scores:
+                        verdicts.create_task(self._grade(group, trajectory))
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
@@ -69,23 +79,8 @@ class GroupCompletion:
             score = await self.grader.grade(group.task, text)
         if group.state is not GroupState.OPEN:
             return
-        score = self._shape(score, trajectory)
+        score = self.shaping.of(score, trajectory, trajectory.finish)
         self.queue.score(group, trajectory, score, storable(text))
-
-    def _shape(self, score: Score, trajectory: Trajectory) -> Score:
-        """The score with its reward changed for length; correctness stays what the verifier found."""
-        cut_off = self.algorithm.cut_off_reward
-        if score.reward is not None and cut_off is not None and trajectory.finish is Finish.LENGTH:
-            score = dataclasses.replace(score, reward=cut_off)
-        if score.reward is None or not self.algorithm.overlong_buffer_tokens:
-            return score
-        penalty = soft_overlong(
-            trajectory.num_sampled_tokens(),
-            limit_tokens=self.generator.limit_sampled_tokens(trajectory),
-            buffer_tokens=self.algorithm.overlong_buffer_tokens,
-        )
-        reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
-        return dataclasses.replace(score, reward=reward)
 
     def _make_ready(self, group: Group) -> None:
         sampled, rewards = [], []

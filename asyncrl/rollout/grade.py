@@ -26,6 +26,22 @@ def _nothing(task: Task, fault: Verdict) -> None:
     """Told of a fault whose retry gave a verdict."""
 
 
+def score_of(verdict: Verdict) -> Score:
+    reward = None
+    if verdict.score is not None:
+        reward = weighted_sum([(1.0, verdict.score), (1.0, verdict.shaping)])
+    return Score(
+        verdict.outcome.value,
+        verdict.score,
+        reward,
+        verdict.extracted,
+        verdict.detail,
+        verdict.seconds,
+        verdict.method,
+        verdict.trace,
+    )
+
+
 class Grader:
     """Owns the pool of verifier workers. Async context manager."""
 
@@ -75,19 +91,7 @@ class Grader:
         else:
             for fault in faults:
                 self._retried(task, fault)
-        reward = None
-        if verdict.score is not None:
-            reward = weighted_sum([(1.0, verdict.score), (1.0, verdict.shaping)])
-        return Score(
-            verdict.outcome.value,
-            verdict.score,
-            reward,
-            verdict.extracted,
-            verdict.detail,
-            verdict.seconds,
-            verdict.method,
-            verdict.trace,
-        )
+        return score_of(verdict)
 
     async def _attempts(self, task: Task, response: str) -> list[Verdict]:
         """Faults, and at last what counts."""

@@ -1,9 +1,9 @@
 """A hand-written rollout server: speaks SGLang's HTTP as far as we use it, without a model.
 
 Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version
-made it; with a `script` it writes that instead, from where a prompt's prefix of it ends. Tests steer it:
-`hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights. While it
-sleeps it refuses weights, and a wake-up when it does not.
+made it; with a `script` it writes that instead, from where a prompt's prefix of it ends to a stop token.
+Tests steer it: `hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong
+weights. While it sleeps it refuses weights, and a wake-up when it does not.
 """
 
 import asyncio
@@ -229,6 +229,7 @@ class _Stream:
     def __init__(self, rid: str, num_tokens: int, params: dict[str, Any], *, num_scripted: int) -> None:
         self.rid = rid
         self.num_tokens = num_tokens
+        self.stops = set(params["stop_token_ids"])
         self.stop = params["stop_token_ids"][0] if num_tokens < params["max_new_tokens"] else None
         self.spans: list[dict[str, Any]] = []
         self.num_sent = 0
@@ -241,7 +242,11 @@ class _Stream:
         last = self.num_sent if is_aborted else min(self.num_sent + engine.chunk_tokens, self.num_tokens)
         tokens = self._sampled(engine, last)
         self.is_done = is_aborted or last == self.num_tokens
-        if self.is_done and tokens and self.stop is not None:
+        has_stopped = engine.script is not None and self.stops & set(tokens)
+        if has_stopped:
+            tokens = tokens[: 1 + next(i for i, token in enumerate(tokens) if token in self.stops)]
+            last, self.is_done = self.num_sent + len(tokens), True
+        elif self.is_done and tokens and self.stop is not None:
             tokens[-1] = self.stop
         if tokens:
             if self.spans and self.spans[-1]["version"] == engine.version:
@@ -249,7 +254,8 @@ class _Stream:
             else:
                 self.spans.append({"version": engine.version, "start": self.num_sent, "end": last})
         self.num_sent = last
-        kind = "abort" if is_aborted or engine.ends_in_aborts else ("length" if self.stop is None else "stop")
+        end = "length" if self.stop is None and not has_stopped else "stop"
+        kind = "abort" if is_aborted or engine.ends_in_aborts else end
         meta: dict[str, Any] = {
             "id": self.rid,
             "finish_reason": {"type": kind} if self.is_done else None,

@@ -32,6 +32,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.shaping import Shaping
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
 
@@ -92,6 +93,7 @@ def grade(queue: ReplayQueue, folder: Path, responses: list[str]) -> None:
             completion = GroupCompletion(
                 queue,
                 generator,  # type: ignore[arg-type]
+                Shaping(algorithm, generator),  # type: ignore[arg-type]
                 grader,
                 codec,  # type: ignore[arg-type]
                 find_advantage(algorithm),

@@ -41,7 +41,7 @@ def test_turns_come_back_and_what_was_observed_is_in_no_account(tmp_path: Path) 
     first, second = group.trajectories
     queue.append(group, first, [Segment(0, [4, 5], [-0.25, -0.5])], None)
     first.turn_finish = Finish.STOP
-    queue.observe(group, first, Observed([6, 6, 6]), notes="{}")
+    queue.observe(group, first, Observed([6, 6, 6], "{}"))
     queue.append(group, first, [Segment(0, [7], [-1.0]), Segment(1, [8], [-2.0])], None)
     queue.append(group, second, [Segment(0, [9], [-1.0])], None)
     again = reopen(queue, tmp_path)
@@ -58,7 +58,7 @@ def test_an_observation_needs_a_turn_that_ended(tmp_path: Path) -> None:
     queue.announce(0)
     group = queue.admit(make_task(5))
     with pytest.raises(AssertionError, match="turn has not ended"):
-        queue.observe(group, group.trajectories[0], Observed([6]), notes="{}")
+        queue.observe(group, group.trajectories[0], Observed([6], "{}"))
 
 
 def test_a_batch_of_turns_is_read_back_as_it_was_given(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_batch_of_turns_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     for trajectory in group.trajectories:
         queue.append(group, trajectory, [Segment(0, [4, 5], [-0.25, -0.5])], None)
         trajectory.turn_finish = Finish.STOP
-        queue.observe(group, trajectory, Observed([6, 6]), notes="{}")
+        queue.observe(group, trajectory, Observed([6, 6], "{}"))
         queue.append(group, trajectory, [Segment(0, [7], [-1.0])], None)
         trajectory.turn_finish = Finish.STOP
         # What follows the last sampled token is no context of anything.
-        queue.observe(group, trajectory, Observed([9]), notes="{}")
+        queue.observe(group, trajectory, Observed([9], "{}"))
         queue.append(group, trajectory, [], Finish.STOP)
     for index, trajectory in enumerate(group.trajectories):
         queue.score(group, trajectory, make_score(float(index)), "text")

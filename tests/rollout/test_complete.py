@@ -20,6 +20,7 @@ from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.shaping import Shaping
 
 LIMIT = 10
 
@@ -36,9 +37,11 @@ class Grades:
 
 def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: float | None) -> None:
     """Grades a generated group and readies or drops it."""
+    generator = SimpleNamespace(limit_sampled_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing())
     completion = GroupCompletion(
         queue,
-        SimpleNamespace(limit_sampled_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing()),  # type: ignore[arg-type]
+        generator,  # type: ignore[arg-type]
+        Shaping(algorithm, generator),  # type: ignore[arg-type]
         Grades(*rewards),  # type: ignore[arg-type]
         SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
         find_advantage(algorithm),

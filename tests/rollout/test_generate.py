@@ -68,10 +68,10 @@ async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_obse
         first, second = group.trajectories
         assert [t async for t in generator.run(group, [first])] == [first]
         assert (first.finish, first.turn_finish, second.segments) == (None, Finish.LENGTH, [])
-        queue.observe(group, first, Observed([8] * 10), notes="{}")
+        queue.observe(group, first, Observed([8] * 10, "{}"))
         assert [t async for t in generator.run(group, [first])] == [first]
         # Twelve sampled tokens in all: the third turn is cut by them, not by its own limit.
-        queue.observe(group, first, Observed([8]), notes="{}")
+        queue.observe(group, first, Observed([8], "{}"))
         engine.num_tokens = 100
         assert [t async for t in generator.run(group, [first])] == [first]
         assert [len(turn) for turn in first.turns()] == [4, 4, 4]

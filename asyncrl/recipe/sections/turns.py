@@ -1,0 +1,51 @@
+"""The section `turns`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
+
+Named = str | Annotated[dict[str, dict[str, Any]], Field(min_length=1, max_length=1)]
+"""A name, or {name: options}."""
+
+
+class Turns(Section):
+    """Environments and tools that answer what the model writes, within one trajectory."""
+
+    environment: Named | None = None
+    """Answers each turn; rows may name their own in the column "environment". A name, "./file.py:Name" or
+    "package.module:Name", or a mapping {name: options}. Default: none."""
+    tools: list[Named] = []
+    """Tools that the model may call: python, calculator, "./file.py:function", or mappings {name: options}.
+    A turn without a call ends the trajectory, unless an environment answers it."""
+    call_format: Literal["auto", "hermes", "llama", "fenced", "tags"] = "auto"
+    """How the model writes a call.
+    auto: hermes or llama, by the chat template.
+    hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Qwen2.5, Qwen3).
+    llama: {"name": ..., "parameters": {...}} as the whole turn (Llama 3).
+    fenced: the last ```python block of a turn, for the tool python.
+    tags: <python>...</python>, a tool's tag around its only argument, in the middle of the text; the result
+    follows in the same message as <output>...</output>. Needs no chat template. A tool's options tag and
+    result_tag name others, such as code and interpreter (ReTool), search and information (Search-R1)."""
+    max_turns: Positive = 8
+    """Turns of a trajectory; after the last one it ends."""
+    max_turn_tokens: Positive | None = None
+    """Sampled tokens of one turn. Default: as many as rollout.max_new_tokens leaves, which counts the sampled
+    tokens of the whole trajectory."""
+    max_observed_tokens: Positive = 512
+    """Tokens of one observation. A longer one keeps its head and tail and says that it was cut."""
+    timeout_seconds: PositiveFloat = 10.0
+    """Time of an environment or tool for one turn."""
+    memory_mib: Positive = 1024
+    """Memory of one trajectory's environment and tools."""
+    max_tool_seconds: PositiveFloat = 120.0
+    """Time of environment and tools for one trajectory."""
+    max_processes: Positive = 64
+    """Trajectories at once whose environment or tools have a process; others wait for a place."""
+    num_fault_retries: Count = 1
+    """Retries of a trajectory's environment after a fault, before the trajectory is dropped."""
+
+    def is_on(self) -> bool:
+        """Whether trajectories may have more than one turn."""
+        return self.environment is not None or bool(self.tools)

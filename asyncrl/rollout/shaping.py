@@ -1,0 +1,31 @@
+"""Rewards shaped for length: the score changes, correctness stays what the verifier found."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from asyncrl.algorithms.shaping import soft_overlong
+from asyncrl.recipe import Algorithm
+from asyncrl.records import Finish, Score, Trajectory
+from asyncrl.rollout.generate import Generator
+from verifiers.weighted_sum import weighted_sum
+
+
+@dataclass(frozen=True)
+class Shaping:
+    algorithm: Algorithm
+    generator: Generator
+
+    def of(self, score: Score, trajectory: Trajectory, finish: Finish | None) -> Score:
+        """The score of a trajectory that ended so."""
+        cut_off = self.algorithm.cut_off_reward
+        if score.reward is not None and cut_off is not None and finish is Finish.LENGTH:
+            score = dataclasses.replace(score, reward=cut_off)
+        if score.reward is None or not self.algorithm.overlong_buffer_tokens:
+            return score
+        penalty = soft_overlong(
+            trajectory.num_sampled_tokens(),
+            limit_tokens=self.generator.limit_sampled_tokens(trajectory),
+            buffer_tokens=self.algorithm.overlong_buffer_tokens,
+        )
+        reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
+        return dataclasses.replace(score, reward=reward)

@@ -1,0 +1,207 @@
+"""One trajectory's conversation, but for the model: answers its turns until it is over.
+
+A turn with calls is answered by the tools, another one by the environment; without either the conversation is
+over, and the row's verifier judges. Used alike by rollouts, evaluations and chat.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from asyncrl.model.tokenizer import TextCodec
+from asyncrl.records import EnvironmentSpec, Finish, Observed
+from asyncrl.turns.calls import Call, CallFormat, CallResult
+from asyncrl.turns.dialogue import Dialogue
+from asyncrl.turns.environment import End, Message, Observation, Recovery
+from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
+from verifiers.verdict import Outcome, Verdict, fault, over_limit
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    max_turns: int
+    max_tool_seconds: float
+    num_fault_retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The conversation is over after its last turn."""
+
+    finish: Finish
+    verdict: Verdict | None = None
+    """The environment's, or a fault; None: the row's verifier judges the last turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A turn that was answered in an earlier process, or before a fault."""
+
+    tokens: Sequence[int]
+    notes: str
+
+
+@dataclass
+class Conversations:
+    """Opens the conversations of a run."""
+
+    codec: TextCodec
+    dialogue: Dialogue
+    episodes: Episodes
+    limits: TurnLimits
+    calls: CallFormat | None = None
+    """None without tools."""
+    clock: Callable[[], float] = time.monotonic
+    num_answered: int = 0
+    """Turns since the start."""
+    answer_seconds: float = 0.0
+    """Time of environments and tools since the start."""
+    num_faults: int = 0
+    """Faults of environments since the start, retried ones too."""
+
+    def open(
+        self, environment: EnvironmentSpec | None, row: Mapping[str, Any], played: Sequence[Played] = ()
+    ) -> "Conversation":
+        """The conversation of a row, whose first turns were `played`. Starts nothing before it is asked."""
+        return Conversation(self, environment, row, list(played))
+
+
+@dataclass
+class Conversation:
+    """Async context manager: its process ends with it."""
+
+    run: Conversations
+    environment: EnvironmentSpec | None
+    row: Mapping[str, Any]
+    played: list[Played]
+    _episode: Episode | None = None
+    _seconds: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seconds = sum(float(json.loads(each.notes).get("seconds", 0.0)) for each in self.played)
+
+    async def __aenter__(self) -> "Conversation":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
+        """What follows a turn that ended so. A fault is retried with a new process first."""
+        for attempt in range(self.run.limits.num_fault_retries + 1):
+            try:
+                found = await self._timed_answer(turn, finish)
+            except TurnLimit as limit:
+                return Ended(finish, over_limit(str(limit)))
+            except EnvironmentFault as error:
+                self.run.num_faults += 1
+                await self._close()
+                if attempt == self.run.limits.num_fault_retries:
+                    return Ended(finish, _fault(error))
+            else:
+                self.run.num_answered += 1
+                if isinstance(found, Observed):
+                    self.played.append(Played(turn, found.notes))
+                return found
+        raise AssertionError("unreachable")
+
+    async def _timed_answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
+        calls = self.run.calls.parse(turn) if self.run.calls is not None else []
+        if not calls and self.environment is None:
+            return Ended(finish)
+        is_last = len(self.played) + 1 >= self.run.limits.max_turns
+        if calls and is_last:
+            return Ended(Finish.LENGTH)
+        episode = await self._opened()
+        left = self.run.limits.max_tool_seconds - self._seconds
+        if left <= 0:
+            raise TurnLimit(f"the trajectory spent {self._seconds:.3g} s in tools (turns.max_tool_seconds)")
+        began = self.run.clock()
+        try:
+            results = await episode.call(calls) if calls else []
+            reply = None if calls else await episode.step(self.run.codec.decode(turn))
+        finally:
+            spent = self.run.clock() - began
+            self._seconds += spent
+            self.run.answer_seconds += spent
+        if isinstance(reply, End):
+            return Ended(finish, _verdict(reply))
+        if reply is None:
+            return self._observed_results(turn, calls, results, spent)
+        if is_last:
+            return Ended(Finish.LENGTH)
+        messages = _messages(reply)
+        notes = {"seconds": spent, "messages": messages, "reward": reply.reward}
+        return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+
+    def _observed_results(
+        self, turn: Sequence[int], calls: Sequence[Call], results: Sequence[CallResult], seconds: float
+    ) -> Observed:
+        assert self.run.calls is not None
+        messages = _result_messages(results)
+        notes = {"seconds": seconds, "calls": [asdict(call) for call in calls], "messages": messages}
+        if not self.run.calls.is_inline:
+            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+        tokens: list[int] = []
+        for result in results:
+            before, after = self.run.calls.around(result)
+            tokens += self.run.dialogue.inline(before, result.output, after)
+        return Observed(tokens, json.dumps(notes))
+
+    async def _opened(self) -> Episode:
+        """The episode, at the point where the recorded turns end."""
+        if self._episode is None:
+            self._episode = await self.run.episodes.open(self.environment)
+            await self._episode.start(self.row)
+            if self.played and self._episode.recovery is Recovery.NEITHER:
+                raise EnvironmentFault(
+                    f"its process was lost after {len(self.played)} turns, and the environment says that it "
+                    f"cannot be played again (recovery)"
+                )
+            if self._episode.recovery is Recovery.REPLAYABLE:
+                for index, each in enumerate(self.played):
+                    await self._replay(self._episode, index, each)
+        return self._episode
+
+    async def _replay(self, episode: Episode, index: int, played: Played) -> None:
+        """Raises EnvironmentFault where the answer is not the recorded one."""
+        known = json.loads(played.notes)
+        if "calls" in known:
+            messages = _result_messages(await episode.call([Call(**call) for call in known["calls"]]))
+        else:
+            reply = await episode.step(self.run.codec.decode(played.tokens))
+            messages = _messages(reply) if isinstance(reply, Observation) else []
+        if messages != known["messages"]:
+            raise EnvironmentFault(
+                f"turn {index + 1} was played again after a loss and answered otherwise than recorded: an "
+                f"environment that depends on chance or time must say so (recovery: stateless or neither)"
+            )
+
+    async def _close(self) -> None:
+        if self._episode is not None:
+            episode, self._episode = self._episode, None
+            await episode.close()
+
+
+def _messages(reply: Observation) -> list[Message]:
+    if isinstance(reply.messages, str):
+        return [{"role": "user", "content": reply.messages}]
+    return list(reply.messages)
+
+
+def _result_messages(results: Sequence[CallResult]) -> list[Message]:
+    return [{"role": "tool", "name": result.name, "content": result.output} for result in results]
+
+
+def _verdict(end: End) -> Verdict | None:
+    if end.score is None:
+        return None
+    outcome = Outcome.CORRECT if end.score >= 1.0 else Outcome.WRONG
+    return Verdict(outcome, end.score, extracted=end.extracted, detail=end.detail, method="environment")
+
+
+def _fault(error: EnvironmentFault) -> Verdict:
+    found = fault(f"environment: {error}")
+    return Verdict(found.outcome, None, detail=found.detail, trace=error.trace)

@@ -1,0 +1,218 @@
+"""Trajectories of several turns, on a fake engine and fake environments."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fakes.engine import STOP, FakeEngine
+from fakes.episodes import OBSERVED, FakeEpisodes, conversations
+from fakes.fleets import restart
+from fakes.records import make_queue, make_task, reopen
+
+from asyncrl.journal.reader import JournalReader
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.waits import Waits
+from asyncrl.recipe import Algorithm
+from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, Segment, Task, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
+from asyncrl.turns.environment import End, Observation, Recovery
+from asyncrl.turns.episode import EnvironmentFault, TurnLimit
+
+TURN = [30, 31, STOP]
+NUM_PROMPT = 3
+
+
+def task() -> Task:
+    return dataclasses.replace(make_task(), environment=EnvironmentSpec("game"), row={"secret": 7})
+
+
+def three_turns(turn: int, text: str) -> Observation | End:
+    return End(1.0, "guessed") if turn == 2 else Observation(f"not {text}")
+
+
+@asynccontextmanager
+async def player_of(
+    folder: Path, episodes: FakeEpisodes, *, queue: ReplayQueue | None = None, **limits: int
+) -> AsyncIterator[tuple[TurnPlayer, Group, FakeEngine]]:
+    """A player whose engine writes the same turn again and again."""
+    async with FakeEngine(num_tokens=100) as engine, new_session() as session:
+        engine.version, engine.script = "0", (TURN + OBSERVED) * 10
+        queue, waits = queue or make_queue(folder), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        generator = Generator(
+            *(queue, fleet, waits, SamplingParams(1.0, 64, (STOP,)), 64, 1, "run"),
+            state=RunPhase(waits),
+            plays_turns=True,
+        )
+        shaping = Shaping(Algorithm(), generator)
+        player = TurnPlayer(queue, generator, conversations(episodes, **limits), shaping, waits)
+        yield player, next(iter(queue.live.values()), None) or queue.admit(task()), engine
+
+
+async def play(player: TurnPlayer, group: Group) -> list[Trajectory]:
+    return [trajectory async for trajectory in player.run(group)]
+
+
+async def test_turns_are_sampled_and_answers_are_observed_until_the_environment_ends(tmp_path: Path) -> None:
+    episodes = FakeEpisodes(three_turns)
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        ended = await play(player, group)
+        assert sorted(t.trajectory_id for t in ended) == [t.trajectory_id for t in group.trajectories]
+        for trajectory in ended:
+            assert trajectory.response_tokens() == TURN + OBSERVED + TURN + OBSERVED + TURN
+            assert trajectory.turns() == [TURN] * 3 and trajectory.finish is Finish.STOP
+            assert group.scores[trajectory.trajectory_id].correctness == 1.0
+        assert {episode.texts[0] for episode in episodes.opened} == {"30 31 1"}
+        assert all(episode.row == {"secret": 7} and episode.is_closed for episode in episodes.opened)
+        assert player.queue.conservation()["generated"] == 2 * 9
+        assert not player.generator._servers and not player.answering
+
+
+async def test_an_end_without_a_score_is_left_to_the_rows_verifier(tmp_path: Path) -> None:
+    async with player_of(tmp_path, FakeEpisodes(lambda turn, text: End())) as (player, group, engine):
+        assert len(await play(player, group)) == 2 and not group.scores
+
+
+async def test_the_last_turn_is_answered_for_its_score_and_no_turn_follows(tmp_path: Path) -> None:
+    episodes = FakeEpisodes(lambda turn, text: Observation("again"))
+    async with player_of(tmp_path, episodes, max_turns=3) as (player, group, engine):
+        (first, _) = await play(player, group)
+        assert len(first.turns()) == 3 and first.finish is Finish.LENGTH
+        assert first.response_tokens() == TURN + OBSERVED + TURN + OBSERVED + TURN
+
+
+async def test_an_observation_that_fills_the_context_ends_the_trajectory(tmp_path: Path) -> None:
+    async with player_of(tmp_path, FakeEpisodes(three_turns)) as (player, group, engine):
+        player.generator.context_tokens = NUM_PROMPT + len(TURN) + len(OBSERVED)
+        (first, _) = await play(player, group)
+        assert first.turns() == [TURN, []] and first.finish is Finish.LENGTH
+        assert first.answer_tokens() == TURN
+
+
+async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_answered(
+    tmp_path: Path,
+) -> None:
+    failures = iter([True])
+
+    def fails_once(turn: int, text: str) -> Observation | End:
+        if turn == 1 and next(failures, False):
+            raise EnvironmentFault("it broke")
+        return three_turns(turn, text)
+
+    episodes = FakeEpisodes(fails_once)
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        await play(player, group)
+        assert [score.outcome for score in group.scores.values()] == ["correct"] * 2
+        assert len(episodes.opened) == 3 and player.conversations.num_faults == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(EnvironmentFault("it broke"), "fault"), (TurnLimit("too slow"), "wrong")]
+)
+async def test_a_fault_has_no_score_and_a_turn_over_its_limit_is_wrong(
+    tmp_path: Path, error: Exception, outcome: str
+) -> None:
+    def fails(turn: int, text: str) -> Observation | End:
+        raise error
+
+    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+        await play(player, group)
+        assert [score.outcome for score in group.scores.values()] == [outcome] * 2
+
+
+@pytest.mark.parametrize("recovery", list(Recovery))
+async def test_a_restart_continues_after_the_answers_in_the_journal(
+    tmp_path: Path, recovery: Recovery
+) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(task())
+    for trajectory in group.trajectories:
+        queue.append(group, trajectory, [Segment(0, list(TURN), [-1.0] * 3)], None)
+        trajectory.turn_finish = Finish.STOP
+        notes = '{"seconds": 0.5, "messages": [{"role": "user", "content": "not 30 31 1"}]}'
+        queue.observe(group, trajectory, Observed(list(OBSERVED), notes))
+    again = reopen(queue, tmp_path)
+    again.live[0].task = task()
+    episodes = FakeEpisodes(three_turns, recovery)
+    async with player_of(tmp_path, episodes, queue=again) as (player, group, engine):
+        (first, _) = await play(player, group)
+        score = group.scores[first.trajectory_id]
+        texts = episodes.opened[0].texts
+    if recovery is Recovery.REPLAYABLE:
+        assert score.outcome == "correct" and len(texts) == 3
+    elif recovery is Recovery.STATELESS:
+        assert score.outcome == "correct" and len(texts) == 3 and len(first.turns()) == 4
+    else:
+        assert score.outcome == "fault" and "cannot be played again" in score.detail
+
+
+async def test_an_environment_that_answers_otherwise_when_replayed_is_a_fault(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(task())
+    for trajectory in group.trajectories:
+        queue.append(group, trajectory, [Segment(0, list(TURN), [-1.0] * 3)], None)
+        trajectory.turn_finish = Finish.STOP
+        queue.observe(group, trajectory, Observed(list(OBSERVED), '{"seconds": 0.5, "messages": []}'))
+    again = reopen(queue, tmp_path)
+    again.live[0].task = task()
+    async with player_of(tmp_path, FakeEpisodes(three_turns), queue=again) as (player, group, engine):
+        await play(player, group)
+        assert all("answered otherwise" in score.detail for score in group.scores.values())
+
+
+async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        work = asyncio.create_task(play(player, group))
+        while len(player.answering) < 2:
+            await asyncio.sleep(0)
+        assert player.generator.fleet.num_in_flight == 0
+        assert "the answer to its turn" in str(player.waits.describe_waits())
+        episodes.may_answer.set()
+        assert len(await work) == 2
+
+
+async def test_an_answer_that_comes_after_its_group_was_dropped_is_not_recorded(tmp_path: Path) -> None:
+    from asyncrl.records import DropReason
+
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        work = asyncio.create_task(play(player, group))
+        while len(player.answering) < 2:
+            await asyncio.sleep(0)
+        player.queue.drop(group, DropReason.STALE)
+        episodes.may_answer.set()
+        assert await work == []
+        assert all(episode.is_closed for episode in episodes.opened)
+        player.queue.journal.barrier_blocking()
+        reader = JournalReader(player.queue.journal.path)
+        assert reader.read("SELECT count(*) FROM observations") == [(0,)]
+
+
+async def test_the_score_of_an_environment_and_the_end_are_one_transaction(tmp_path: Path) -> None:
+    async with player_of(tmp_path, FakeEpisodes(lambda turn, text: End(0.0, "no"))) as (player, group, _):
+        written = []
+        journal = player.queue.journal
+        player.queue.journal = SimpleNamespace(  # type: ignore[assignment]
+            write=lambda *rows: (written.append(rows), journal.write(*rows))
+        )
+        await play(player, group)
+        player.queue.journal = journal
+        ends = [rows for rows in written if any("SET finish" in sql for sql, _ in rows)]
+        assert len(ends) == 2 and all(any("SET outcome" in sql for sql, _ in rows) for rows in ends)
