@@ -80,9 +80,11 @@ class Dialogue:
 
     def _without_end(self, text: str) -> str:
         """The template's text behind a turn that already ended itself, by whichever end token."""
+        # Some templates pad what an assistant wrote.
+        stripped = text.lstrip(" ")
         for end in self._codec.end_texts():
-            if text.startswith(end):
-                return text[len(end) :]
+            if stripped.startswith(end):
+                return stripped[len(end) :]
         return text
 
     def _parts(self, messages: Sequence[Message]) -> list[_Template]:
