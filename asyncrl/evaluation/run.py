@@ -26,11 +26,12 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import Chunk, Prefix, StreamEnd, generate_body
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Chunk, Prefix, StreamEnd, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class Evaluator:
                         tokens[name].extend(segment.tokens)
                         versions[name].append(segment.version)
                     if has_stopped and chunk.end is None:
-                        await sglang.abort(self.fleet.session, server.url, name)
+                        await control.abort(self.fleet.session, server.url, name)
         finally:
             server.expect(-expected, held=0)
             self.fleet.release(server, len(tasks))
@@ -191,7 +192,7 @@ class Evaluator:
 
     async def _chunks(self, server: Server, body: dict[str, object]) -> AsyncIterator[Chunk]:
         with self.waits.waiting("evaluation", f"tokens from {server.url}"):
-            async for chunk in sglang.stream(self.fleet.session, server.url, body):
+            async for chunk in stream(self.fleet.session, server.url, body):
                 server.heartbeat.beat()
                 yield chunk
 

@@ -17,11 +17,12 @@ from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Traject
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Chunk, Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 log = logging.getLogger(__name__)
 
@@ -150,13 +151,13 @@ class Generator:
         streaming = dict(self.running)
         # Side by side: one by one, hundreds of streams would take seconds.
         aborts = (
-            self._try(sglang.abort(self.fleet.session, server.url, request_id))
+            self._try(control.abort(self.fleet.session, server.url, request_id))
             for request_id, server in streaming.items()
         )
         await asyncio.gather(*aborts)
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
-                await self._try(sglang.continue_generation(self.fleet.session, url))
+                await self._try(control.continue_generation(self.fleet.session, url))
         return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
@@ -179,7 +180,7 @@ class Generator:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
         connection.expect_end()
         for request_id in list(connection.requests):
-            await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
+            await self._try(control.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
         self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
@@ -238,7 +239,7 @@ class Generator:
         self._acquire(connection)
         try:
             async with server.heartbeat.streaming(connection.limit):
-                async for chunk in sglang.stream(self.fleet.session, server.url, body):
+                async for chunk in stream(self.fleet.session, server.url, body):
                     request = requests.get(chunk.request_id)
                     if request is None:
                         raise ServerError(
@@ -252,7 +253,7 @@ class Generator:
                         self._release(server, chunk.request_id, request)
                     elif has_stopped:
                         # What the server does not confirm in each chunk, it confirms at the end.
-                        await self._try(sglang.abort(self.fleet.session, server.url, chunk.request_id))
+                        await self._try(control.abort(self.fleet.session, server.url, chunk.request_id))
                     if finish is not None:
                         yield request.trajectory
         except TimeoutError:

@@ -14,9 +14,9 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
-from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.sglang import control, health
 from asyncrl.serving.weight_owner import WeightOwner
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class ServerLifecycle:
     async def _join_fixed(self, version: PolicyVersion) -> None:
         """Its process has loaded the weights itself, and no publication comes: its own word must do."""
         server = self.server
-        label = await sglang.weight_version(self._session, server.url)
+        label = await health.weight_version(self._session, server.url)
         if server.state is not ServerState.STALE:
             return
         if label != str(version):
@@ -299,7 +299,7 @@ class ServerLifecycle:
                 if self.server.is_asleep:
                     # Before it is asked: without an answer it may hold memory.
                     self.server.is_asleep = False
-                    await sglang.wake(self._session, url)
+                    await control.wake(self._session, url)
                 await self._install(url, publication)
                 await self._measure()
         except ServerError as error:
@@ -311,7 +311,7 @@ class ServerLifecycle:
 
     async def _measure(self) -> None:
         """Reads what it takes at once. Raises ServerError where that is less than one trajectory needs."""
-        found = await sglang.capacity(self._session, self.server.url)
+        found = await health.capacity(self._session, self.server.url)
         if not found.holds(self._longest_tokens):
             raise ServerError(
                 f"{self.server.url} holds {found.cache_tokens} tokens in its cache, but a prompt and its "
@@ -356,7 +356,7 @@ class ServerLifecycle:
     async def _count_passes(self) -> None:
         """Once per version. Only plans need them, and whether it works is judged elsewhere."""
         try:
-            self.server.count_passes(await sglang.passes(self._session, self.server.url))
+            self.server.count_passes(await health.passes(self._session, self.server.url))
         except ServerError as error:
             log.debug("passes of %s are not known: %s", self.server.url, error)
 
@@ -371,7 +371,7 @@ class ServerLifecycle:
             await self._change_within(patience)
         elif silence >= limit:
             return True
-        elif await sglang.answers(self._session, server.url, timeout_seconds=limit - silence):
+        elif await health.answers(self._session, server.url, timeout_seconds=limit - silence):
             server.heartbeat.beat()
         else:
             # One that refuses does so at once.
@@ -390,7 +390,7 @@ class ServerLifecycle:
     async def _question(self) -> None:
         """Asks a server whose stream broke which weights it holds."""
         server = self.server
-        label = await sglang.weight_version(self._session, server.url)
+        label = await health.weight_version(self._session, server.url)
         if server.state is not ServerState.SUSPECT:
             return
         if label is None:
@@ -407,7 +407,7 @@ class ServerLifecycle:
         server = self.server
         try:
             with self._waits.waiting(f"server {server.url}", "the end of its streams, to fall asleep"):
-                await sglang.sleep(self._session, server.url)
+                await control.sleep(self._session, server.url)
         except ServerError as error:
             log.warning("server %s does not fall asleep: %s", server.url, error)
             if server.state is not ServerState.LEAVING:

@@ -11,7 +11,7 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 
 async def unused(*_: Any) -> Any:

@@ -12,7 +12,7 @@ from asyncrl.loops.waits import Waits
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 TAKEN = PublishOutcome(True, 0.0)
 

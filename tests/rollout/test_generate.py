@@ -15,7 +15,7 @@ from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 
 async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 SCRIPT = "12+3=15;;question 4+4=8;;question 9+9=18;;question 1+1=2" + "z" * 5000
 LIMIT = 4000

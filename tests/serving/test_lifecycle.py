@@ -18,7 +18,9 @@ from asyncrl.serving.lifecycle import MAX_RESTARTS
 from asyncrl.serving.pass_sums import DecodeSums, PassSums
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
-from asyncrl.serving.sglang import is_ready, new_session, pause_generation
+from asyncrl.serving.sglang.control import pause_generation
+from asyncrl.serving.sglang.health import is_ready
+from asyncrl.serving.sglang.http import new_session
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -15,7 +15,7 @@ from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 NUM_TOKENS = 100
 ENDLESS = 1900
