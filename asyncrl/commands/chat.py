@@ -85,7 +85,7 @@ async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> 
     )
     model = Model(path=str(folder), dtype=recipe.model.dtype, context_tokens=recipe.model.context_tokens)
     async with serve_folder(recipe.model_copy(update={"model": model}), folder) as served:
-        (server,) = served.fleet.serving()[:1]
+        (server,) = served.fleet.members.serving()[:1]
         await talk(
             conversation,
             _typed_lines(),

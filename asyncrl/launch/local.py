@@ -120,7 +120,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
             known=measured.up_to(folder.resumption.version),
         )
-        servers.on_restart = controller.fleet.note_restart
+        servers.on_restart = controller.fleet.members.note_restart
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)

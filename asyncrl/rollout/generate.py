@@ -135,7 +135,7 @@ class Generator:
                         yield trajectory
                 shunned = server if connection.is_shunned else None
             except ServerError as error:
-                await self.fleet.suspect(server, error)
+                await self.fleet.members.suspect(server, error)
                 # The fleet has warned of a server that leaves, once for all its groups.
                 is_told = not server.is_serving()
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
@@ -193,7 +193,7 @@ class Generator:
         tokens = self.expected_tokens(group)
 
         def found() -> Server | None:
-            return self.fleet.pick(
+            return self.fleet.router.pick(
                 num_requests,
                 tokens=tokens,
                 before=before,
@@ -234,7 +234,7 @@ class Generator:
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
-        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.router.salt(server)}")
         self.queue.stream_from(server.url, pending)
         self._acquire(connection)
         try:
@@ -270,7 +270,7 @@ class Generator:
     def _acquire(self, connection: Connection) -> None:
         server, requests = connection.server, connection.requests
         prompt = len(connection.group.task.prompt_tokens)
-        self.fleet.acquire(server, len(requests))
+        self.fleet.router.acquire(server, len(requests))
         server.expect(prompt, held=prompt)
         for request in requests.values():
             server.expect(request.num_expected, held=request.num_held)
@@ -322,7 +322,7 @@ class Generator:
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
             server.expect(-request.num_expected, held=-request.num_held)
-            self.fleet.release(server)
+            self.fleet.router.release(server)
 
     def _request_id(self, trajectory: Trajectory) -> str:
         self._num_requests += 1

@@ -14,9 +14,8 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.loops.waits import Waits
-from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
-from asyncrl.serving.sglang import control, hooks, http, weights
+from asyncrl.serving.sglang import control, http, weights
 from asyncrl.system.whole_file import write_whole
 from asyncrl.wire.files.service import folder_url
 
@@ -106,22 +105,6 @@ def find_load(*, shared_disk: bool, service_url: Callable[[], str], run_folder: 
         return load_from_disk
     assert run_folder is not None, "publications are handed out from the run folder"
     return load_over_http(service_url, run_folder)
-
-
-async def join(
-    session: aiohttp.ClientSession,
-    url: str,
-    publication: Publication,
-    *,
-    interrupt: str,
-    load: Load,
-    timeout_seconds: float,
-    unsampled: Unsampled | None = None,
-) -> None:
-    """`install` on a server that did not serve before: it must have the hooks that versions and digests come
-    from, and sample all tokens but `unsampled`. Raises ServerError."""
-    await hooks.check_hooks(session, url, unsampled=unsampled)
-    await install(session, url, publication, interrupt=interrupt, load=load, timeout_seconds=timeout_seconds)
 
 
 async def install(
