@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,29 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.http import CALL_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeat:
+    """Place of a server's ranks in a torch.distributed group of `size` ranks."""
+
+    name: str
+    host: str
+    port: int
+    first_rank: int
+    """Rank of the server's first one."""
+    size: int
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Bytes of tensors, one after the other in this order, that a group is sent at once."""
+
+    group: str
+    names: Sequence[str]
+    dtypes: Sequence[str]
+    shapes: Sequence[Sequence[int]]
 
 
 async def update_weights_from_disk(
@@ -50,26 +74,15 @@ async def update_weights_from_tensor(
     await http.post(session, url, "/update_weights_from_tensor", body)
 
 
-async def init_weights_update_group(
-    session: aiohttp.ClientSession,
-    url: str,
-    *,
-    host: str,
-    port: int,
-    name: str,
-    first_rank: int,
-    size: int,
-    backend: str,
-) -> None:
-    """The ranks of the server join a group of `size`, the first of them as `first_rank`; returns once the
-    group is formed."""
+async def init_weights_update_group(session: aiohttp.ClientSession, url: str, seat: GroupSeat) -> None:
+    """The ranks of the server join the group; returns once the group is formed."""
     body = {
-        "master_address": host,
-        "master_port": port,
-        "rank_offset": first_rank,
-        "world_size": size,
-        "group_name": name,
-        "backend": backend,
+        "master_address": seat.host,
+        "master_port": seat.port,
+        "rank_offset": seat.first_rank,
+        "world_size": seat.size,
+        "group_name": seat.name,
+        "backend": seat.backend,
     }
     await http.post(session, url, "/init_weights_update_group", body)
 
@@ -81,22 +94,14 @@ async def destroy_weights_update_group(session: aiohttp.ClientSession, url: str,
 
 
 async def update_weights_from_distributed(
-    session: aiohttp.ClientSession,
-    url: str,
-    *,
-    group: str,
-    names: Sequence[str],
-    dtypes: Sequence[str],
-    shapes: Sequence[Sequence[int]],
-    version: PolicyVersion | None,
+    session: aiohttp.ClientSession, url: str, sent: Broadcast, version: PolicyVersion | None
 ) -> None:
-    """The server receives one broadcast, the bytes of these tensors in this order. The last part has the
-    version."""
+    """The server receives one broadcast. The last part has the version."""
     body = {
-        "names": names,
-        "dtypes": dtypes,
-        "shapes": shapes,
-        "group_name": group,
+        "names": sent.names,
+        "dtypes": sent.dtypes,
+        "shapes": sent.shapes,
+        "group_name": sent.group,
         "load_format": "flattened_bucket",
         **_label(version),
     }

@@ -167,15 +167,14 @@ class Receivers:
             for address in meeting.addresses.values():
                 await _join(session, url, meeting, address)
         for number, bucket in enumerate(round_.plan, 1):
-            await weights.update_weights_from_distributed(
-                session,
-                url,
+            sent = weights.Broadcast(
                 group=meeting.addresses[bucket.stage].name,
                 names=[tensor.name for tensor in bucket.tensors],
                 dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in bucket.tensors],
                 shapes=[tensor.shape for tensor in bucket.tensors],
-                version=round_.publication.version if number == len(round_.plan) else None,
             )
+            version = round_.publication.version if number == len(round_.plan) else None
+            await weights.update_weights_from_distributed(session, url, sent, version)
         await weights.end_weight_update(session, url)
         await round_.digested.wait()
 
@@ -214,16 +213,15 @@ class Receivers:
 
 
 async def _join(session: aiohttp.ClientSession, url: str, meeting: Meeting, address: Address) -> None:
-    await weights.init_weights_update_group(
-        session,
-        url,
+    seat = weights.GroupSeat(
+        name=address.name,
         host=address.host,
         port=address.port,
-        name=address.name,
         first_rank=meeting.first_ranks[url],
         size=meeting.size,
         backend=meeting.backend,
     )
+    await weights.init_weights_update_group(session, url, seat)
 
 
 def _outcome(round_: Round, url: str) -> PublishOutcome:
