@@ -22,8 +22,9 @@ from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams
 from asyncrl.run.folder import RunFolder, read_run_recipe
-from asyncrl.serving import sglang
-from asyncrl.serving.sglang_messages import Prefix, generate_body
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "
@@ -84,7 +85,7 @@ async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> 
     )
     model = Model(path=str(folder), dtype=recipe.model.dtype, context_tokens=recipe.model.context_tokens)
     async with serve_folder(recipe.model_copy(update={"model": model}), folder) as served:
-        (server,) = served.fleet.serving()[:1]
+        (server,) = served.fleet.members.serving()[:1]
         await talk(
             conversation,
             _typed_lines(),
@@ -155,14 +156,14 @@ async def talk(
         body = generate_body([prefix], sampling, salt="chat", is_greedy=temperature == 0.0)
         answer: list[int] = []
         shown, search = "", codec.stop.search()
-        async for chunk in sglang.stream(session, url, body, silence_seconds=60.0):
+        async for chunk in stream(session, url, body, silence_seconds=60.0):
             if search.end is not None:
                 continue
             answer += chunk.tokens
             if search.feed(chunk.tokens):
                 del answer[search.end :]
                 if chunk.end is None:
-                    await sglang.abort(session, url, prefix.request_id)
+                    await control.abort(session, url, prefix.request_id)
             text = codec.decode(answer)
             # A character may be made of several tokens.
             if chunk.end is not None or search.end is not None or not text.endswith(INCOMPLETE):

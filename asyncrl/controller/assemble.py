@@ -48,6 +48,7 @@ from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
@@ -192,13 +193,8 @@ def _make_fleet(
     interrupt: str = "continue",
 ) -> Fleet:
     recipe = inputs.recipe
-    return Fleet(
-        list(urls),
-        session=session,
-        waits=waits,
+    settings = FleetSettings(
         max_running_requests=recipe.serving.max_running_requests,
-        restart=supervisor.restart_server,
-        stop=supervisor.end_server,
         install_seconds=recipe.serving.request_timeout_seconds,
         silence_seconds=recipe.serving.request_timeout_seconds,
         longest_tokens=inputs.longest_trajectory(),
@@ -206,6 +202,7 @@ def _make_fleet(
         load=load,
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
     )
+    return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
 
 
 def _make_service(

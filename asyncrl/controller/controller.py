@@ -128,7 +128,7 @@ class Controller:
     async def __aexit__(self, *exception: object) -> None:
         await self.service.close()
         await self.requests.close()
-        await self.fleet.close()
+        await self.fleet.members.close()
         await self.heldout.close()
         await self.grader.__aexit__(*exception)
 
@@ -144,9 +144,9 @@ class Controller:
 
         `train` starts the trainer again when it dies or is killed.
         """
-        self.fleet.start()
+        self.fleet.members.start()
         for url in self.added_servers:
-            self.fleet.add(url)
+            self.fleet.members.add(url)
         try:
             async with self.loops as loops:
                 self.state.open()
@@ -173,7 +173,8 @@ class Controller:
 
     async def _evaluate_result(self) -> None:
         if not self.state.is_stopped and self.queue.version is not None:
-            last = await self.fleet.until_written("train")
+            await self.fleet.weight_owner.until_written("train")
+            last = self.fleet.weight_owner.published()
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
 
     async def _record_end(self) -> None:
@@ -234,7 +235,7 @@ class Controller:
         """Whether a server takes one more group."""
         size = self.recipe.trajectories_per_group()
         tokens = self.generator.expects_of_new_group(size)
-        return self.fleet.pick(size, tokens=tokens, is_new=True) is not None
+        return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None
 
     def _start_group(self, group: Group) -> None:
         self.loops.start(self.completion.run(group), f"group {group.group_id}")

@@ -16,7 +16,7 @@ def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, st
     servers = [
         f"  {server.url}: {server.state.value}, version {server.version}, {server.num_running} requests, "
         f"{server.num_restarts} restarts{f', {server.reason}' if server.reason else ''}"
-        for server in fleet.servers.values()
+        for server in fleet.members.servers.values()
     ]
     tokens = [f"  {name}: {count}" for name, count in queue.conservation().items()]
     return {

@@ -49,16 +49,16 @@ class RolloutSide:
     def progress(self) -> Any:
         """Raises AsyncrlError when every server was given up: nothing will move."""
         verdicts = sum(len(group.scores) for group in self._queue.live.values())
-        servers = [(s.state, s.is_asleep, s.num_restarts) for s in self._fleet.servers.values()]
-        if not self._fleet.has_hope():
-            reasons = "; ".join(f"{s.url}: {s.reason}" for s in self._fleet.servers.values())
+        servers = [(s.state, s.is_asleep, s.num_restarts) for s in self._fleet.members.servers.values()]
+        if not self._fleet.members.has_hope():
+            reasons = "; ".join(f"{s.url}: {s.reason}" for s in self._fleet.members.servers.values())
             raise AsyncrlError(f"No rollout server is left. {reasons}")
         # A group that is dropped because its servers fail is no progress.
         tokens = self._queue.counters.get(GENERATED, 0), self._heldout.num_tokens
         return tokens, self._queue.num_steps_taken, self._queue.version, verdicts, servers
 
     def act(self, why: str) -> None:
-        self._fleet.restart_stuck(why)
+        self._fleet.members.restart_stuck(why)
 
 
 class TrainerSide:

@@ -137,7 +137,7 @@ class RunMetrics:
         yield gauge("trainer_waiting", "Requests of the trainer that wait for rollouts.", self.num_waiting())
 
     def _of_servers(self) -> Iterator[Iterator[str]]:
-        servers = list(self._fleet.servers.values())
+        servers = list(self._fleet.members.servers.values())
         states = Counter(server.state for server in servers)
         yield gauge(
             "servers", "Rollout servers by state.", [({"state": s.value}, states[s]) for s in ServerState]

@@ -182,10 +182,10 @@ class StatusWriter:
 
     def _rollouts_wait(self, waits: list[Wait]) -> str | None:
         """None while a server generates, or when nothing is left to generate."""
-        if not self._state.is_open or self._state.is_over or self._fleet.num_in_flight:
+        if not self._state.is_open or self._state.is_over or self._fleet.router.num_in_flight:
             return None
-        if not self._fleet.serving():
-            states = Counter(server.state.value for server in self._fleet.servers.values())
+        if not self._fleet.members.serving():
+            states = Counter(server.state.value for server in self._fleet.members.servers.values())
             return "for a server: " + ", ".join(f"{count} {name}" for name, count in states.items())
         if any(group.state is GroupState.OPEN for group in self._queue.live.values()):
             return _verdicts_wait([wait for wait in waits if wait.blocker.startswith(VERDICT_BY)])
@@ -198,7 +198,7 @@ class StatusWriter:
         return None
 
     def _servers(self) -> list[ServerStatus]:
-        servers = list(self._fleet.servers.values())
+        servers = list(self._fleet.members.servers.values())
         now = _Reading(
             now_seconds(),
             {server.url: server.num_tokens for server in servers},

@@ -65,12 +65,12 @@ class Meters:
             now_seconds(),
             counters.get(GENERATED, 0),
             counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
-            self.fleet.busy_seconds(),
-            len(self.fleet.servers),
-            *self.fleet.stream_seconds(),
-            *self.fleet.cache_shares(),
-            self.fleet.num_retractions(),
-            self.fleet.passes(),
+            self.fleet.utilization.busy_seconds(),
+            len(self.fleet.members.servers),
+            *self.fleet.utilization.stream_seconds(),
+            *self.fleet.utilization.cache_shares(),
+            self.fleet.utilization.num_retractions(),
+            self.fleet.utilization.passes(),
         )
 
 

@@ -4,21 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server_process import ProcessOwner
 
 
-class Supervisor(Protocol):
-    """Starts and ends processes on the controller's word. Servers are named by their URL."""
-
-    async def restart_server(self, url: str) -> str | None:
-        """Returns when the server is ready again; one that is not ours is waited for. Raises ServerError.
-
-        Another URL, where there is one, is that of the server on another node.
-        """
-        ...
-
-    async def end_server(self, url: str) -> None:
-        """Ends the process of a server that was removed; one that is not ours is left alone."""
-        ...
+class Supervisor(ProcessOwner, Protocol):
+    """Starts and ends processes on the controller's word."""
 
     def kill_trainer(self, why: str) -> None:
         """Kills a trainer that hangs; `train` (see `Controller.run`) then starts another one."""
@@ -38,7 +28,7 @@ class ServerMembership:
 
     def change(self, action: str, url: str) -> list[dict[str, Any]]:
         """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
-        rows = self.fleet.change_and_list(action, url)
+        rows = self.fleet.members.change_and_list(action, url)
         if action != "list":
             self.supervisor.record_server_change(action, url)
         return rows

@@ -167,16 +167,17 @@ class TrainerRequests:
             self.state.resume_rollouts()
         await self._announce(request)
         if request.step == 0 and self.heldout.lacks(0, "before"):
-            first = await self.fleet.until_written("take")
+            await self.fleet.weight_owner.until_written("take")
+            first = self.fleet.weight_owner.published()
             await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
-            if self.fleet.wants_publication:
+            if self.fleet.weight_owner.wants_publication:
                 return self._ask_to_republish()
         if self.state.is_over:
             return self._end_of_run()
         batch, verdicts = await self._batch(request)
         if batch is None:
-            if self.fleet.wants_publication and not self.state.is_over:
+            if self.fleet.weight_owner.wants_publication and not self.state.is_over:
                 return self._ask_to_republish()
             return self._end_of_run()
         return await self._give(request, batch, verdicts)
@@ -190,7 +191,7 @@ class TrainerRequests:
         with self.waits.waiting("take", "the journal's disk"):
             await self.queue.journal.barrier()
         await self.waits.wait_until(
-            lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
+            lambda: not self.fleet.members.has_late_joiner(), owner="take", blocker="a server that joins"
         )
         self._check_is_newest(request)
         if self.shared_gpus is not None and self.state.is_stopped:
@@ -207,11 +208,11 @@ class TrainerRequests:
     async def _has_server(self) -> bool:
         """Waits until one serves; False when none does and the publication may be damaged."""
         await self.waits.wait_until(
-            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
+            lambda: bool(self.fleet.members.serving()) or self.fleet.weight_owner.wants_publication,
             owner="take",
             blocker="a serving server",
         )
-        return bool(self.fleet.serving())
+        return bool(self.fleet.members.serving())
 
     def _end_of_run(self) -> TakeReply:
         return TakeReply(None, heldout=dict(self.heldout.accuracies))
@@ -223,14 +224,18 @@ class TrainerRequests:
     def _may_train_meanwhile(self) -> bool:
         """Whether training need not wait for the first evaluation: it has servers of its own, files are
         damaged, or the run was asked to stop."""
-        return self.heldout.pinned is not None or self.fleet.wants_publication or self.state.is_stopped
+        return (
+            self.heldout.pinned is not None
+            or self.fleet.weight_owner.wants_publication
+            or self.state.is_stopped
+        )
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self._is_asked_to_republish:
             self._is_asked_to_republish = False
-            self.fleet.renew(self._publication_of(request))
-        if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
+            self.fleet.weight_owner.renew(self._publication_of(request))
+        if self.queue.version == request.step and not self.fleet.weight_owner.is_with_trainer:
             return
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
@@ -263,7 +268,7 @@ class TrainerRequests:
         """Whether this trainer does not know of a version that its predecessor made, or was making."""
         assert self.queue.version is not None
         return request.step < self.queue.highest_version or (
-            self.fleet.trainer_owns_wire and request.step == self.queue.version
+            self.fleet.weight_owner.is_with_trainer and request.step == self.queue.version
         )
 
     async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
@@ -291,7 +296,7 @@ class TrainerRequests:
             is_asked = not self.state.is_over and self._is_newest(request)
             if is_asked and not taken and step == self.queue.num_steps_taken:
                 taken.extend(self.queue.take(step) or [])
-            return bool(taken) or not is_asked or self.fleet.wants_publication
+            return bool(taken) or not is_asked or self.fleet.weight_owner.wants_publication
 
         await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
         if not taken:
@@ -340,7 +345,7 @@ class TrainerRequests:
         if await self.generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
             return
         for url in dict.fromkeys(server.url for server in self.generator.running.values()):
-            self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
+            self.fleet.members.fail(self.fleet.members.servers[url], "its streams did not end after an abort")
         await self.waits.wait_until(
             lambda: not self.generator.running, owner="take", blocker="streams of a policy that was lost"
         )

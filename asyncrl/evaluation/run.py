@@ -26,11 +26,13 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
-from asyncrl.serving.fleet import Fleet, Gate
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.router import Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import Chunk, Prefix, StreamEnd, generate_body
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Chunk, Prefix, StreamEnd, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class Evaluator:
 
     def _num_requests(self) -> int:
         """Requests at once; one at least."""
-        capacity = self.fleet.max_running_requests * len(self.fleet.servers)
+        capacity = self.fleet.router.max_running_requests * len(self.fleet.members.servers)
         return max(1, capacity // PROMPTS_PER_REQUEST)
 
     async def _ask_in_turn(
@@ -124,32 +126,32 @@ class Evaluator:
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         for attempt in itertools.count(1):
             await self.waits.wait_until(
-                lambda: self._may_ask() or not self.fleet.has_hope(),
+                lambda: self._may_ask() or not self.fleet.members.has_hope(),
                 owner="evaluation",
                 blocker="a serving server, with no publish under way",
             )
             if not self._may_ask():
-                reasons = "; ".join(server.reason for server in self.fleet.servers.values())
+                reasons = "; ".join(server.reason for server in self.fleet.members.servers.values())
                 raise EvaluationFailed(f"no server is left to answer: {reasons}")
-            server = min(self.fleet.serving(), key=self.fleet.load)
+            server = min(self.fleet.members.serving(), key=self.fleet.router.load)
             try:
                 return await self._ask(server, tasks, is_greedy)
             except ServerError as error:
                 # A server that leaves is told once, by the fleet, however many streams broke with it.
                 log.info("evaluation: %s", error)
-                await self.fleet.suspect(server, error)
+                await self.fleet.members.suspect(server, error)
                 if attempt >= MAX_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
     def _may_ask(self) -> bool:
-        return bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN
+        return bool(self.fleet.members.serving()) and self.fleet.router.gate is Gate.OPEN
 
     async def _ask(self, server: Server, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         assert server.version is not None
         ids = [f"{self.run_id}-eval-{next(self.counter):010d}" for _ in tasks]
         prefixes = [self._prefix(name, task) for name, task in zip(ids, tasks, strict=True)]
-        salt = f"{self.run_id}-{self.fleet.salt(server)}"
+        salt = f"{self.run_id}-{self.fleet.router.salt(server)}"
         body = generate_body(prefixes, self.sampling, salt=salt, is_greedy=is_greedy)
         confirmations = {name: Confirmation(server.version) for name in ids}
         searches = {name: self.codec.stop.search() for name in ids}
@@ -157,7 +159,7 @@ class Evaluator:
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
         are_cut = dict.fromkeys(ids, False)
         expected = sum(map(self._expected_tokens, prefixes))
-        self.fleet.acquire(server, len(tasks))
+        self.fleet.router.acquire(server, len(tasks))
         server.expect(expected, held=0)
         try:
             async with server.heartbeat.streaming():
@@ -176,10 +178,10 @@ class Evaluator:
                         tokens[name].extend(segment.tokens)
                         versions[name].append(segment.version)
                     if has_stopped and chunk.end is None:
-                        await sglang.abort(self.fleet.session, server.url, name)
+                        await control.abort(self.fleet.session, server.url, name)
         finally:
             server.expect(-expected, held=0)
-            self.fleet.release(server, len(tasks))
+            self.fleet.router.release(server, len(tasks))
         names = ", ".join(sorted({f'"{task.verifier.name}"' for task in tasks}))
         with self.waits.waiting("evaluation", f"{len(tasks)} verdicts by {names}"):
             async with asyncio.TaskGroup() as verdicts:
@@ -191,7 +193,7 @@ class Evaluator:
 
     async def _chunks(self, server: Server, body: dict[str, object]) -> AsyncIterator[Chunk]:
         with self.waits.waiting("evaluation", f"tokens from {server.url}"):
-            async for chunk in sglang.stream(self.fleet.session, server.url, body):
+            async for chunk in stream(self.fleet.session, server.url, body):
                 server.heartbeat.beat()
                 yield chunk
 

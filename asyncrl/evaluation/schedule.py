@@ -84,7 +84,7 @@ class HeldOutSchedule:
 
     async def close(self) -> None:
         if self.pinned is not None:
-            await self.pinned.fleet.close()
+            await self.pinned.fleet.members.close()
 
     def is_on_rollout_servers(self) -> bool:
         """Whether an evaluation runs that needs the rollout servers awake."""

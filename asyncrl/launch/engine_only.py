@@ -18,7 +18,8 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.wire.access import new_token, read_keys
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,22 @@ class ServedModel:
     session: aiohttp.ClientSession
     fleet: Fleet
     waits: Waits
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedProcesses:
+    """Processes whose last lines are logged before they start again, because their logs will be gone."""
+
+    servers: LocalServers
+
+    async def restart_server(self, url: str) -> str:
+        """Raises ServerError."""
+        if (process := self.servers.processes.get(url)) is not None:
+            log.warning("The last lines of %s:\n%s", process.name, process.last_lines())
+        return await self.servers.restart(url)
+
+    async def end_server(self, url: str) -> None:
+        await self.servers.end(url)
 
 
 @contextlib.asynccontextmanager
@@ -59,21 +76,13 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
         with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
             await servers.start()
 
-        async def restart(url: str) -> str:
-            if (process := servers.processes.get(url)) is not None:
-                log.warning("The last lines of %s:\n%s", process.name, process.last_lines())
-            return await servers.restart(url)
-
         waits = Waits()
+        settings = FleetSettings(max_running_requests=recipe.serving.max_running_requests)
         fleet = Fleet(
-            servers.urls,
-            session=session,
-            waits=waits,
-            max_running_requests=recipe.serving.max_running_requests,
-            restart=restart,
+            servers.urls, settings, session=session, waits=waits, processes=LoggedProcesses(servers)
         )
-        fleet.serve_fixed(version=0)
+        fleet.members.serve_fixed(version=0)
         try:
             yield ServedModel(session, fleet, waits)
         finally:
-            await asyncio.shield(fleet.close())
+            await asyncio.shield(fleet.members.close())

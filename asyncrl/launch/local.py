@@ -64,7 +64,7 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
@@ -120,7 +120,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
             known=measured.up_to(folder.resumption.version),
         )
-        servers.on_restart = controller.fleet.note_restart
+        servers.on_restart = controller.fleet.members.note_restart
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)

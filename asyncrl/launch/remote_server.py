@@ -20,7 +20,7 @@ from asyncrl.launch.site.site import LocalSite
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.fetch import FetchFailed
 

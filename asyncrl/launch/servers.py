@@ -19,8 +19,8 @@ from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.serving.sglang import health, hooks
 from asyncrl.system.disk import ask_disk
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys
 
@@ -187,12 +187,12 @@ class LocalServers:
         timeout = self._recipe.serving.start_timeout_seconds
         process = self.processes.get(url)
         # An external one stays as a publish that broke off left it, also when the whole run was killed then.
-        waiting = sglang.wait_until_ready(
+        waiting = health.wait_until_ready(
             self._session, url, timeout_seconds=timeout, may_be_paused=process is None
         )
         if process is None:
             await waiting
-            await sglang.check_hooks(self._session, url, unsampled=self._unsampled)
+            await hooks.check_hooks(self._session, url, unsampled=self._unsampled)
             return
         ready = asyncio.create_task(waiting)
         ended = asyncio.create_task(process.wait())
@@ -211,7 +211,7 @@ class LocalServers:
 
     async def _check_closed(self, name: str, url: str) -> None:
         """Raises ServerError when a server of ours answers a request without a token."""
-        if self._keys.token and await sglang.is_open(url):
+        if self._keys.token and await health.is_open(url):
             raise ServerError(
                 f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
                 f"asyncrl where SGLang is installed, and leave SGLANG_PLUGINS unset."

@@ -96,7 +96,7 @@ class PlannedFleet:
         return wall + (self._events[0][0] - decode) / self._speed
 
     def pick(self, num_requests: int) -> int | None:
-        """The least loaded server with room, as `Fleet.pick`."""
+        """The least loaded server with room, as `Router.pick`."""
         while self._least < self._most and not self._by_load[self._least]:
             self._least += 1
         if self._least + num_requests > self._most or not self._by_load[self._least]:

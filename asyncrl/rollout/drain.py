@@ -18,7 +18,8 @@ from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.fleet import Fleet, Gate
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.router import Gate
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,17 @@ class Drain:
 
         Raises QueueError when no trainer is at work on a batch, or another one comes meanwhile.
         """
-        if not self.fleet.trainer_owns_wire:
+        if not self.fleet.weight_owner.is_with_trainer:
             raise QueueError(f"The drain for version {version} was given up: no batch is out.")
-        self.fleet.start_drain()
+        self.fleet.router.start_drain()
         await self.waits.wait_until(
-            lambda: self.fleet.gate is Gate.OPEN or self.is_idle(),
+            lambda: self.fleet.router.gate is Gate.OPEN or self.is_idle(),
             owner=f"the publish of version {version}",
             blocker="trajectories in flight",
         )
-        if self.fleet.gate is Gate.OPEN:
+        if self.fleet.router.gate is Gate.OPEN:
             raise QueueError(f"The drain for version {version} was given up: a take came after it.")
-        self.fleet.close_gate()
+        self.fleet.router.close_gate()
         # A controller that lost the end of a trajectory would continue it, under the new version.
         with self.waits.waiting(f"the publish of version {version}", "the journal's disk"):
             await self.queue.journal.barrier()
@@ -55,9 +56,9 @@ class Drain:
         """Whether nothing is generated, nor would be while the gate lets groups end."""
         if self.generator.state.is_ending:
             return not self.generator.running
-        if self.fleet.num_in_flight:
+        if self.fleet.router.num_in_flight:
             return False
-        can_continue = self.generator.may_stream() and bool(self.fleet.serving())
+        can_continue = self.generator.may_stream() and bool(self.fleet.members.serving())
         return not (can_continue and self._has_begun_group())
 
     def _has_begun_group(self) -> bool:

@@ -87,5 +87,7 @@ class EarlyAbort:
         if self.hedge_seconds is None or connection.silence_seconds() < self.hedge_seconds:
             return False
         tokens = self.generator.expected_tokens(connection.group)
-        other = self.generator.fleet.pick(len(connection.requests), tokens=tokens, shunned=connection.server)
+        other = self.generator.fleet.router.pick(
+            len(connection.requests), tokens=tokens, shunned=connection.server
+        )
         return other is not None and other is not connection.server

@@ -17,11 +17,12 @@ from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, S
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Chunk, Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Generator:
                         yield trajectory
                 shunned = server if connection.is_shunned else None
             except ServerError as error:
-                await self.fleet.suspect(server, error)
+                await self.fleet.members.suspect(server, error)
                 # The fleet has warned of a server that leaves, once for all its groups.
                 is_told = not server.is_serving()
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
@@ -165,13 +166,13 @@ class Generator:
         streaming = dict(self.running)
         # Side by side: one by one, hundreds of streams would take seconds.
         aborts = (
-            self._try(sglang.abort(self.fleet.session, server.url, request_id))
+            self._try(control.abort(self.fleet.session, server.url, request_id))
             for request_id, server in streaming.items()
         )
         await asyncio.gather(*aborts)
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
-                await self._try(sglang.continue_generation(self.fleet.session, url))
+                await self._try(control.continue_generation(self.fleet.session, url))
         return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
@@ -194,7 +195,7 @@ class Generator:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
         connection.expect_end()
         for request_id in list(connection.requests):
-            await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
+            await self._try(control.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
         self, pending: list[Trajectory], group: Group, *, before: Server | None, shunned: Server | None
@@ -208,7 +209,7 @@ class Generator:
         tokens = self._expected_tokens(group, pending)
 
         def found() -> Server | None:
-            return self.fleet.pick(
+            return self.fleet.router.pick(
                 num_requests,
                 tokens=tokens,
                 before=before,
@@ -249,7 +250,7 @@ class Generator:
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
-        salt = self.fleet.salt(server, self._salt_version(server, pending[0]))
+        salt = self.fleet.router.salt(server, self._salt_version(server, pending[0]))
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{salt}")
         self.queue.stream_from(server.url, pending)
         if self.plays_turns:
@@ -257,7 +258,7 @@ class Generator:
         self._acquire(connection)
         try:
             async with server.heartbeat.streaming(connection.limit):
-                async for chunk in sglang.stream(self.fleet.session, server.url, body):
+                async for chunk in stream(self.fleet.session, server.url, body):
                     request = requests.get(chunk.request_id)
                     if request is None:
                         raise ServerError(
@@ -271,7 +272,7 @@ class Generator:
                         self._release(server, chunk.request_id, request)
                     elif has_stopped:
                         # What the server does not confirm in each chunk, it confirms at the end.
-                        await self._try(sglang.abort(self.fleet.session, server.url, chunk.request_id))
+                        await self._try(control.abort(self.fleet.session, server.url, chunk.request_id))
                     if finish is not None:
                         yield request.trajectory
         except TimeoutError:
@@ -288,7 +289,7 @@ class Generator:
     def _acquire(self, connection: Connection) -> None:
         server, requests = connection.server, connection.requests
         prompt = len(connection.group.task.prompt_tokens)
-        self.fleet.acquire(server, len(requests))
+        self.fleet.router.acquire(server, len(requests))
         server.expect(prompt, held=prompt)
         for request in requests.values():
             server.expect(request.num_expected, held=request.num_held)
@@ -362,7 +363,7 @@ class Generator:
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
             server.expect(-request.num_expected, held=-request.num_held)
-            self.fleet.release(server)
+            self.fleet.router.release(server)
 
     def _request_id(self, trajectory: Trajectory) -> str:
         self._num_requests += 1

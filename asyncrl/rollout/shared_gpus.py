@@ -32,7 +32,7 @@ class SharedGpus:
         """Returns when no server holds memory. May be cancelled and called again."""
         await self._wait(lambda: not self.is_evaluating(), "an evaluation, before the servers sleep")
         if self.ends_with_its_version:
-            self.fleet.start_drain()
+            self.fleet.router.start_drain()
             await self._wait(self.drainer.is_idle, "trajectories in flight, before the servers sleep")
         await self.fleet.sleep()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, Segment
-from asyncrl.serving.sglang_messages import Chunk
+from asyncrl.serving.sglang.messages import Chunk
 
 
 @dataclass(slots=True)

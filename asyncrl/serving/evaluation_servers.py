@@ -50,14 +50,18 @@ class EvaluationServers:
                     blocker="its own server",
                 )
                 if not self._holds(pinned):
-                    reasons = "; ".join(server.reason for server in self.fleet.servers.values())
+                    reasons = "; ".join(server.reason for server in self.fleet.members.servers.values())
                     raise ServerError(f"no evaluation server holds version {pinned.version}: {reasons}")
                 yield
             finally:
                 shutil.rmtree(pinned.folder, ignore_errors=True)
 
     def _holds(self, pinned: Publication) -> bool:
-        return any(server.version == pinned.version for server in self.fleet.serving())
+        return any(server.version == pinned.version for server in self.fleet.members.serving())
 
     def _is_settled(self, pinned: Publication) -> bool:
-        return self._holds(pinned) or self.fleet.wants_publication or not self.fleet.has_hope()
+        return (
+            self._holds(pinned)
+            or self.fleet.weight_owner.wants_publication
+            or not self.fleet.members.has_hope()
+        )

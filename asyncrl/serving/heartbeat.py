@@ -2,7 +2,7 @@
 
 A request gets no token while it waits in its server's queue, after the server took its cache back for others,
 and during a weight update. Silent is a server from which no stream brings anything and whose scheduler does
-not answer either; `ServerLifecycle` asks it, and leaves one that stays silent.
+not answer either; `Probe` asks it, and leaves one that stays silent.
 """
 
 import asyncio

@@ -14,16 +14,15 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.loops.waits import Waits
-from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
-from asyncrl.serving import sglang
+from asyncrl.serving.sglang import control, http, weights
 from asyncrl.system.whole_file import write_whole
 from asyncrl.wire.files.service import folder_url
 
 MANIFEST = "publication.json"
 LOOK_SECONDS = 0.1
 """Pause between two looks for a folder that is being written."""
-INSTALL_SECONDS = sglang.UPDATE_SECONDS
+INSTALL_SECONDS = http.UPDATE_SECONDS
 """Longest wait for a server's answer to one request of an install."""
 
 
@@ -86,7 +85,7 @@ Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
 
 async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
     """The server reads the publication's folder. Raises ServerError."""
-    await sglang.update_weights_from_disk(session, url, publication.folder, publication.version)
+    await weights.update_weights_from_disk(session, url, publication.folder, publication.version)
 
 
 def load_over_http(service_url: Callable[[], str], run_folder: Path) -> Load:
@@ -95,7 +94,7 @@ def load_over_http(service_url: Callable[[], str], run_folder: Path) -> Load:
 
     async def load(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         folder = folder_url(service_url(), publication.folder, run_folder)
-        await sglang.update_weights_from_disk(session, url, folder, publication.version)
+        await weights.update_weights_from_disk(session, url, folder, publication.version)
 
     return load
 
@@ -106,22 +105,6 @@ def find_load(*, shared_disk: bool, service_url: Callable[[], str], run_folder: 
         return load_from_disk
     assert run_folder is not None, "publications are handed out from the run folder"
     return load_over_http(service_url, run_folder)
-
-
-async def join(
-    session: aiohttp.ClientSession,
-    url: str,
-    publication: Publication,
-    *,
-    interrupt: str,
-    load: Load,
-    timeout_seconds: float,
-    unsampled: Unsampled | None = None,
-) -> None:
-    """`install` on a server that did not serve before: it must have the hooks that versions and digests come
-    from, and sample all tokens but `unsampled`. Raises ServerError."""
-    await sglang.check_hooks(session, url, unsampled=unsampled)
-    await install(session, url, publication, interrupt=interrupt, load=load, timeout_seconds=timeout_seconds)
 
 
 async def install(
@@ -139,7 +122,7 @@ async def install(
     when an answer takes longer than `timeout_seconds`, and WeightMismatch when the loaded bytes differ. The
     server then stays paused: a token sampled from unknown weights would be worse than none.
     """
-    await sglang.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
+    await control.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
     try:
         async with asyncio.timeout(timeout_seconds):
             await load(session, url, publication)
@@ -147,10 +130,10 @@ async def install(
         raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
     if interrupt == "retract":
         # A retracted request would find the keys and values of its own salt again.
-        await sglang.flush_cache(session, url, timeout_seconds=timeout_seconds)
-    digests = await sglang.weight_digests(session, url, timeout_seconds=timeout_seconds)
+        await control.flush_cache(session, url, timeout_seconds=timeout_seconds)
+    digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
     compare_digests(url, publication, digests)
-    await sglang.continue_generation(session, url, timeout_seconds=timeout_seconds)
+    await control.continue_generation(session, url, timeout_seconds=timeout_seconds)
 
 
 def compare_digests(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> None:

@@ -61,4 +61,4 @@ async def watch_speed(fleet: Fleet, *, recipe: Serving) -> None:
     gauge = SpeedGauge(recipe.slow_share)
     while True:
         await asyncio.sleep(recipe.slow_seconds)
-        gauge.judge(list(fleet.servers.values()))
+        gauge.judge(list(fleet.members.servers.values()))

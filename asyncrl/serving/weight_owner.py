@@ -1,4 +1,4 @@
-"""The latest publication, and which side writes the weights of a server now: the trainer or its lifecycle.
+"""The latest publication, and which side writes the weights of a server now: the trainer or its join.
 
 The trainer does, from the reply to a take that named the server until it reports the outcome. So two
 publications never mix on a server.
@@ -34,7 +34,7 @@ class WeightOwner:
         assert self._publication is not None, "the trainer announces its version before anything else"
         return self._publication
 
-    async def until_written(self, owner: str, *, unless: Callable[[], bool]) -> None:
+    async def until_written(self, owner: str, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Waits until the folder of the version that was announced last is complete, or `unless` is true."""
         while not unless() and not self.published().is_written():
             await self._look_for(self.published(), owner, unless)

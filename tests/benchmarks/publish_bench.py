@@ -39,7 +39,7 @@ from fakes.models import write_model
 from fakes.receivers import running_receivers, state_of
 from serving.engine.servers import running_server
 
-from asyncrl.serving import sglang
+from asyncrl.serving.sglang import http
 from asyncrl.trainer.ranks import ranks
 
 TRANSPORTS = ("disk", "tensor", "distributed")
@@ -79,7 +79,7 @@ def build(folder: Path):
 def timed_requests() -> Iterator[dict[str, float]]:
     """Seconds by part of an install, added up while the context lasts."""
     seconds: dict[str, float] = defaultdict(float)
-    original = sglang.post
+    original = http.post
 
     async def post(session, url, path, body, **options):
         begin = time.perf_counter()
@@ -88,7 +88,7 @@ def timed_requests() -> Iterator[dict[str, float]]:
         finally:
             seconds[PARTS.get(path, "load")] += time.perf_counter() - begin
 
-    with mock.patch.object(sglang, "post", post):
+    with mock.patch.object(http, "post", post):
         yield seconds
 
 

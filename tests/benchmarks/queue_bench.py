@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from fakes.processes import FakeProcesses
+
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
@@ -26,6 +28,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.fleet_settings import FleetSettings
 
 SAMPLES = 8
 GROUPS_PER_BATCH = 16
@@ -82,10 +85,6 @@ def event(rid: str, chunk: int) -> bytes:
     return b"data: " + json.dumps({"output_ids": tokens, "meta_info": meta}).encode() + b"\n"
 
 
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
-
-
 async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     num_groups = num_trajectories // SAMPLES
     waits = Waits()
@@ -100,8 +99,9 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     queue.announce(0)
     session: Any = ReadySession()
     urls = [f"http://{n}" for n in range(8)]
-    fleet = Fleet(urls, session=session, waits=waits, max_running_requests=num_trajectories, restart=restart)
-    fleet.serve_fixed(0)
+    fleet_settings = FleetSettings(max_running_requests=num_trajectories)
+    fleet = Fleet(urls, fleet_settings, session=session, waits=waits, processes=FakeProcesses())
+    fleet.members.serve_fixed(0)
     sampling = SamplingParams(1.0, 4096, (STOP,))
     generator = Generator(queue, fleet, waits, sampling, 8192, 2, "bench", state=RunPhase(waits))
     task = Task("train:1", "1+1=", tuple(range(100)), "2", VerifierSpec("math"))

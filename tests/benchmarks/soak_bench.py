@@ -44,7 +44,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.wire.messages import TakeReply, TakeRequest
 

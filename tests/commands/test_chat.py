@@ -15,8 +15,8 @@ from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
-from asyncrl.serving.sglang import new_session
-from asyncrl.serving.sglang_messages import Chunk, StreamEnd
+from asyncrl.serving.sglang.http import new_session
+from asyncrl.serving.sglang.messages import Chunk, StreamEnd
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
@@ -119,7 +119,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
             end = StreamEnd("stop") if 1 in tokens else None
             yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
 
-    monkeypatch.setattr(chat.sglang, "stream", stream)
+    monkeypatch.setattr(chat, "stream", stream)
     said: list[str] = []
 
     async def typed() -> AsyncIterator[str]:

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import FakeProcesses
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 
 async def unused(*_: Any) -> Any:
@@ -25,10 +27,14 @@ async def never_ready(url: str) -> None:
 async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_path: Path) -> None:
     async with new_session() as session:
         fleet = Fleet(
-            ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=never_ready
+            ["http://a:1"],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=Waits(),
+            processes=FakeProcesses(never_ready),
         )
-        fleet.serve_fixed(3)
-        service = ControllerService(unused, unused, change_servers=fleet.change_and_list)
+        fleet.members.serve_fixed(3)
+        service = ControllerService(unused, unused, change_servers=fleet.members.change_and_list)
         await service.start()
         (tmp_path / "controller.url").write_text(service.url)
 
@@ -49,7 +55,7 @@ async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_pa
             with pytest.raises(InputError, match="There is no server http://a:1"):
                 await change("remove", "http://a:1")
         finally:
-            await fleet.close()
+            await fleet.members.close()
             await service.close()
 
 

@@ -194,7 +194,7 @@ async def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path:
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
         assert good.bodies
         assert not bad.bodies
-        assert "does not hold version" in controller.fleet.servers[bad.url].reason
+        assert "does not hold version" in controller.fleet.members.servers[bad.url].reason
         assert "/continue_generation" not in bad.calls
 
 
@@ -209,7 +209,7 @@ async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it
         assert trainer.num_republished == 1
         assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
         assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
-        assert controller.fleet.servers[engine.url].num_restarts <= 1
+        assert controller.fleet.members.servers[engine.url].num_restarts <= 1
 
 
 async def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_to
 
         async def change_once_both_serve() -> None:
             await controller.waits.wait_until(
-                lambda: len(controller.fleet.serving()) == 2, owner="test", blocker="two servers"
+                lambda: len(controller.fleet.members.serving()) == 2, owner="test", blocker="two servers"
             )
             (tmp_path / "controller.url").write_text(controller.queue_url)
             await asyncio.to_thread(change_servers, tmp_path, "list", "")

@@ -203,8 +203,8 @@ async def test_restarts_of_a_server_are_counted_over_all_publishes(
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
         status = writer_of(controller, tmp_path)
         for _ in range(3):
-            controller.fleet.note_restart(engine.url)
-        controller.fleet.note_restart("http://127.0.0.1:1")
+            controller.fleet.members.note_restart(engine.url)
+        controller.fleet.members.note_restart("http://127.0.0.1:1")
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         async with status.running():
             await controller.run(trainer.run)

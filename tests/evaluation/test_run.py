@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
-from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
+from fakes.processes import FakeProcesses
 from fakes.records import make_score, make_task
 
 from asyncrl.errors import ServerError
@@ -22,7 +22,8 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import SamplingParams, Score
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 
 class OneAnswerEach(Evaluator):
@@ -80,8 +81,14 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
     async with engine, new_session() as session:
         engine.version, engine.script = "0", list(codec.encode("12+3=15;;question" + "z" * 5000))
         waits = Waits()
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = Fleet(
+            [engine.url],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=waits,
+            processes=FakeProcesses(),
+        )
+        fleet.members.serve_fixed(0)
         sampling = SamplingParams(1.0, 4000, codec.stop_token_ids)
         evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, "run", itertools.count())
         row = await greedy(evaluation, [make_task(1), make_task(2)])
@@ -89,29 +96,35 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
         assert (row["response_tokens_mean"], row["version_min"], row["version_max"]) == (10, 0, 0)
         # The server was told: it did not write to the limit.
         assert evaluation.num_streamed < 2 * 4000
-        assert fleet.num_running() == 0
+        assert fleet.router.num_in_flight == 0
 
 
 @contextlib.asynccontextmanager
 async def evaluator_on(
-    engine: FakeEngine, folder: Path, restart: Callable[[str], Awaitable[None]], *, max_new_tokens: int = 8
+    engine: FakeEngine, folder: Path, processes: FakeProcesses, *, max_new_tokens: int = 8
 ) -> AsyncIterator[Evaluator]:
     """Of an engine without a trainer."""
     codec = TextCodec(write_tokenizer(folder))
     async with engine, new_session() as session:
         engine.version = "0"
         waits = Waits()
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=32, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = Fleet(
+            [engine.url],
+            FleetSettings(max_running_requests=32),
+            session=session,
+            waits=waits,
+            processes=processes,
+        )
+        fleet.members.serve_fixed(0)
         sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
         yield Evaluator(fleet, waits, Reader(), codec, sampling, 5000, "run", itertools.count())
-        await fleet.close()
+        await fleet.members.close()
 
 
 async def test_responses_that_reach_their_limit_are_cut(tmp_path: Path):
-    async with evaluator_on(FakeEngine(num_tokens=50), tmp_path, restart) as evaluation:
+    async with evaluator_on(FakeEngine(num_tokens=50), tmp_path, FakeProcesses()) as evaluation:
         assert (await greedy(evaluation, [make_task(1)]))["cut_share"] == 1.0
-    async with evaluator_on(FakeEngine(num_tokens=5), tmp_path, restart) as evaluation:
+    async with evaluator_on(FakeEngine(num_tokens=5), tmp_path, FakeProcesses()) as evaluation:
         assert (await greedy(evaluation, [make_task(1)]))["cut_share"] == 0.0
 
 
@@ -124,7 +137,7 @@ async def test_a_server_that_dies_is_started_again_and_asked_again(tmp_path: Pat
         restarted.append(url)
         engine.is_ready = True
 
-    async with evaluator_on(engine, tmp_path, start) as evaluation:
+    async with evaluator_on(engine, tmp_path, FakeProcesses(start)) as evaluation:
         row = await greedy(evaluation, [make_task(1), make_task(2)])
         assert (row["num_tasks"], restarted) == (2, [engine.url])
 
@@ -136,14 +149,14 @@ async def test_an_evaluation_without_a_server_that_may_come_back_says_why(tmp_pa
     async def refuse(url: str) -> None:
         raise ServerError("server 0 ended with exit code 1. Its last lines: no memory")
 
-    async with evaluator_on(engine, tmp_path, refuse) as evaluation:
+    async with evaluator_on(engine, tmp_path, FakeProcesses(refuse)) as evaluation:
         with pytest.raises(EvaluationFailed, match="no server is left to answer: .*last lines: no memory"):
             await greedy(evaluation, [make_task(1)])
 
 
 async def test_a_server_gets_no_more_requests_than_it_runs(tmp_path: Path):
     engine = FakeEngine()
-    async with evaluator_on(engine, tmp_path, restart) as evaluation:
+    async with evaluator_on(engine, tmp_path, FakeProcesses()) as evaluation:
         graded: list[int] = []
         watched = dataclasses.replace(evaluation, on_graded=graded.append)
         engine.hold()
@@ -159,7 +172,7 @@ async def test_a_server_gets_no_more_requests_than_it_runs(tmp_path: Path):
 
 async def test_a_completion_is_graded_with_its_prompt(tmp_path: Path):
     engine = FakeEngine()
-    async with evaluator_on(engine, tmp_path, restart) as evaluation:
+    async with evaluator_on(engine, tmp_path, FakeProcesses()) as evaluation:
         engine.script = list(evaluation.codec.encode("2" * 50))
         await greedy(dataclasses.replace(evaluation, is_completion=True), [make_task(1)])
         (text,) = evaluation.grader.texts

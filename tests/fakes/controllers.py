@@ -19,7 +19,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.serving.pass_sums import PassSums
-from asyncrl.serving.sglang import HOOKS_PATH, SGLANG_VERSION
+from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 
 STOP = 1
 

@@ -1,24 +1,36 @@
 """Fleets on fake engines; and fleets whose servers do not exist, for what a fleet decides without asking."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 from fakes.engine import FakeEngine
+from fakes.processes import FakeProcesses, at_once
 
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 TAKEN = PublishOutcome(True, 0.0)
 
 
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
+def fleet_on(engine: FakeEngine, session: aiohttp.ClientSession, waits: Waits, *, version: int = 0) -> Fleet:
+    """It serves `version`, without a loop that looks after it."""
+    fleet = Fleet(
+        [engine.url],
+        FleetSettings(max_running_requests=8),
+        session=session,
+        waits=waits,
+        processes=FakeProcesses(),
+    )
+    fleet.members.serve_fixed(version)
+    return fleet
 
 
 @asynccontextmanager
@@ -27,19 +39,14 @@ async def fleet_of_two(*, version: int = 0, max_running_requests: int = 20) -> A
     async with new_session() as session:
         fleet = Fleet(
             ["http://a", "http://b"],
+            FleetSettings(max_running_requests=max_running_requests),
             session=session,
             waits=Waits(),
-            max_running_requests=max_running_requests,
-            restart=restart,
+            processes=FakeProcesses(),
         )
-        fleet.serve_fixed(version)
+        fleet.members.serve_fixed(version)
         yield fleet
-        await fleet.close()
-
-
-async def nothing(url: str) -> str | None:
-    """A restart or an end that succeeds at once."""
-    return None
+        await fleet.members.close()
 
 
 @dataclass
@@ -49,10 +56,7 @@ class Crew:
     fleet: Fleet
     waits: Waits
     folder: Path
-    processes: list[tuple[str, str]] = field(default_factory=list)
-    """What was done to processes, as ("restart" or "stop", URL), in order."""
-    on_restart: Callable[[str], Awaitable[str | None]] = nothing
-    on_stop: Callable[[str], Awaitable[object]] = nothing
+    processes: FakeProcesses
 
     def write(self, version: int) -> Publication:
         place = self.folder / f"v{version}"
@@ -66,10 +70,10 @@ class Crew:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         is_met = await self.waits.wait_until(condition, owner="test", blocker="it", timeout_seconds=10.0)
-        assert is_met, [(s.url, s.state, s.reason) for s in self.fleet.servers.values()]
+        assert is_met, [(s.url, s.state, s.reason) for s in self.fleet.members.servers.values()]
 
     async def until_serving(self, count: int) -> None:
-        await self.until(lambda: len(self.fleet.serving()) == count)
+        await self.until(lambda: len(self.fleet.members.serving()) == count)
 
     async def never(self, condition: Callable[[], bool]) -> None:
         """Of what must not happen, as far as a fifth of a second shows it."""
@@ -82,32 +86,20 @@ class Crew:
         yield
         await asyncio.wait_for(task, 60.0)
 
-    async def restart(self, url: str) -> str | None:
-        now = await self.on_restart(url)
-        self.processes.append(("restart", url))
-        return now
-
-    async def stop(self, url: str) -> None:
-        await self.on_stop(url)
-        self.processes.append(("stop", url))
-        self.waits.notify()
-
 
 @asynccontextmanager
 async def crew_on(engines: list[FakeEngine], folder: Path, **settings: object) -> AsyncIterator[Crew]:
-    """Nothing is announced yet; `settings` as of `Fleet`."""
-    waits = Waits()
+    """Nothing is announced yet; `settings` as of `FleetSettings`."""
+    waits, processes = Waits(), FakeProcesses(at_once)
     async with new_session() as session:
         fleet = Fleet(
             [engine.url for engine in engines],
+            FleetSettings(max_running_requests=10, **settings),  # type: ignore[arg-type]
             session=session,
             waits=waits,
-            max_running_requests=10,
-            restart=lambda url: crew.restart(url),
-            stop=lambda url: crew.stop(url),
-            **settings,  # type: ignore[arg-type]
+            processes=processes,
         )
-        crew = Crew(fleet, waits, folder)
-        fleet.start()
+        crew = Crew(fleet, waits, folder, processes)
+        fleet.members.start()
         yield crew
-        await fleet.close()
+        await fleet.members.close()

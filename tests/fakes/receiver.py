@@ -19,7 +19,7 @@ import torch.distributed as dist
 from aiohttp import web
 from torch.distributed import distributed_c10d as c10d
 
-from asyncrl.serving.sglang import HOOKS_PATH, SGLANG_VERSION
+from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 from asyncrl.serving.tensor_digest import tensor_digest
 
 

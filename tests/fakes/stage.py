@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
+from fakes.processes import FakeProcesses
 from fakes.records import make_queue, make_task
 
 from asyncrl.loops.run_phase import RunPhase
@@ -18,7 +19,8 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 
 @dataclass
@@ -64,9 +66,13 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
             await found.may_restart.wait()
 
         fleet = Fleet(
-            [one.url, two.url], session=session, waits=waits, max_running_requests=8, restart=restart
+            [one.url, two.url],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=waits,
+            processes=FakeProcesses(restart),
         )
-        fleet.serve_fixed(0)
+        fleet.members.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
         generator = Generator(queue, fleet, waits, sampling, 2000, 1, "run", state=RunPhase(waits))
         early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
@@ -84,4 +90,4 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
             task.cancel()
         # A stream that broke because the servers end would have one of them restarted.
         await asyncio.gather(*tasks, return_exceptions=True)
-        await fleet.close()
+        await fleet.members.close()

@@ -20,7 +20,7 @@ from asyncrl.launch.site.site import LocalSite
 from asyncrl.launch.trainers import TrainerRanks
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import HEADER
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.gpus import Gpu
 
 SIZES: dict[str, dict[str, Any]] = {

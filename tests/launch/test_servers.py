@@ -21,7 +21,7 @@ from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite, Need, Place, Site
 from asyncrl.recipe.sections.cluster import Cluster
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.ports import free_ports
 from asyncrl.wire.access import Keys
 

@@ -39,7 +39,7 @@ async def announce(found: StreamingStage, folder: Path) -> None:
     found.queue.announce(1)
     publication = Publication(1, folder, {"a": "1" * 16})
     publication.write_manifest()
-    await found.fleet.announce(publication, dict.fromkeys(found.fleet.servers, TAKEN))
+    await found.fleet.announce(publication, dict.fromkeys(found.fleet.members.servers, TAKEN))
 
 
 async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_announcement(
@@ -48,14 +48,14 @@ async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_annou
     here, _ = await found.stream_some()
     drain = start_drain(found)
     await asyncio.sleep(0)
-    assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is not None
+    assert found.fleet.router.pick(2, is_new=True) is None and found.fleet.router.pick(2) is not None
     assert not drain.done()
     here.release()
     await asyncio.wait_for(drain, 60.0)
     assert all(t.finish is not None for t in found.group.trajectories)
-    assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is None
+    assert found.fleet.router.pick(2, is_new=True) is None and found.fleet.router.pick(2) is None
     await announce(found, tmp_path)
-    assert found.fleet.pick(2, is_new=True) is not None
+    assert found.fleet.router.pick(2, is_new=True) is not None
 
 
 async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found: StreamingStage) -> None:
@@ -71,12 +71,12 @@ async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found:
 
 async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: StreamingStage) -> None:
     await found.work
-    (server, _) = found.fleet.servers.values()
-    found.fleet.acquire(server, 4)
+    (server, _) = found.fleet.members.servers.values()
+    found.fleet.router.acquire(server, 4)
     drain = start_drain(found)
     await let_all_run()
     assert not drain.done()
-    found.fleet.release(server, 4)
+    found.fleet.router.release(server, 4)
     await asyncio.wait_for(drain, 60.0)
 
 
@@ -94,8 +94,8 @@ async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was
     # It could continue, and does not; a group of the controller would.
     assert not drain.done()
     found.may_restart = asyncio.Event()
-    for server in list(found.fleet.serving()):
-        found.fleet.fail(server, "test")
+    for server in list(found.fleet.members.serving()):
+        found.fleet.members.fail(server, "test")
     await asyncio.wait_for(drain, 60.0)
     await announce(found, tmp_path)
     found.may_restart.set()
@@ -106,7 +106,9 @@ async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was
 
 
 async def _both_serve(found: StreamingStage) -> None:
-    await found.waits.wait_until(lambda: len(found.fleet.serving()) == 2, owner="test", blocker="servers")
+    await found.waits.wait_until(
+        lambda: len(found.fleet.members.serving()) == 2, owner="test", blocker="servers"
+    )
 
 
 async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
@@ -118,11 +120,11 @@ async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
     await announce(found, tmp_path)
     with pytest.raises(QueueError, match="given up"):
         await asyncio.wait_for(drain, 60.0)
-    assert found.fleet.pick(2, is_new=True) is not None
+    assert found.fleet.router.pick(2, is_new=True) is not None
 
 
 async def test_a_drain_without_a_batch_is_refused(found: StreamingStage) -> None:
     drain = Drain(found.queue, found.fleet, found.generator, found.waits)
     with pytest.raises(QueueError, match="no batch is out"):
         await drain.run(1)
-    assert found.fleet.pick(2, is_new=True) is not None
+    assert found.fleet.router.pick(2, is_new=True) is not None

@@ -29,17 +29,17 @@ async def test_a_group_that_gets_no_token_resumes_elsewhere_from_its_prefixes(tm
         _, there = await found.stream_some()
         await asyncio.wait_for(found.work, 60.0)
         check_resumed(found, there)
-        assert found.fleet.num_running() == 0
+        assert found.fleet.router.num_in_flight == 0
 
 
 async def test_a_server_that_is_removed_drains_and_is_forgotten(tmp_path: Path) -> None:
     async with stage(tmp_path) as found:
         here, there = await found.stream_some()
-        listed = found.fleet.change_and_list("remove", here.url)
+        listed = found.fleet.members.change_and_list("remove", here.url)
         assert {row["url"]: row["state"] for row in listed}[here.url] == "leaving"
         await asyncio.wait_for(found.work, 60.0)
         check_resumed(found, there)
-        assert list(found.fleet.servers) == [there.url]
+        assert list(found.fleet.members.servers) == [there.url]
 
 
 async def test_a_group_that_was_dropped_stops_and_its_late_tokens_are_counted(tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ async def test_a_group_that_was_dropped_stops_and_its_late_tokens_are_counted(tm
         table = found.queue.conservation()
         assert table["dropped: stale"] == held == found.group.num_tokens()
         assert table["generated"] == held + table["dropped: unconfirmed"]
-        assert found.fleet.num_running() == 0
+        assert found.fleet.router.num_in_flight == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import STOP, FakeEngine
-from fakes.fleets import fleet_of_two, restart
+from fakes.fleets import fleet_of_two, fleet_on
 from fakes.records import make_queue, make_task
 from fakes.stage import stage
 
@@ -13,9 +13,8 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 
 async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
@@ -24,8 +23,7 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         engine.version = "0"
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 8, (STOP,))
         generator = Generator(
             queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), tokens_per_round=3
@@ -39,7 +37,7 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         # The prompt has 3 tokens.
         lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
         assert lengths == [[3, 3], [6, 6], [9, 9]]
-        assert fleet.num_running() == 0
+        assert fleet.router.num_in_flight == 0
 
 
 async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_observation(
@@ -49,8 +47,7 @@ async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_obse
         engine.version = "0"
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 12, (STOP,))
         generator = Generator(
             queue,
@@ -85,8 +82,7 @@ async def test_a_turn_that_a_crash_cut_off_from_its_end_has_ended(tmp_path: Path
         engine.version = "0"
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 12, (STOP,))
         generator = Generator(
             queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), plays_turns=True
@@ -106,8 +102,7 @@ async def test_a_later_turn_may_read_the_cache_of_the_version_that_began_its_tra
         engine.version = "1"
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(1)
+        fleet = fleet_on(engine, session, waits, version=1)
         generator = Generator(
             *(queue, fleet, waits, SamplingParams(1.0, 12, (STOP,)), 64, 1, "run"),
             state=RunPhase(waits),
@@ -132,8 +127,7 @@ async def test_a_trajectory_aborted_with_its_last_token_has_ended(
         engine.version, engine.ends_in_aborts = "0", True
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, limit, (STOP,))
         generator = Generator(queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits))
         group = queue.admit(make_task())
@@ -145,28 +139,28 @@ async def test_a_trajectory_aborted_with_its_last_token_has_ended(
 
 async def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:
     async with fleet_of_two() as fleet:
-        first, second = fleet.servers.values()
-        fleet.acquire(second, 4)
-        assert fleet.pick(4) is first
-        assert fleet.pick(4, before=second) is second
-        fleet.acquire(second, 1)
-        assert fleet.pick(4, before=second) is first
+        first, second = fleet.members.servers.values()
+        fleet.router.acquire(second, 4)
+        assert fleet.router.pick(4) is first
+        assert fleet.router.pick(4, before=second) is second
+        fleet.router.acquire(second, 1)
+        assert fleet.router.pick(4, before=second) is first
 
 
 async def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_announced_to_have_it() -> None:
     async with fleet_of_two(version=1) as fleet:
-        first, second = fleet.servers.values()
-        assert fleet.pick(1, at_least=1) is first
-        assert fleet.pick(1, at_least=2) is None
+        first, second = fleet.members.servers.values()
+        assert fleet.router.pick(1, at_least=1) is first
+        assert fleet.router.pick(1, at_least=2) is None
         # Both may hold version 2; only of the second one the trainer said so.
         await fleet.announce(Publication(2, Path("v2"), {}), {second.url: PublishOutcome(True, 0.0)})
-        assert fleet.pick(1, at_least=2) is second
+        assert fleet.router.pick(1, at_least=2) is second
 
 
 async def test_a_server_is_told_what_a_group_holds_and_will_hold_until_it_has_ended(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         engine, _ = await scene.stream_some()
-        (server,) = (s for s in scene.fleet.servers.values() if s.num_running)
+        (server,) = (s for s in scene.fleet.members.servers.values() if s.num_running)
         streamed = server.num_tokens
         # Two trajectories that share a prompt of 3 tokens.
         assert server.held_tokens == 3 + streamed

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
-from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
+from fakes.processes import FakeProcesses
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.loops.run_phase import RunPhase
@@ -21,7 +21,8 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 SCRIPT = "12+3=15;;question 4+4=8;;question 9+9=18;;question 1+1=2" + "z" * 5000
 LIMIT = 4000
@@ -59,8 +60,14 @@ async def scene(
             queue = make_queue(folder)
         queue.announce(0)
         queue._changed = waits.notify
-        fleet = Fleet([server.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = Fleet(
+            [server.url],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=waits,
+            processes=FakeProcesses(),
+        )
+        fleet.members.serve_fixed(0)
         sampling = SamplingParams(1.0, LIMIT, codec.stop_token_ids)
         generator = Generator(
             queue,
@@ -75,7 +82,7 @@ async def scene(
             **options,
         )
         yield Scene(server, codec, queue, generator)
-        assert fleet.num_running() == 0
+        assert fleet.router.num_in_flight == 0
         table = queue.conservation()
         held = sum(t.num_response_tokens() for group in queue.live.values() for t in group.trajectories)
         assert table["generated"] == held + table.get("dropped: after_stop", 0)

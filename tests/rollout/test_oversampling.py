@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import STOP, FakeEngine
-from fakes.fleets import restart
+from fakes.processes import FakeProcesses
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
@@ -18,7 +18,8 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 
 def test_a_round_admits_that_many_times_a_batch_and_ends_when_the_batch_is_ready(tmp_path: Path) -> None:
@@ -66,8 +67,14 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
         queue = make_queue(tmp_path, batch=1)
         queue._changed = waits.notify
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = Fleet(
+            [engine.url],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=waits,
+            processes=FakeProcesses(),
+        )
+        fleet.members.serve_fixed(0)
         oversampling = Oversampling(queue, 2.0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
         generator = Generator(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fakes.engine import STOP, FakeEngine
 from fakes.episodes import OBSERVED, FakeEpisodes, conversations
-from fakes.fleets import restart
+from fakes.fleets import fleet_on
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.journal.reader import JournalReader
@@ -23,8 +23,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, TurnLimit
 
@@ -49,8 +48,7 @@ async def player_of(
         engine.version, engine.script = "0", (TURN + OBSERVED) * 10
         queue, waits = queue or make_queue(folder), Waits()
         queue.announce(0)
-        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = fleet_on(engine, session, waits)
         generator = Generator(
             *(queue, fleet, waits, SamplingParams(1.0, 64, (STOP,)), 64, 1, "run"),
             state=RunPhase(waits),
@@ -181,7 +179,7 @@ async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> 
         work = asyncio.create_task(play(player, group))
         while len(player.answering) < 2:
             await asyncio.sleep(0)
-        assert player.generator.fleet.num_in_flight == 0
+        assert player.generator.fleet.router.num_in_flight == 0
         assert "the answer to its turn" in str(player.waits.describe_waits())
         episodes.may_answer.set()
         assert len(await work) == 2

@@ -5,7 +5,7 @@ import pytest
 from asyncrl.errors import ServerError
 from asyncrl.records import Segment
 from asyncrl.serving.confirmation import Confirmation
-from asyncrl.serving.sglang_messages import Chunk, Span, StreamEnd
+from asyncrl.serving.sglang.messages import Chunk, Span, StreamEnd
 
 
 def chunk(

@@ -24,18 +24,18 @@ async def solo(one: FakeEngine, tmp_path: Path) -> AsyncIterator[Crew]:
 
 async def stream_nothing(crew: Crew, server: Server) -> None:
     """One request that gets no token as long as its server is not left."""
-    crew.fleet.acquire(server, 1)
+    crew.fleet.router.acquire(server, 1)
     try:
         async with server.heartbeat.streaming():
             await asyncio.Event().wait()
     finally:
-        crew.fleet.release(server)
+        crew.fleet.router.release(server)
 
 
 async def test_a_server_that_answers_may_let_a_request_wait(solo: Crew, one: FakeEngine) -> None:
     # It is paused for weights, or computes others first.
     one.hold()
-    (server,) = solo.fleet.serving()
+    (server,) = solo.fleet.members.serving()
     waiting = asyncio.create_task(stream_nothing(solo, server))
     await solo.never(lambda: not server.is_serving() or waiting.done())
     waiting.cancel()
@@ -47,14 +47,14 @@ async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_o
     async def recover(url: str) -> None:
         one.recover()
 
-    solo.on_restart = recover
-    (server,) = solo.fleet.serving()
+    solo.processes.on_restart = recover
+    (server,) = solo.fleet.members.serving()
     one.hang()
     # Its front end answers on that it is ready.
     with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
         await asyncio.wait_for(stream_nothing(solo, server), 10.0)
     await solo.until_serving(1)
-    assert solo.processes == [("restart", one.url)] and server.num_running == 0
+    assert solo.processes.done == [("restart", one.url)] and server.num_running == 0
 
 
 async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_ends(
@@ -63,23 +63,23 @@ async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_en
     async with crew_on([one, two], tmp_path, silence_seconds=LIMIT_SECONDS) as crew:
         await crew.announce(0)
         await crew.until_serving(2)
-        server = crew.fleet.servers[one.url]
+        server = crew.fleet.members.servers[one.url]
         waiting = asyncio.create_task(stream_nothing(crew, server))
         await asyncio.sleep(0)
-        crew.fleet.remove(one.url)
+        crew.fleet.members.remove(one.url)
         # It answers: what streams may end.
         await crew.never(waiting.done)
         one.hang()
         with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
             await asyncio.wait_for(waiting, 60.0)
         await crew.waits.wait_until(
-            lambda: bool(crew.processes), owner="test", blocker="", timeout_seconds=10
+            lambda: bool(crew.processes.done), owner="test", blocker="", timeout_seconds=10
         )
-        assert crew.processes == [("stop", one.url)]
+        assert crew.processes.done == [("stop", one.url)]
 
 
 async def test_any_token_of_any_stream_is_a_sign_of_life(solo: Crew, one: FakeEngine) -> None:
-    (server,) = solo.fleet.serving()
+    (server,) = solo.fleet.members.serving()
     one.hang()
     waiting = asyncio.create_task(stream_nothing(solo, server))
     for _ in range(20):
@@ -88,14 +88,14 @@ async def test_any_token_of_any_stream_is_a_sign_of_life(solo: Crew, one: FakeEn
         )
         server.count_tokens(1)
     assert server.is_serving()
-    solo.on_restart = lambda url: asyncio.sleep(0, one.recover())  # type: ignore[func-returns-value]
+    solo.processes.on_restart = lambda url: asyncio.sleep(0, one.recover())  # type: ignore[func-returns-value]
     with pytest.raises(ServerError, match="streamed nothing"):
         await asyncio.wait_for(waiting, 60.0)
 
 
 async def test_an_idle_server_is_not_asked_and_never_silent(solo: Crew, one: FakeEngine) -> None:
     one.hang()
-    await solo.never(lambda: len(solo.fleet.serving()) == 0)
+    await solo.never(lambda: len(solo.fleet.members.serving()) == 0)
     one.recover()
 
 

@@ -4,9 +4,9 @@ import pytest
 from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError
-from asyncrl.serving import sglang
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 from asyncrl.serving.server import Server
+from asyncrl.serving.sglang import health, http
 
 DECODE = DecodeSums.of_decode(4.0, 10.0, 0.125) + DecodeSums.of_decode(8.0, 12.0, 0.375)
 PREFILL = LineSums(1.0, 40.0, 0.125, 1600.0, 5.0)
@@ -42,9 +42,9 @@ def test_a_new_process_begins_at_0_and_what_the_old_one_said_stays_counted() -> 
 
 
 async def test_a_server_tells_its_passes_and_one_that_does_not_is_named() -> None:
-    async with FakeEngine() as engine, sglang.new_session() as session:
+    async with FakeEngine() as engine, http.new_session() as session:
         engine.passes = told(1.0)
-        assert await sglang.passes(session, engine.url) == told(1.0)
+        assert await health.passes(session, engine.url) == told(1.0)
         engine.passes = None
         with pytest.raises(ServerError, match="does not say how long passes took .KeyError"):
-            await sglang.passes(session, engine.url)
+            await health.passes(session, engine.url)

@@ -9,7 +9,7 @@ from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.serving.publication import Publication, compare_digests, install, read_publication
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 
 
 @pytest.fixture

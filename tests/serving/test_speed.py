@@ -67,23 +67,23 @@ def test_a_server_that_barely_streamed_and_one_without_others_is_not_slow(
 
 async def test_a_slow_server_gets_no_new_group_but_keeps_its_own() -> None:
     async with fleet_of_two(max_running_requests=8) as fleet:
-        slow, fast = fleet.servers.values()
+        slow, fast = fleet.members.servers.values()
         slow.mark_slow(True)
-        fleet.acquire(fast, 4)
-        assert fleet.pick(4) is slow and fleet.pick(4, is_new=True) is fast
-        assert fleet.pick(4, before=slow) is slow
-        fleet.acquire(fast, 4)
+        fleet.router.acquire(fast, 4)
+        assert fleet.router.pick(4) is slow and fleet.router.pick(4, is_new=True) is fast
+        assert fleet.router.pick(4, before=slow) is slow
+        fleet.router.acquire(fast, 4)
         # No room on the fast one: it is waited for.
-        assert fleet.pick(4, is_new=True) is None
+        assert fleet.router.pick(4, is_new=True) is None
         fast.mark_slow(True)
-        assert fleet.pick(4, is_new=True) is slow
+        assert fleet.router.pick(4, is_new=True) is slow
 
 
 async def test_streams_are_counted_in_tokens_per_second_of_each_stream(clock: Clock) -> None:
     async with fleet_of_two() as fleet:
-        server, _ = fleet.servers.values()
-        fleet.acquire(server, 4)
+        server, _ = fleet.members.servers.values()
+        fleet.router.acquire(server, 4)
         clock.now += 3.0
-        fleet.release(server, 1)
+        fleet.router.release(server, 1)
         # Four streams for three seconds.
         assert server.stream_seconds == pytest.approx(12.0)

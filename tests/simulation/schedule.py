@@ -214,7 +214,7 @@ class Schedule:
         if not self.controller.state.is_open:
             return
         try:
-            self.controller.fleet.change_and_list(action, url)
+            self.controller.fleet.members.change_and_list(action, url)
         except ServerError as error:
             self.world.note(f"{action} {url} is refused: {error}")
         else:

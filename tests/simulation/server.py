@@ -14,8 +14,8 @@ import aiohttp
 from simulation.channel import Channel
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
-from asyncrl.serving import sglang
 from asyncrl.serving.pass_sums import PassSums
+from asyncrl.serving.sglang import hooks
 
 Reply = tuple[int, Any]
 
@@ -156,7 +156,7 @@ class SimulatedServer:
         await asyncio.sleep(self.world.delay(0.005))
         await self._wait(lambda: not self.is_hung)
         if not reply.done():
-            if path not in ("/ready", "/model_info", sglang.HOOKS_PATH) and self._uses_up("lose_reply"):
+            if path not in ("/ready", "/model_info", hooks.HOOKS_PATH) and self._uses_up("lose_reply"):
                 reply.set_exception(aiohttp.ServerDisconnectedError())
             else:
                 reply.set_result(answer)
@@ -171,9 +171,9 @@ class SimulatedServer:
                 await self._wait(lambda: not (self.is_stalled or self.is_updating))
                 state = {"effective_max_running_requests_per_dp": 10**6, **PassSums().state()}
                 return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
-            case sglang.HOOKS_PATH:
+            case hooks.HOOKS_PATH:
                 return 200, {
-                    "sglang": sglang.SGLANG_VERSION,
+                    "sglang": hooks.SGLANG_VERSION,
                     "process": "1",
                     "num_ranks": 1,
                     "options": [],

@@ -20,8 +20,8 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
-from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.lifecycle import ServerLifecycle
+from asyncrl.serving.router import Router
+from asyncrl.serving.server_loop import ServerLoop
 
 MAX_SEEDS = 400
 CAUGHT_BY = {
@@ -103,7 +103,7 @@ def chunks_that_are_not_counted() -> Any:
 
 
 def one_prefix_cache_for_all_versions() -> Any:
-    return mock.patch.object(Fleet, "salt", lambda *_: "same")
+    return mock.patch.object(Router, "salt", lambda *_: "same")
 
 
 def groups_that_are_due_and_left_behind() -> Any:
@@ -202,7 +202,7 @@ def a_publish_that_does_not_drain() -> Any:
 
 
 def servers_that_are_not_waited_for_until_they_sleep() -> Any:
-    return mock.patch.object(ServerLifecycle, "holds_memory", lambda _: False)
+    return mock.patch.object(ServerLoop, "holds_memory", lambda _: False)
 
 
 def trajectories_that_continue_after_a_drain() -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang import Engine
+from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer.network.convert import export_stages, exported_tensors
 from asyncrl.trainer.network.export import WEIGHTS, drain

@@ -17,7 +17,7 @@ import aiohttp
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.disk import writing
 from asyncrl.system.folders import fresh_part, part_of, remove
 from asyncrl.trainer.network.convert import export_weights

@@ -17,9 +17,9 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PublishOutcome
-from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install
-from asyncrl.serving.sglang import Engine
+from asyncrl.serving.sglang import health, hooks, http, weights
+from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.trainer.publishing.buckets import Bucket
 from asyncrl.trainer.ranks.update_group import Address
 from asyncrl.wire.access import Keys
@@ -126,7 +126,7 @@ class Receivers:
     async def _new_round(
         self, publication: Publication, urls: Sequence[str], plan: Sequence[Bucket]
     ) -> Round:
-        self._session = self._session or sglang.new_session(self._keys)
+        self._session = self._session or http.new_session(self._keys)
         return Round(publication, urls, plan)
 
     async def _run(self, round_: Round) -> None:
@@ -152,8 +152,8 @@ class Receivers:
             round_.arrived.notify_all()
 
     async def _receive(self, session: aiohttp.ClientSession, url: str, round_: Round) -> None:
-        engine = await sglang.check_hooks(session, url)
-        await sglang.begin_weight_update(session, url)
+        engine = await hooks.check_hooks(session, url)
+        await weights.begin_weight_update(session, url)
         async with round_.arrived:
             round_.ready[url] = engine
             round_.arrived.notify_all()
@@ -167,16 +167,15 @@ class Receivers:
             for address in meeting.addresses.values():
                 await _join(session, url, meeting, address)
         for number, bucket in enumerate(round_.plan, 1):
-            await sglang.update_weights_from_distributed(
-                session,
-                url,
+            sent = weights.Broadcast(
                 group=meeting.addresses[bucket.stage].name,
                 names=[tensor.name for tensor in bucket.tensors],
                 dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in bucket.tensors],
                 shapes=[tensor.shape for tensor in bucket.tensors],
-                version=round_.publication.version if number == len(round_.plan) else None,
             )
-        await sglang.end_weight_update(session, url)
+            version = round_.publication.version if number == len(round_.plan) else None
+            await weights.update_weights_from_distributed(session, url, sent, version)
+        await weights.end_weight_update(session, url)
         await round_.digested.wait()
 
     async def _until_ready(self, round_: Round) -> dict[str, Engine]:
@@ -198,7 +197,7 @@ class Receivers:
         failed = [url for url, failure in round_.failures.items() if failure.is_of_sending]
         # They are paused, and so not ready.
         answers = await asyncio.gather(
-            *(sglang.answers(self._session, url, timeout_seconds=sglang.PROBE_SECONDS) for url in failed)
+            *(health.answers(self._session, url, timeout_seconds=http.PROBE_SECONDS) for url in failed)
         )
         return [url for url, answers_now in zip(failed, answers, strict=True) if answers_now]
 
@@ -210,20 +209,19 @@ class Receivers:
         """Ends the server's part in earlier groups. It may be gone, or another process by now."""
         for name in self._joined.pop(url, ()):
             with contextlib.suppress(ServerError):
-                await sglang.destroy_weights_update_group(session, url, name)
+                await weights.destroy_weights_update_group(session, url, name)
 
 
 async def _join(session: aiohttp.ClientSession, url: str, meeting: Meeting, address: Address) -> None:
-    await sglang.init_weights_update_group(
-        session,
-        url,
+    seat = weights.GroupSeat(
+        name=address.name,
         host=address.host,
         port=address.port,
-        name=address.name,
         first_rank=meeting.first_ranks[url],
         size=meeting.size,
         backend=meeting.backend,
     )
+    await weights.init_weights_update_group(session, url, seat)
 
 
 def _outcome(round_: Round, url: str) -> PublishOutcome:

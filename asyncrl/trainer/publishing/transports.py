@@ -13,8 +13,8 @@ import aiohttp
 from torch import Tensor
 
 from asyncrl.records import PolicyVersion
-from asyncrl.serving import sglang
 from asyncrl.serving.publication import Load, Publication, load_from_disk
+from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
 
 REQUEST_BYTES = 64 * 2**20
@@ -47,12 +47,12 @@ class InRequest:
     """Tensors travel by value inside the request: no shared disk, one copy per rank of a server."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        num_ranks = (await sglang.check_hooks(session, url)).num_ranks
-        await sglang.begin_weight_update(session, url)
+        num_ranks = (await hooks.check_hooks(session, url)).num_ranks
+        await weights.begin_weight_update(session, url)
         for bucket, version in _labelled(publication, max_bytes=REQUEST_BYTES):
             pickled = await asyncio.to_thread(_pickled, bucket)
-            await sglang.update_weights_from_tensor(session, url, pickled, version, num_ranks=num_ranks)
-        await sglang.end_weight_update(session, url)
+            await weights.update_weights_from_tensor(session, url, pickled, version, num_ranks=num_ranks)
+        await weights.end_weight_update(session, url)
 
 
 def make_transport(name: str, files: Load = load_from_disk) -> Transport:

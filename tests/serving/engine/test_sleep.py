@@ -11,8 +11,8 @@ import pytest
 from serving.engine.servers import VOCABULARY, load_model, new_session, reference_logprobs, stream
 
 from asyncrl.errors import WeightMismatch
-from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.sglang import control
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
 
@@ -70,7 +70,7 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
             endless = asyncio.create_task(generate(session, url, body(prompt, ENDLESS)))
             await asyncio.wait({endless}, timeout=0.3)
             awake = scheduler_bytes(url)
-            await sglang.sleep(session, url)
+            await control.sleep(session, url)
             # Its cache is larger still.
             weight_bytes = (folders[0] / "model.safetensors").stat().st_size
             assert awake - scheduler_bytes(url) > weight_bytes
@@ -80,7 +80,7 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
             expected = reference_logprobs(prompt, tokens, [load_model(folders[0])] * len(tokens))
             assert logprobs == pytest.approx(expected, abs=TOLERANCE)
 
-            await sglang.wake(session, url)
+            await control.wake(session, url)
             # Until weights are loaded it holds none: a publication of those that it slept with is refused.
             with pytest.raises(WeightMismatch):
                 await install(session, url, publications[0], load=nothing)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fakes.fleets import restart
+from fakes.processes import FakeProcesses
 from fakes.records import make_queue, make_task
 from serving.engine.servers import VOCABULARY, running_server, write_model
 
@@ -13,9 +13,11 @@ from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving import sglang
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang_messages import Prefix, generate_body
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang import health, http
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 pytestmark = pytest.mark.exhaustive
 
@@ -40,18 +42,17 @@ def url(tmp_path_factory):
 async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(url, tmp_path):
     queue, waits = make_queue(tmp_path, batch=GROUPS, samples=SAMPLES), Waits()
     queue.announce(0)
-    async with sglang.new_session() as session:
+    async with http.new_session() as session:
         fleet = Fleet(
             [url],
+            FleetSettings(max_running_requests=64, silence_seconds=20.0),
             session=session,
             waits=waits,
-            max_running_requests=64,
-            restart=restart,
-            silence_seconds=20.0,
+            processes=FakeProcesses(),
         )
-        fleet.serve_fixed(0)
-        (server,) = fleet.serving()
-        server.capacity = await sglang.capacity(session, url)
+        fleet.members.serve_fixed(0)
+        (server,) = fleet.members.serving()
+        server.capacity = await health.capacity(session, url)
         assert server.capacity.cache_tokens == CACHE_TOKENS
         sampling = SamplingParams(1.0, RESPONSE_TOKENS, (VOCABULARY,))
         generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunPhase(waits))
@@ -61,7 +62,7 @@ async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(ur
 
         groups = [queue.admit(make_task(number)) for number in range(GROUPS)]
         ended = await asyncio.gather(*map(run, groups))
-        await fleet.close()
+        await fleet.members.close()
     assert [len(trajectories) for trajectories in ended] == GROUPS * [SAMPLES]
     assert all(trajectory.finish is not None for group in groups for trajectory in group.trajectories)
     assert (server.held_tokens, server.expected_tokens, server.num_running) == (0, 0, 0)
@@ -79,9 +80,9 @@ async def test_a_prompt_that_the_cache_cannot_take_is_refused_and_the_server_liv
         body = generate_body(
             [Prefix(name, [5] * num_tokens, 4)], SamplingParams(1.0, 4, (VOCABULARY,)), salt="s"
         )
-        return sum([len(chunk.tokens) async for chunk in sglang.stream(session, url, body)])
+        return sum([len(chunk.tokens) async for chunk in stream(session, url, body)])
 
-    async with sglang.new_session() as session:
+    async with http.new_session() as session:
         for number in range(2):
             with pytest.raises(ServerError, match="was refused: Input length"):
                 await ask(CACHE_TOKENS, f"long-{number}")

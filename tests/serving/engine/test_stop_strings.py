@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from fakes.fleets import restart
+from fakes.processes import FakeProcesses
 from fakes.records import make_queue, make_task
 
 from asyncrl.loops.run_phase import RunPhase
@@ -15,7 +15,8 @@ from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.sglang.http import new_session
 
 NUM_TOKENS = 100
 ENDLESS = 1900
@@ -32,8 +33,14 @@ async def generate(
         queue, waits = make_queue(folder), Waits()
         queue._changed = waits.notify
         queue.announce(0)
-        fleet = Fleet([url], session=session, waits=waits, max_running_requests=8, restart=restart)
-        fleet.serve_fixed(0)
+        fleet = Fleet(
+            [url],
+            FleetSettings(max_running_requests=8),
+            session=session,
+            waits=waits,
+            processes=FakeProcesses(),
+        )
+        fleet.members.serve_fixed(0)
         sampling = SamplingParams(0.0, limit, codec.stop_token_ids)
         generator = Generator(
             queue,
@@ -49,7 +56,7 @@ async def generate(
         )
         async with asyncio.timeout(120):
             ended = [trajectory async for trajectory in generator.run(queue.admit(make_task()))]
-        await fleet.close()
+        await fleet.members.close()
         return ended, queue.conservation()
 
 

@@ -3,14 +3,14 @@
 SGLang 0.5.23 has --api-key, but writes it into its log and shows it in the list of processes; it leaves open
 what begins with /health (of which /health_generate generates), /ready or /metrics, each OPTIONS request and
 the websocket /v1/realtime, and with several tokenizer processes everything. Here the token comes from the
-environment and one path is open, sglang.READY_PATH (/health would compute a token for any caller).
+environment and one path is open, READY_PATH (/health would compute a token for any caller).
 """
 
 import multiprocessing
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.serving.sglang import READY_PATH
+from asyncrl.serving.sglang.health import READY_PATH
 from asyncrl.wire.access import is_shown, own_token
 
 

@@ -12,7 +12,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from asyncrl.recipe.server_options import option_names
 from asyncrl.serving.engine.hooks.unsampled import unsampled
-from asyncrl.serving.sglang import HOOKS_PATH
+from asyncrl.serving.sglang.hooks import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex
 """Tells the server from the next one at its address."""

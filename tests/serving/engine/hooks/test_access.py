@@ -10,8 +10,8 @@ from serving.engine.servers import running_server, write_model
 
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import ServerError
-from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
+from asyncrl.serving.sglang import health, http
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer
 from asyncrl.wire.files.service import FileRoutes
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int,
 
 @pytest.fixture
 async def session(server: tuple[str, int, Path]) -> AsyncIterator[aiohttp.ClientSession]:
-    async with sglang.new_session(Keys(TOKEN, own=[server[0]])) as session:
+    async with http.new_session(Keys(TOKEN, own=[server[0]])) as session:
         yield session
 
 
@@ -67,14 +67,14 @@ async def test_without_the_token_only_readiness_is_told(server: tuple[str, int, 
             assert response.status == 200
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await stranger.ws_connect(f"{url}/v1/realtime")
-    assert not await sglang.is_open(url)
+    assert not await health.is_open(url)
 
 
 async def test_the_token_opens_the_server_and_is_in_no_log_and_no_command_line(
     server: tuple[str, int, Path], session: aiohttp.ClientSession
 ) -> None:
     url, pid, folder = server
-    assert await sglang.weight_version(session, url) == "0"
+    assert await health.weight_version(session, url) == "0"
     body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 2}, "return_logprob": True}
     async with session.post(f"{url}/generate", json=body) as response:
         assert response.status == 200, await response.text()
@@ -100,7 +100,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     try:
         load = load_over_http(lambda: service.url, run)
         await install(session, url, Publication(3, weights, digests), load=load)
-        assert await sglang.weight_version(session, url) == "3"
+        assert await health.weight_version(session, url) == "3"
         missing = Publication(4, run / "publications" / "v4", digests)
         with pytest.raises(ServerError, match=r"NotThere: .*v4/listing.json answered 404"):
             await install(session, url, missing, load=load)

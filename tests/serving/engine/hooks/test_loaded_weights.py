@@ -18,9 +18,9 @@ from serving.engine.servers import (
     write_model,
 )
 
-from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_environment
 from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.transports import make_transport
@@ -50,20 +50,20 @@ on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=Tru
 async def digests_after(url: str, folder: Path, version: int) -> list[dict[str, str]]:
     async with new_session() as session:
         await publish(session, url, folder, version)
-        return await sglang.weight_digests(session, url, timeout_seconds=60)
+        return await weights.weight_digests(session, url, timeout_seconds=60)
 
 
 async def digests_by_value(url: str, publication: Publication) -> list[dict[str, str]]:
     async with new_session() as session:
         await make_transport("tensor").load(session, url, publication)
-        return await sglang.weight_digests(session, url, timeout_seconds=60)
+        return await weights.weight_digests(session, url, timeout_seconds=60)
 
 
 @on_an_engine
 def test_the_plugin_says_that_all_its_hooks_applied(shared_engine: tuple[str, list[Path]]):
-    async def check() -> list[sglang.Engine]:
+    async def check() -> list[hooks.Engine]:
         async with new_session() as session:
-            return [await sglang.check_hooks(session, shared_engine[0]) for _ in range(2)]
+            return [await hooks.check_hooks(session, shared_engine[0]) for _ in range(2)]
 
     first, second = asyncio.run(check())
     assert first.num_ranks == 1

@@ -6,7 +6,7 @@ import uuid
 from serving.engine.servers import new_session, stream
 
 from asyncrl.serving.pass_sums import PassSums
-from asyncrl.serving.sglang import passes
+from asyncrl.serving.sglang.health import passes
 
 NUM_TOKENS = 40
 

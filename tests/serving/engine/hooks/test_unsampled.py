@@ -9,8 +9,9 @@ import pytest
 import torch
 from serving.engine.servers import NEVER, load_model, new_session, post
 
+from asyncrl.errors import ServerError
 from asyncrl.model.unsampled import Unsampled, find_unsampled
-from asyncrl.serving import sglang
+from asyncrl.serving.sglang import hooks
 
 PROMPTS = [[5, 6, 7], [8, 9], [2, 3, 4, 5, 6]]
 WAYS: dict[str, dict[str, Any]] = {
@@ -62,8 +63,8 @@ def test_the_server_says_what_it_never_samples_and_another_mask_is_refused(
 
     async def check(unsampled: Unsampled) -> None:
         async with new_session() as session:
-            await sglang.check_hooks(session, url, unsampled=unsampled)
+            await hooks.check_hooks(session, url, unsampled=unsampled)
 
     asyncio.run(check(find_unsampled(folder)))
-    with pytest.raises(sglang.ServerError, match=r"never samples the tokens '20-23', the run never samples"):
+    with pytest.raises(ServerError, match=r"never samples the tokens '20-23', the run never samples"):
         asyncio.run(check(Unsampled((20,))))

@@ -21,7 +21,7 @@ from serving.engine.servers import (
     write_model,
 )
 
-from asyncrl.serving.sglang import passes
+from asyncrl.serving.sglang.health import passes
 
 TOLERANCE = 1e-5
 ENDLESS = 1900

@@ -1,7 +1,7 @@
 """Generation requests to SGLang 0.5.23 and the replies that it streams: its JSON <-> our types.
 
-Replies are decoded into typed records; what does not fit is a ServerError that quotes it. The endpoints are
-in sglang.py.
+Replies are decoded into typed records; what does not fit is a ServerError that quotes it. The endpoint is
+in stream.py.
 """
 
 import math

@@ -10,7 +10,7 @@ import pytest
 from asyncrl.errors import ServerError
 from asyncrl.records import Finish, SamplingParams, Segment
 from asyncrl.serving.confirmation import Confirmation
-from asyncrl.serving.sglang_messages import Chunk, Prefix, Span, generate_body, parse_event
+from asyncrl.serving.sglang.messages import Chunk, Prefix, Span, generate_body, parse_event
 
 SAMPLING = SamplingParams(0.7, 64, (1, 2))
 
@@ -99,7 +99,7 @@ def test_a_token_that_an_abort_cut_off_from_its_log_prob_never_was() -> None:
 
 
 def recorded(name: str) -> Any:
-    return json.loads((Path(__file__).parent / "engine" / "recorded" / f"{name}.json").read_text())
+    return json.loads((Path(__file__).parents[1] / "engine" / "recorded" / f"{name}.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["stream_stop_and_length", "stream_abort", "stream_across_update"])

@@ -1,0 +1,199 @@
+"""Membership of a fleet: which servers are in it, how they come, fail and go."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.loops.waits import Waits
+from asyncrl.records import PolicyVersion
+from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import Join
+from asyncrl.serving.lifecycle import ServerLifecycle
+from asyncrl.serving.probe import Probe
+from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.server_loop import ServerLoop
+from asyncrl.serving.server_process import ProcessOwner, ServerProcess
+from asyncrl.serving.weight_owner import WeightOwner
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        settings: FleetSettings,
+        *,
+        session: aiohttp.ClientSession,
+        waits: Waits,
+        weight_owner: WeightOwner,
+        processes: ProcessOwner,
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self._waits = waits
+        self._weight_owner = weight_owner
+        self._processes = processes
+        self.servers = {url: Server(url) for url in urls}
+        self._former: list[Server] = []
+        """Servers that are no longer in `servers`: what they did stays counted."""
+        self.loops = {url: self._make_loop(server) for url, server in self.servers.items()}
+        """By URL, of removed servers too, whose processes may still have to end."""
+
+    def _make_loop(self, server: Server, *, predecessor: ServerLoop | None = None) -> ServerLoop:
+        session, waits, weight_owner = self._session, self._waits, self._weight_owner
+        lifecycle = ServerLifecycle(server, waits)
+        return ServerLoop(
+            lifecycle,
+            Join(
+                lifecycle,
+                session=session,
+                waits=waits,
+                weight_owner=weight_owner,
+                settings=self._settings,
+            ),
+            Probe(
+                lifecycle,
+                session=session,
+                weight_owner=weight_owner,
+                silence_seconds=self._settings.silence_seconds,
+            ),
+            ServerProcess(
+                lifecycle,
+                session=session,
+                waits=waits,
+                weight_owner=weight_owner,
+                processes=self._processes,
+                on_moved=self._move,
+            ),
+            waits,
+            predecessor,
+        )
+
+    def serving(self) -> list[Server]:
+        return [server for server in self.servers.values() if server.is_serving()]
+
+    def all(self) -> list[Server]:
+        """Also those that left."""
+        return [*self.servers.values(), *self._former]
+
+    def has_hope(self) -> bool:
+        """False when every server was given up."""
+        return any(server.state is not ServerState.DEAD for server in self.servers.values())
+
+    def has_late_joiner(self) -> bool:
+        """Whether a server that was too late before is on its way: steps may be shorter than an install, and
+        it would never arrive."""
+        return any(self.loops[url].join.is_late() for url in self.servers)
+
+    def lifecycle(self, server: Server) -> ServerLifecycle:
+        """The states of a server that is in `servers`."""
+        return self.loops[server.url].lifecycle
+
+    def start(self) -> None:
+        """Every server joins as soon as it is ready and the first publication is known."""
+        for loop in self.loops.values():
+            loop.lifecycle.start()
+            loop.start()
+
+    def verify_again(self, why: str) -> None:
+        """Every server joins with the latest publication, as a matter of routine."""
+        for loop in self.loops.values():
+            loop.lifecycle.verify_again(why, is_routine=True)
+            loop.start()
+
+    def serve_fixed(self, version: PolicyVersion) -> None:
+        """Without a trainer: every server serves the weights it was started with, as `version`."""
+        for loop in self.loops.values():
+            loop.lifecycle.serve_fixed(version)
+            loop.start()
+
+    def fail(self, server: Server, why: str) -> None:
+        """Takes a server out of service and restarts it in the background."""
+        if server.is_serving():
+            self.lifecycle(server).fail(why)
+
+    async def suspect(self, server: Server, error: ServerError) -> None:
+        """A stream of this server broke. Returns once it is known whether the server serves on."""
+        if server.is_serving():
+            await self.lifecycle(server).suspect(error)
+
+    def restart_stuck(self, why: str) -> None:
+        """Restarts the serving servers that hold requests: one of them keeps the run waiting."""
+        for server in self.serving():
+            if server.num_running:
+                self.fail(server, why)
+
+    def add(self, url: str) -> None:
+        """A server that joins once its weights are verified; one that was given up gets another chance.
+
+        Raises ServerError when it is there, or is no URL of a server.
+        """
+        there = self.servers.get(url)
+        if there is not None and there.is_staying():
+            raise ServerError(f"{url} is there already: {there.state.value}.")
+        if not url.startswith(("http://", "https://")) or url.endswith("/"):
+            raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
+        before = self.loops.get(url)
+        # Its joins are counted on: what an external server cached in its former life is still there.
+        num_joins = 0 if before is None else before.lifecycle.server.num_joins
+        server = Server(url, ServerState.STALE, reason="added", num_joins=num_joins)
+        if there is not None:
+            self._former.append(there)
+        self.servers[url] = server
+        self.loops[url] = self._make_loop(server, predecessor=before)
+        self.loops[url].lifecycle.announce_addition()
+        self.loops[url].start()
+
+    def note_restart(self, url: str) -> None:
+        """The process of `url` starts again."""
+        if url in self.servers:
+            self.servers[url].num_process_restarts += 1
+
+    def remove(self, url: str) -> None:
+        """Drains a server: its streams resume elsewhere, then it is forgotten and its process ends.
+
+        Raises ServerError when it is unknown or the last one that is not given up.
+        """
+        server = self.servers.get(url)
+        if server is None:
+            raise ServerError(f"There is no server {url}. Known: {', '.join(self.servers)}.")
+        if not any(other.is_staying() for other in self.servers.values() if other is not server):
+            raise ServerError(f"{url} is the last rollout server. Add another one first.")
+        log.warning("server %s was removed: %d requests resume elsewhere", url, server.num_running)
+        self.lifecycle(server).leave()
+        self.forget_if_drained(server)
+
+    def forget_if_drained(self, server: Server) -> None:
+        """A server that leaves is gone once nothing streams from it; its loop ends the process."""
+        is_here = self.servers.get(server.url) is server
+        if is_here and server.is_leaving() and not server.num_running:
+            self._former.append(self.servers.pop(server.url))
+
+    def _move(self, url: str, now: str) -> None:
+        """A server that came up on another node is another one from now on. Raises ServerError."""
+        lost = self.servers.get(url)
+        if lost is None:
+            return
+        self.add(now)
+        # It was taken out of service by its death: what streamed from it has broken off.
+        self.lifecycle(lost).leave()
+        self.forget_if_drained(lost)
+
+    def change_and_list(self, action: str, url: str) -> list[dict[str, Any]]:
+        """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
+        if action == "add":
+            self.add(url)
+        elif action == "remove":
+            self.remove(url)
+        elif action != "list":
+            raise ServerError(f'The action is "{action}", expected add, remove or list.')
+        return [server.row() for server in self.servers.values()]
+
+    async def close(self) -> None:
+        """Ends the loops, not the servers."""
+        await asyncio.gather(*(loop.close() for loop in self.loops.values()))

@@ -1,0 +1,68 @@
+"""The hooks of asyncrl's plugin in a server, by its own word: versions and digests come from them."""
+
+from dataclasses import dataclass
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
+from asyncrl.recipe.server_options import reason_against
+from asyncrl.serving.sglang import http
+
+SGLANG_VERSION = "0.5.23"
+"""The one that the plugin's hooks are written for."""
+HOOKS_PATH = "/asyncrl/hooks"
+"""Not SGLang's: asyncrl's plugin answers it, see engine/hooks/applied_hooks.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The process that serves at a URL now."""
+
+    process: str
+    """Another one after a restart."""
+    num_ranks: int
+    """Ranks that hold weights."""
+
+
+async def check_hooks(
+    session: aiohttp.ClientSession, url: str, *, unsampled: Unsampled | None = None
+) -> Engine:
+    """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
+    of weights would be missing or wrong. So it does when the tokens that the server never samples are others
+    than `unsampled`: its log-probs would be of another distribution than the trainer's."""
+    found = await http.get_json(session, f"{url}{HOOKS_PATH}")
+    if found is None:
+        raise ServerError(
+            f"{url} has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server."
+            f"_setup_and_run_http_server did not apply, so {HOOKS_PATH} is unknown. Install asyncrl where "
+            f"that server runs, and name its entry point in SGLANG_PLUGINS if that is set."
+        )
+    try:
+        version, engine = str(found["sglang"]), Engine(str(found["process"]), int(found["num_ranks"]))
+        missing = [target for target, is_applied in found["hooks"].items() if not is_applied]
+        options = [str(option) for option in found["options"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ServerError(f"{url}{HOOKS_PATH} answered {found!r:.200}, expected hooks") from None
+    if missing:
+        raise ServerError(
+            f"{url} runs SGLang {version}, to which {len(missing)} hook(s) of asyncrl did not apply: "
+            f"{', '.join(missing)}. They are written for SGLang {SGLANG_VERSION}."
+        )
+    if version != SGLANG_VERSION:
+        raise ServerError(
+            f"{url} runs SGLang {version}; asyncrl's hooks, such as {next(iter(found['hooks']), 'none')}, "
+            f"are written for SGLang {SGLANG_VERSION}."
+        )
+    for option in options:
+        if (why := reason_against(option)) is not None:
+            raise ServerError(f"{url} was started with {option}: {why}. Start it without.")
+    there = str(found.get("unsampled", ""))
+    if unsampled is not None and there != str(unsampled):
+        raise ServerError(
+            f"{url} never samples the tokens {there or 'none'!r}, the run never samples "
+            f"{str(unsampled) or 'none'!r}: its log-probs are not those that are trained. Start it on the "
+            f"run's model folder, with the run's version of asyncrl and "
+            f'{UNSAMPLED_VARIABLE}="{unsampled}".'
+        )
+    return engine

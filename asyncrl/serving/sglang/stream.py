@@ -1,0 +1,41 @@
+"""Generation: one request to a server, streamed."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.serving.sglang import http
+from asyncrl.serving.sglang.messages import Chunk, parse_event
+
+
+async def stream(
+    session: aiohttp.ClientSession, url: str, body: dict[str, object], *, silence_seconds: float | None = None
+) -> AsyncIterator[Chunk]:
+    """Chunks of a streamed /generate, until every request in it has ended.
+
+    Raises ServerError on a refusal, on a broken connection and after `silence_seconds` without a chunk.
+    Without these it waits as long as the connection stands: a request may wait for others on its server.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
+    try:
+        async with session.post(f"{url}/generate", json=body, timeout=timeout) as response:
+            if response.status != 200:
+                text = await response.text()
+                raise ServerError(f"{url}/generate answered {response.status}: {text[:500]}")
+            rest = b""
+            # All that has arrived at once: a read for each line costs more than what is done with it.
+            async for data in response.content.iter_any():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if not line.startswith(b"data:"):
+                        continue
+                    event = line[5:].strip()
+                    if event == b"[DONE]":
+                        return
+                    yield parse_event(event)
+    except aiohttp.SocketTimeoutError as error:
+        raise ServerError(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
+    except http.FAILURES as error:
+        raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
+    raise ServerError(f"{url} closed a stream before its end")

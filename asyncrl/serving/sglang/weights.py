@@ -1,0 +1,137 @@
+"""Weight updates of a server, and the digests of what it loaded."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.records import PolicyVersion
+from asyncrl.serving.sglang import http
+from asyncrl.serving.sglang.http import CALL_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeat:
+    """Place of a server's ranks in a torch.distributed group of `size` ranks."""
+
+    name: str
+    host: str
+    port: int
+    first_rank: int
+    """Rank of the server's first one."""
+    size: int
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Bytes of tensors, one after the other in this order, that a group is sent at once."""
+
+    group: str
+    names: Sequence[str]
+    dtypes: Sequence[str]
+    shapes: Sequence[Sequence[int]]
+
+
+async def update_weights_from_disk(
+    session: aiohttp.ClientSession, url: str, folder: Path | str, version: PolicyVersion
+) -> None:
+    """The server reads the safetensors in `folder`, which it must see at the same path. A URL is fetched
+    first, by a server that has asyncrl's plugin."""
+    body = {"model_path": str(folder), **_label(version)}
+    await http.post(session, url, "/update_weights_from_disk", body)
+
+
+async def begin_weight_update(session: aiohttp.ClientSession, url: str) -> None:
+    """Opens a session for weights sent in parts; one that a dead trainer left open is closed first."""
+    try:
+        await http.post(session, url, "/begin_weight_update", {})
+    except ServerError:
+        await end_weight_update(session, url)
+        await http.post(session, url, "/begin_weight_update", {})
+
+
+async def end_weight_update(session: aiohttp.ClientSession, url: str) -> None:
+    await http.post(session, url, "/end_weight_update", {})
+
+
+async def update_weights_from_tensor(
+    session: aiohttp.ClientSession,
+    url: str,
+    pickled: bytes,
+    version: PolicyVersion | None,
+    *,
+    num_ranks: int = 1,
+) -> None:
+    """Weights by value: `pickled` is a list of (name, tensor on the CPU). The last part has the version. Each
+    of the server's ranks reads a copy of its own."""
+    body = await asyncio.to_thread(_tensor_body, pickled, version, num_ranks)
+    await http.post(session, url, "/update_weights_from_tensor", body)
+
+
+async def init_weights_update_group(session: aiohttp.ClientSession, url: str, seat: GroupSeat) -> None:
+    """The ranks of the server join the group; returns once the group is formed."""
+    body = {
+        "master_address": seat.host,
+        "master_port": seat.port,
+        "rank_offset": seat.first_rank,
+        "world_size": seat.size,
+        "group_name": seat.name,
+        "backend": seat.backend,
+    }
+    await http.post(session, url, "/init_weights_update_group", body)
+
+
+async def destroy_weights_update_group(session: aiohttp.ClientSession, url: str, name: str) -> None:
+    await http.post(
+        session, url, "/destroy_weights_update_group", {"group_name": name}, timeout_seconds=CALL_SECONDS
+    )
+
+
+async def update_weights_from_distributed(
+    session: aiohttp.ClientSession, url: str, sent: Broadcast, version: PolicyVersion | None
+) -> None:
+    """The server receives one broadcast. The last part has the version."""
+    body = {
+        "names": sent.names,
+        "dtypes": sent.dtypes,
+        "shapes": sent.shapes,
+        "group_name": sent.group,
+        "load_format": "flattened_bucket",
+        **_label(version),
+    }
+    await http.post(session, url, "/update_weights_from_distributed", body)
+
+
+async def weight_digests(
+    session: aiohttp.ClientSession, url: str, *, timeout_seconds: float
+) -> list[dict[str, str]]:
+    """Digests per tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that
+    its loader was given in the last update (engine/loaded_weights.py)."""
+    check = {"action": "checksum"}
+    reply = await http.post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
+    try:
+        ranks: list[dict[str, str]] = [rank["checksums"] for rank in json.loads(reply)["ranks"]]
+    except (ValueError, KeyError, TypeError):
+        raise ServerError(
+            f"{url}/weights_checker answered {reply[:200]!r}, expected ranks of checksums"
+        ) from None
+    return ranks
+
+
+def _label(version: PolicyVersion | None) -> dict[str, object]:
+    """Fields that go with each part of an update. A flush is refused while requests run; prefix caches are
+    salted by version instead."""
+    return {"flush_cache": False} | ({} if version is None else {"weight_version": str(version)})
+
+
+def _tensor_body(pickled: bytes, version: PolicyVersion | None, num_ranks: int) -> bytes:
+    label, content = json.dumps(_label(version)).encode(), base64.b64encode(pickled)
+    # Spliced in: an encoder would look at every character of the weights for one to escape.
+    copies = b'", "'.join([content] * num_ranks)
+    return b"".join((label[:-1], b', "serialized_named_tensors": ["', copies, b'"]}'))
