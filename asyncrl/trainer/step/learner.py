@@ -29,7 +29,7 @@ from asyncrl.model.layout import make_layout
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch
+from asyncrl.records import Batch, PolicyVersion
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
@@ -165,9 +165,9 @@ class Learner:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
             parts, values = self.critic.step(
-                parts, batch.temperature, step=batch.step, penalties=penalties, own=own
+                parts, batch.temperature, version=batch.taken_version, penalties=penalties, own=own
             )
-            if batch.step < self.critic.warmup_steps:
+            if batch.taken_version < self.critic.warmup_steps:
                 return self._measure(parts, batch.temperature, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
@@ -190,7 +190,7 @@ class Learner:
                 if not norms:
                     # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
                     self.schedule.step(increment=1)
-                norms.append(self._take_step(batch.step))
+                norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
@@ -199,11 +199,11 @@ class Learner:
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
         return metrics | values
 
-    def _take_step(self, step: int) -> float:
+    def _take_step(self, version: PolicyVersion) -> float:
         """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
         a gradient that is not finite."""
         try:
-            return take_step(self.optimizer, "trainer.learning_rate", self.section, step=step)
+            return take_step(self.optimizer, "trainer.learning_rate", self.section, version=version)
         except Diverged as error:
             explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
             raise

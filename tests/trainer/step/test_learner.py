@@ -453,7 +453,7 @@ def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
     exact = make_learner(folder, trainer=trainer)
     before, start = copy_weights(learner.model), copy_weights(exact.model)
     for step in range(60):
-        batch = dataclasses.replace(random_batch(0), step=step)
+        batch = dataclasses.replace(random_batch(0), taken_version=step)
         learner.step(batch)
         exact.step(batch)
     name = "model.layers.0.mlp.down_proj.weight"

@@ -171,7 +171,7 @@ def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
             charged = 0.5 * (
                 reference_logprobs(moved, sequence, 1.0) - reference_logprobs(base, sequence, 1.0)
             )
-            is_counted = [batch.step - version <= 1 for version in sequence.token_versions]
+            is_counted = [batch.taken_version - version <= 1 for version in sequence.token_versions]
             charged = charged * torch.tensor(is_counted)
             found = [sequence.advantage - charged[t:].sum().item() for t in range(len(charged))]
             wanted[tuple(sequence.response_tokens)] = found
@@ -285,7 +285,7 @@ def test_mini_batches_are_shuffled_by_seed_and_step_alone():
     batches = [random_batch(step, num_groups=8) for step in (0, 0, 1)]
     orders = [order_of(mini_batches(batch, 2, seed=3)) for batch in batches]
     assert orders[0] == orders[1]
-    again = dataclasses.replace(batches[0], step=1)
+    again = dataclasses.replace(batches[0], taken_version=1)
     assert (
         order_of(mini_batches(again, 2, seed=3)) != orders[0] != order_of(mini_batches(batches[0], 2, seed=4))
     )
