@@ -223,7 +223,7 @@ class TrainerRequests:
     def _may_train_meanwhile(self) -> bool:
         """Whether training need not wait for the first evaluation: it has servers of its own, files are
         damaged, or the run was asked to stop."""
-        return self.heldout.pinned is not None or self.fleet.wants_publication or self.state.is_stopped
+        return self.heldout.own_servers is not None or self.fleet.wants_publication or self.state.is_stopped
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
@@ -236,7 +236,7 @@ class TrainerRequests:
             await self._drain_lost_versions()
             self._check_is_newest(request)
         publication = self._publication_of(request)
-        if self._is_evaluated(request) and self.heldout.pinned is not None:
+        if self._is_evaluated(request) and self.heldout.own_servers is not None:
             # Its files are linked at once: the trainer deletes all but the last two.
             publication = await written(publication, self.waits, owner="an evaluation's own server")
             self._check_is_newest(request)

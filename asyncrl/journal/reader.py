@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncrl.errors import InputError
-from asyncrl.journal.connection import Parameters, is_begun, snapshot
+from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
 from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_tokens
 from asyncrl.journal.rows import (
     CommitRow,
@@ -115,7 +115,7 @@ class JournalReader:
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed. Raises InputError when the file is damaged."""
-        with snapshot(self.path) as db:
+        with open_for_reading(self.path) as db:
             return db.execute(sql, parameters).fetchall()
 
     def groups(self, wanted: GroupFilter) -> list[GroupSummary]:
@@ -194,7 +194,7 @@ class JournalReader:
     @contextmanager
     def _rows(self) -> Iterator[sqlite3.Connection]:
         """A snapshot whose rows know their columns' names."""
-        with snapshot(self.path) as db:
+        with open_for_reading(self.path) as db:
             db.row_factory = sqlite3.Row
             yield db
 

@@ -39,7 +39,7 @@ from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batche
 from asyncrl.trainer.ranks.freed_memory import give_back_if_scarce
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
-from asyncrl.trainer.step.objective import Judged, Objective, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -282,7 +282,7 @@ class Learner:
         has_own = self.algorithm.has_own_loss_terms()
         self._gradients = GradientWatch() if has_own else None
 
-        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Judged]:
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, LossRecord]:
             proximal = proximals[index] if proximals else None
             if record is not None:
                 record.note(micro_batches[index], outputs, proximal)
@@ -297,12 +297,12 @@ class Learner:
 
         num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
         found = self._teach(micro_batches, num_taught, temperature, loss)
-        total = sum_over_ranks([judged.sums for _, judged in found], NUM_SUMS)
-        largest = max_over_ranks([judged.maxima for _, judged in found], len(MAXIMA))
+        total = sum_over_ranks([kept.sums for _, kept in found], NUM_SUMS)
+        largest = max_over_ranks([kept.maxima for _, kept in found], len(MAXIMA))
         tally = tally or Tally()
         tally.add(total, largest)
         if has_own and tally.num_faults():
-            raise_first([(fault, micro.names) for micro, judged in found for fault in judged.faults])
+            raise_first([(fault, micro.names) for micro, kept in found for fault in kept.faults])
         if num_taught:
             divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
         return tally.metrics()
@@ -378,11 +378,11 @@ class Learner:
             give_back_if_scarce()
             micro = micro.to(self._device)
 
-            def judge(outputs: Any) -> tuple[Tensor, Tensor, Result]:
+            def loss_func(outputs: Any) -> tuple[Tensor, Tensor, Result]:
                 total, kept = loss(index, micro, outputs)
                 return total, torch.zeros((), dtype=torch.int, device=total.device), kept
 
-            return model(micro, temperature), judge
+            return model(micro, temperature), loss_func
 
         flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
         # A backward pass is two forward passes.
