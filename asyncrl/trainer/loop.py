@@ -87,7 +87,7 @@ def train(
         metrics |= watch.seconds | {"step": float(version)}
         # Part of publish_seconds: servers generate nothing meanwhile.
         metrics["install_seconds"] = max((outcome.seconds for outcome in outcomes.values()), default=0.0)
-        metrics |= learner.utilisation(watch.seconds["train_seconds"])
+        metrics |= learner.passes.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
     if saved != version:

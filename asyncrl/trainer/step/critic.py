@@ -107,7 +107,7 @@ class CriticLearner:
         schedule: OptimizerParamScheduler,
         run: Callable[..., list[Any]],
     ) -> None:
-        """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
+        """`chunks` are the model's, data-parallel; `run` is that of `Passes`, for the critic's shape."""
         self.model = model
         self.warmup_steps = recipe.critic.warmup_steps
         self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
