@@ -295,8 +295,8 @@ def _joined(parts: Iterable[list[_T]]) -> list[_T]:
 class Batch:
     """The data of one optimizer step."""
 
-    step: int
-    """Step s turns version s into version s + 1."""
+    taken_version: PolicyVersion
+    """The trainer's when it took the batch: step taken_version + 1 trains that version on it."""
     temperature: float
     """Log-probs are those of logits / temperature, as in sampling."""
     sequences: list[ScoredSequence]

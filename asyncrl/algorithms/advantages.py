@@ -246,7 +246,7 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     """
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
-    counts = [_num_counted(sequence, batch.step, mask_staleness) for sequence in batch.sequences]
+    counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
     total = sum(counts)
     if not total:
         return batch
@@ -264,8 +264,8 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     return dataclasses.replace(batch, sequences=sequences)
 
 
-def _num_counted(sequence: ScoredSequence, step: PolicyVersion, mask_staleness: int | None) -> int:
-    """Tokens with a log-prob that is a number, and not staler than that."""
-    oldest = -math.inf if mask_staleness is None else step - mask_staleness
+def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
+    """Tokens with a log-prob that is a number, and not staler than that when `version` takes them."""
+    oldest = -math.inf if mask_staleness is None else version - mask_staleness
     tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
-    return sum(math.isfinite(logprob) and version >= oldest for logprob, version in tokens)
+    return sum(math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens)

@@ -218,7 +218,7 @@ async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, compa
             comparison.graded(num_responses)
             progress.advance(num_responses)
 
-        result = await eval_set.give(eval_set.evaluator(evaluator, graded))
+        result = await eval_set.measure(eval_set.evaluator(evaluator, graded))
     comparison.end(label, eval_set, result)
 
 

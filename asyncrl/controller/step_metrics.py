@@ -325,7 +325,7 @@ class StepReport:
         self._accuracies = accuracies
         self._piece = piece
         self._open: tuple[PolicyVersion, Reading] | None = None
-        """The step that the trainer asked for last, and the meters at that moment."""
+        """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
         self._num_retried = 0
         """As the grader counted when the last step ended."""
@@ -338,12 +338,12 @@ class StepReport:
         self._batch = batch
 
     def asked(self, request: TakeRequest) -> None:
-        """The trainer asks for the batch of `request.step`, and so has finished the step before."""
+        """The trainer asks for the batch of `request.version`, and so has finished the step before."""
         before, now = self._open, self._meters.read()
-        if before is not None and before[0] == request.step:
+        if before is not None and before[0] == request.version:
             return
-        self._open = (request.step, now)
-        if before is None or request.step_metrics is None or before[0] != request.step - 1:
+        self._open = (request.version, now)
+        if before is None or request.step_metrics is None or before[0] != request.version - 1:
             return
         speed = rollout_metrics(before[1], now)
         waited = sum(request.step_metrics.get(name, 0.0) for name in ("wait_seconds", "drain_seconds"))
@@ -363,7 +363,7 @@ class StepReport:
                 **self._retried(),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
-                "step": request.step,
+                "step": request.version,
             }
         )
 

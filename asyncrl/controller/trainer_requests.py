@@ -49,7 +49,7 @@ silent; but where thousands stream, each turn of theirs takes seconds."""
 class _Prepared:
     """A batch on its way: one of millions of tokens takes longer than a trainer waits for one answer."""
 
-    step: PolicyVersion
+    version: PolicyVersion
     work: "asyncio.Task[tuple[Batch, dict[str, Any]]]"
 
 
@@ -161,12 +161,12 @@ class TrainerRequests:
         self._check_is_newest(request)
         self.report.asked(request)
         # Before servers may generate: no trainer takes a batch of what they would make.
-        if request.step >= self.recipe.trainer.num_steps or self.heldout.reached is not None:
+        if request.version >= self.recipe.trainer.num_steps or self.heldout.reached is not None:
             self.state.end_rollouts()
         else:
             self.state.resume_rollouts()
         await self._announce(request)
-        if request.step == 0 and self.heldout.lacks(0, "before"):
+        if request.version == 0 and self.heldout.lacks(0, "before"):
             await self.fleet.weight_owner.until_written("take")
             first = self.fleet.weight_owner.published()
             await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
@@ -225,7 +225,7 @@ class TrainerRequests:
         """Whether training need not wait for the first evaluation: it has servers of its own, files are
         damaged, or the run was asked to stop."""
         return (
-            self.heldout.pinned is not None
+            self.heldout.own_servers is not None
             or self.fleet.weight_owner.wants_publication
             or self.state.is_stopped
         )
@@ -235,26 +235,26 @@ class TrainerRequests:
         if self._is_asked_to_republish:
             self._is_asked_to_republish = False
             self.fleet.weight_owner.renew(self._publication_of(request))
-        if self.queue.version == request.step and not self.fleet.weight_owner.is_with_trainer:
+        if self.queue.version == request.version and not self.fleet.weight_owner.is_with_trainer:
             return
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self._check_is_newest(request)
         publication = self._publication_of(request)
-        if self._is_evaluated(request) and self.heldout.pinned is not None:
+        if self._is_evaluated(request) and self.heldout.own_servers is not None:
             # Its files are linked at once: the trainer deletes all but the last two.
             publication = await written(publication, self.waits, owner="an evaluation's own server")
             self._check_is_newest(request)
-        self.queue.announce(request.step)
+        self.queue.announce(request.version)
         if request.trained_tokens:
-            self.queue.journal.write(*trained_tokens(request.trained_tokens, request.step - 1))
+            self.queue.journal.write(*trained_tokens(request.trained_tokens, request.version - 1))
         await self.fleet.announce(publication, request.published)
         self.state.release_streams()
         if self._is_evaluated(request):
             self.heldout.start(publication, "during")
 
     def _is_evaluated(self, request: TakeRequest) -> bool:
-        return self.heldout.is_due(request.step, self.recipe.trainer.num_steps)
+        return self.heldout.is_due(request.version, self.recipe.trainer.num_steps)
 
     def _is_newest(self, request: TakeRequest) -> bool:
         """A trainer that died leaves its request waiting here; it must not act along with its successor's."""
@@ -262,55 +262,58 @@ class TrainerRequests:
 
     def _check_is_newest(self, request: TakeRequest) -> None:
         if not self._is_newest(request):
-            raise QueueError(f"The take of step {request.step} was given up: another one came after it.")
+            raise QueueError(
+                f"The take of step {request.version + 1} was given up: another one came after it."
+            )
 
     def _has_lost_versions(self, request: TakeRequest) -> bool:
         """Whether this trainer does not know of a version that its predecessor made, or was making."""
         assert self.queue.version is not None
-        return request.step < self.queue.highest_version or (
-            self.fleet.weight_owner.is_with_trainer and request.step == self.queue.version
+        return request.version < self.queue.highest_version or (
+            self.fleet.weight_owner.is_with_trainer and request.version == self.queue.version
         )
 
     async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
         """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
-        step = request.step
-        if self._prepared is None or self._prepared.step != step:
-            if step < self.queue.num_steps_taken:
-                work = self._read_back(step)
+        version = request.version
+        if self._prepared is None or self._prepared.version != version:
+            if version < self.queue.num_steps_taken:
+                work = self._read_back(version)
             elif taken := await self._groups(request):
-                # The next request for this step gets the same.
-                work = self._collect(step, map(sequences_of, taken), self._metrics_of(taken, step))
+                # The next request for this version gets the same.
+                work = self._collect(version, map(sequences_of, taken), self._metrics_of(taken, version))
             else:
                 return None, {}
-            self._prepared = _Prepared(step, asyncio.create_task(work, name=f"batch of step {step}"))
+            name = f"batch of step {version + 1}"
+            self._prepared = _Prepared(version, asyncio.create_task(work, name=name))
         found = await asyncio.shield(self._prepared.work)
         self._check_is_newest(request)
         return found
 
     async def _groups(self, request: TakeRequest) -> list[Group]:
         """Taken from the queue for the step; none when the run stops meanwhile."""
-        step = request.step
+        version = request.version
         taken: list[Group] = []
 
         def try_take() -> bool:
             is_asked = not self.state.is_over and self._is_newest(request)
-            if is_asked and not taken and step == self.queue.num_steps_taken:
-                taken.extend(self.queue.take(step) or [])
+            if is_asked and not taken and version == self.queue.num_steps_taken:
+                taken.extend(self.queue.take(version) or [])
             return bool(taken) or not is_asked or self.fleet.weight_owner.wants_publication
 
-        await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
+        await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {version + 1}")
         if not taken:
             self._check_is_newest(request)
         return taken
 
-    async def _read_back(self, step: PolicyVersion) -> tuple[Batch, dict[str, Any]]:
+    async def _read_back(self, version: PolicyVersion) -> tuple[Batch, dict[str, Any]]:
         """The batch as an earlier take was given it."""
         with self.waits.waiting("take", "the journal's disk"):
             await self.queue.journal.barrier()
-        return await self._collect(step, load_groups(self.queue.journal, step), {})
+        return await self._collect(version, load_groups(self.queue.journal, version), {})
 
     async def _collect(
-        self, step: PolicyVersion, groups: Iterable[list[ScoredSequence]], verdicts: dict[str, Any]
+        self, version: PolicyVersion, groups: Iterable[list[ScoredSequence]], verdicts: dict[str, Any]
     ) -> tuple[Batch, dict[str, Any]]:
         sequences: list[ScoredSequence] = []
         loop = asyncio.get_running_loop()
@@ -320,14 +323,14 @@ class TrainerRequests:
             if loop.time() - begun > SLICE_SECONDS:
                 await asyncio.sleep(0)
                 begun = loop.time()
-        return Batch(step, self.recipe.rollout.temperature, sequences), verdicts
+        return Batch(version, self.recipe.rollout.temperature, sequences), verdicts
 
-    def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
+    def _metrics_of(self, taken: list[Group], version: PolicyVersion) -> dict[str, Any]:
         """Metrics of the groups of a new batch before it is trained."""
-        new = [group for group in taken if group.taken_version == step]
-        self.dropped_groups.taken(new, step + 1)
+        new = [group for group in taken if group.taken_version == version]
+        self.dropped_groups.taken(new, version + 1)
         for group in new:
-            self.metrics.took(step - group.oldest_version())
+            self.metrics.took(version - group.oldest_version())
         return {
             **group_metrics(new, self.queue.has_signal),
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),
@@ -353,9 +356,11 @@ class TrainerRequests:
     def _publication_of(self, request: TakeRequest) -> Publication:
         place = request.publication_folder
         if is_url(place):
-            folder = self.copies.publication(request.step)
-            return Publication(request.step, folder, {}, lambda: self.copies.begin_publication(place, folder))
+            folder = self.copies.publication(request.version)
+            return Publication(
+                request.version, folder, {}, lambda: self.copies.begin_publication(place, folder)
+            )
         try:
-            return announced_publication(request.step, Path(place))
+            return announced_publication(request.version, Path(place))
         except (OSError, ValueError, KeyError) as error:
             raise QueueError(f"publication {place} cannot be read: {error}") from error

@@ -47,9 +47,9 @@ class EvaluationSet:
     def num_responses(self) -> int:
         return len(self.tasks) * (self.is_greedy + self.num_sampled)
 
-    async def give(self, evaluator: Evaluator) -> Result:
+    async def measure(self, evaluator: Evaluator) -> Result:
         """Result of the model of `evaluator`. Raises EvaluationFailed."""
-        return await evaluator.examine(self.tasks, is_greedy=self.is_greedy, num_samples=self.num_sampled)
+        return await evaluator.evaluate(self.tasks, is_greedy=self.is_greedy, num_samples=self.num_sampled)
 
     def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
         """`evaluator` with this set's tokens, limits and stop strings, and a count of tokens of its own."""
@@ -74,7 +74,7 @@ class EvaluationSet:
         }
 
 
-def read_exam(
+def read_evaluation_set(
     benchmark: Benchmark,
     recipe: Recipe,
     model_folder: Path,
@@ -115,7 +115,7 @@ def read_exam(
     )
 
 
-def heldout_exam(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> EvaluationSet:
+def heldout_set(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
     section = recipe.evaluation
     sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)

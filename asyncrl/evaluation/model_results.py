@@ -64,10 +64,10 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         return {
             "models": self.models,
-            "benchmarks": [self._exam_json(eval_set) for eval_set in self.eval_sets],
+            "benchmarks": [self._set_json(eval_set) for eval_set in self.eval_sets],
         }
 
-    def _exam_json(self, eval_set: EvaluationSet) -> dict[str, Any]:
+    def _set_json(self, eval_set: EvaluationSet) -> dict[str, Any]:
         rows = {
             model: row for model, row in zip(self.models, self.rows(eval_set), strict=True) if row is not None
         }

@@ -63,7 +63,7 @@ class Evaluator:
     """Receives how many more responses are graded."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
 
-    async def examine(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
+    async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
 
         Raises EvaluationFailed.

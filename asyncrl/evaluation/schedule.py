@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldOutSchedule:
-    """`pinned` gives evaluations servers of their own; without it the rollout servers answer.
+    """`own_servers` serve evaluations alone; without them the rollout servers answer.
 
     `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks, before and after
     training.
@@ -42,10 +42,10 @@ class HeldOutSchedule:
         eval_sets: Sequence[EvaluationSet],
         template: str,
         evaluator: Evaluator,
-        pinned: EvaluationServers | None,
+        own_servers: EvaluationServers | None,
         waits: Waits,
         state: RunPhase,
-        loops: RunTasks,
+        run_tasks: RunTasks,
         journal: Journal,
         observer: Observer,
         *,
@@ -58,11 +58,11 @@ class HeldOutSchedule:
         self._evaluator = evaluator
         self._eval_sets = [(eval_set, eval_set.evaluator(evaluator)) for eval_set in eval_sets]
         self._template = template
-        self.pinned = pinned
+        self.own_servers = own_servers
         self._waits = waits
         self._journal = journal
         self._observer = observer
-        self._loops = loops
+        self._run_tasks = run_tasks
         self._state = state
         self._started: dict[tuple[PolicyVersion, str], asyncio.Task[None]] = {}
         self._measured = {(HELDOUT, row["step"], row["when"]) for row in known.evaluations}
@@ -83,12 +83,12 @@ class HeldOutSchedule:
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
     async def close(self) -> None:
-        if self.pinned is not None:
-            await self.pinned.fleet.members.close()
+        if self.own_servers is not None:
+            await self.own_servers.fleet.members.close()
 
     def is_on_rollout_servers(self) -> bool:
         """Whether an evaluation runs that needs the rollout servers awake."""
-        return self.pinned is None and not all(task.done() for task in self._started.values())
+        return self.own_servers is None and not all(task.done() for task in self._started.values())
 
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
         """Whether this version is one to evaluate during training, and no earlier start did."""
@@ -106,8 +106,8 @@ class HeldOutSchedule:
         """The evaluation of a version that is served now, started once however often it is asked for."""
         key = (publication.version, when)
         if key not in self._started:
-            kept = self.pinned.pin(publication) if self.pinned else None
-            self._started[key] = self._loops.start(self._run(*key, kept), f"evaluation {key}")
+            kept = self.own_servers.pin(publication) if self.own_servers else None
+            self._started[key] = self._run_tasks.start(self._run(*key, kept), f"evaluation {key}")
             self._started[key].add_done_callback(lambda _: self._waits.notify())
         return self._started[key]
 
@@ -123,8 +123,8 @@ class HeldOutSchedule:
 
     async def _run(self, version: PolicyVersion, when: str, kept: Publication | None) -> None:
         try:
-            if self.pinned is not None and kept is not None:
-                async with self.pinned.holding(kept):
+            if self.own_servers is not None and kept is not None:
+                async with self.own_servers.holding(kept):
                     await self._measure(version, when)
             else:
                 await self._measure(version, when)
@@ -140,7 +140,7 @@ class HeldOutSchedule:
                 continue
             log.warning("benchmark %s %s training: %d responses", eval_set.name, when, eval_set.num_responses)
             try:
-                result = await eval_set.give(evaluator)
+                result = await eval_set.measure(evaluator)
             except EvaluationFailed as error:
                 _warn(f"benchmark {eval_set.name}", version, when, error)
             else:
@@ -154,7 +154,7 @@ class HeldOutSchedule:
         """Samples are taken before and after training only."""
         k = 0 if when == "during" else self._section.samples_per_task
         try:
-            result = await self._evaluator.examine(self._tasks, is_greedy=True, num_samples=k)
+            result = await self._evaluator.evaluate(self._tasks, is_greedy=True, num_samples=k)
         except EvaluationFailed as error:
             _warn("the evaluation", version, when, error)
             return

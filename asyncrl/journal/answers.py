@@ -15,8 +15,8 @@ SELECT task_id, num_visits, num_changes, moved FROM tasks WHERE num_changes + mo
 ORDER BY num_changes + moved DESC, task_id LIMIT :limit OFFSET :offset
 """
 _VISITS = """
-SELECT a.task_id, group_id, g.admitted_version, g.step + 1, g.state, a.num_graded, a.correct, a.answer,
-       a.num_same
+SELECT a.task_id, group_id, g.admitted_version, g.taken_version + 1, g.state, a.num_graded, a.correct,
+       a.answer, a.num_same
 FROM json_each(:tasks) AS wanted JOIN answers AS a ON a.task_id = wanted.value
      JOIN groups AS g USING (group_id)
 WHERE group_id >= coalesce((

@@ -1,6 +1,6 @@
 """Batches that were taken, read back: what a trainer that repeats a step is given.
 
-Batches are named by the version of the trainer that took them; step version + 1 trains that version on it.
+Batches are named by their `taken_version`: step taken_version + 1 trains that version on the batch.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
 from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory
 
 _GROUPS = """
-SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
-                      UNION ALL SELECT group_id, 1 FROM repetitions WHERE step = :version)
+SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_version = :version
+                      UNION ALL SELECT group_id, 1 FROM repetitions WHERE taken_version = :version)
 ORDER BY is_repeated, group_id
 """
 _GROUP = """

@@ -21,7 +21,8 @@ BATCHES_AT_ONCE = 2
 """More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 
 _GROUPS = """
-SELECT group_id FROM groups WHERE state = 'trained' AND step >= :first - :reach AND step < :end - :reach
+SELECT group_id FROM groups WHERE state = 'trained'
+AND taken_version >= :first - :reach AND taken_version < :end - :reach
 UNION ALL
 SELECT group_id FROM groups WHERE state = 'dropped' AND admitted_version < :end"""
 _TRAJECTORIES = f"""
@@ -51,7 +52,8 @@ class Compaction:
         self._journal = journal
         # An earlier start of the run may have repeated from further back.
         ((reached,),) = journal.read(
-            "SELECT coalesce(max(r.step - g.step), 0) FROM repetitions r JOIN groups g USING (group_id)"
+            "SELECT coalesce(max(r.taken_version - g.taken_version), 0) "
+            "FROM repetitions r JOIN groups g USING (group_id)"
         )
         self._repeat_reach = max(repeat_reach, reached)
         self._keep_steps = keep_steps

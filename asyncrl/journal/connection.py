@@ -57,7 +57,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """One consistent state of the journal, read only; never locks its writer out.
 
     Raises InputError when the file cannot be read or is damaged.
@@ -82,7 +82,7 @@ def is_begun(path: Path) -> bool:
     run was killed before it made them. Raises OtherSchema for another version, InputError for other files."""
     if not path.is_file():
         return False
-    with snapshot(path) as db:
+    with open_for_reading(path) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
             return False
@@ -100,6 +100,6 @@ def is_begun(path: Path) -> bool:
 
 def find_damage(path: Path) -> str | None:
     """The damage that SQLite finds in the file, None when it is whole. Reads all of it."""
-    with snapshot(path) as db:
+    with open_for_reading(path) as db:
         ((words,),) = db.execute("PRAGMA quick_check(1)").fetchall()
     return None if words == "ok" else str(words).splitlines()[-1]

@@ -9,11 +9,15 @@ from typing import TypedDict
 
 from asyncrl.journal.connection import Readable
 
-_LAST = "SELECT max((SELECT max(step) FROM groups), (SELECT max(admitted_version) FROM groups))"
+_LAST = "SELECT max((SELECT max(taken_version) FROM groups), (SELECT max(admitted_version) FROM groups))"
 _TAKEN = """
-SELECT step, state, count(*) FROM groups WHERE step BETWEEN :first AND :last GROUP BY step, state
+SELECT taken_version, state, count(*) FROM groups
+WHERE taken_version BETWEEN :first AND :last GROUP BY taken_version, state
 """
-_REPEATED = "SELECT step, count(*) FROM repetitions WHERE step BETWEEN :first AND :last GROUP BY step"
+_REPEATED = """
+SELECT taken_version, count(*) FROM repetitions
+WHERE taken_version BETWEEN :first AND :last GROUP BY taken_version
+"""
 _ADMITTED = """
 SELECT admitted_version, state, reason, count(*) FROM groups
 WHERE admitted_version BETWEEN :first AND :last GROUP BY admitted_version, state, reason

@@ -12,18 +12,20 @@ from asyncrl.records import Finish, Observed, PolicyVersion, Score, Segment, Tra
 _LIVE = "state IN ('open', 'ready')"
 
 _TOTALS = """
-SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(step) + 1, 0),
+SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(taken_version) + 1, 0),
        (SELECT coalesce(max(version), 0) FROM segments)
 FROM groups
 """
 _TAKEN_TOKENS = """
-SELECT g.step, sum(length(s.tokens) / 4) FROM groups g JOIN trajectories t USING (group_id)
-JOIN segments s USING (trajectory_id) WHERE g.state = 'taken' AND t.advantage IS NOT NULL GROUP BY g.step
+SELECT g.taken_version, sum(length(s.tokens) / 4) FROM groups g JOIN trajectories t USING (group_id)
+JOIN segments s USING (trajectory_id) WHERE g.state = 'taken' AND t.advantage IS NOT NULL
+GROUP BY g.taken_version
 """
 _REPEATED_TOKENS = """
-SELECT r.step, sum(length(s.tokens) / 4) FROM repetitions r JOIN trajectories t USING (group_id)
+SELECT r.taken_version, sum(length(s.tokens) / 4) FROM repetitions r JOIN trajectories t USING (group_id)
 JOIN segments s USING (trajectory_id) WHERE t.advantage IS NOT NULL
-AND EXISTS (SELECT 1 FROM groups g WHERE g.step = r.step AND g.state = 'taken') GROUP BY r.step
+AND EXISTS (SELECT 1 FROM groups g WHERE g.taken_version = r.taken_version AND g.state = 'taken')
+GROUP BY r.taken_version
 """
 
 _PARTS = """
@@ -91,14 +93,14 @@ def groups_taken_since(
     journal: Readable, version: PolicyVersion, *, samples_per_group: int
 ) -> list[StoredGroup]:
     """Groups that the trainer took first at `version` or later, whole, in admission order."""
-    return _groups(journal, samples_per_group, f"step >= {version}")
+    return _groups(journal, samples_per_group, f"taken_version >= {version}")
 
 
 def restored_tasks(journal: Readable, *, max_staleness: int, has_repetition: bool) -> list[tuple[str, str]]:
     """(task id, prompt) of each group that a restart restores."""
     where = _LIVE
     if has_repetition:
-        where += f" OR step >= (SELECT max(step) + 1 FROM groups) - {max_staleness}"
+        where += f" OR taken_version >= (SELECT max(taken_version) + 1 FROM groups) - {max_staleness}"
     return [
         (task_id, prompt)
         for task_id, prompt in journal.read(
@@ -111,7 +113,8 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
     groups = [
         StoredGroup(*row)
         for row in journal.read(
-            "SELECT group_id, task_id, prompt, admitted_version, state, step, (step IS NOT NULL) + "
+            "SELECT group_id, task_id, prompt, admitted_version, state, taken_version, "
+            "(taken_version IS NOT NULL) + "
             "(SELECT count(*) FROM repetitions r WHERE r.group_id = groups.group_id) "
             f"FROM groups WHERE {where} ORDER BY group_id"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncrl.errors import InputError
-from asyncrl.journal.connection import Parameters, is_begun, snapshot
+from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
 from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_tokens
 from asyncrl.journal.rows import (
     CommitRow,
@@ -36,18 +36,23 @@ WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT 
          SELECT trajectory_id, num_tokens, version_min, version_max FROM compacted
          WHERE trajectory_id IN members)
 SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds,
-       g.step + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
+       g.taken_version + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
        SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
        SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
        SUM(l.tokens) AS tokens, MIN(l.low) AS version_min, MAX(l.high) AS version_max
 FROM chosen AS g LEFT JOIN trajectories AS t USING (group_id) LEFT JOIN lengths AS l USING (trajectory_id)
 GROUP BY g.group_id ORDER BY g.group_id DESC
 """
+_GROUP = """
+SELECT group_id, task_id, prompt, state, admitted_version, admitted_seconds, taken_version + 1 AS step, reason
+FROM groups WHERE group_id = ?
+"""
 _CONDITIONS = {
     "state": "state = :state",
     "reason": "reason = :reason",
-    "step": "(step = :step - 1 OR group_id IN (SELECT group_id FROM repetitions WHERE step = :step - 1))",
-    "repeated": "group_id IN (SELECT group_id FROM repetitions WHERE step = :repeated - 1)",
+    "step": "(taken_version = :step - 1 "
+    "OR group_id IN (SELECT group_id FROM repetitions WHERE taken_version = :step - 1))",
+    "repeated": "group_id IN (SELECT group_id FROM repetitions WHERE taken_version = :repeated - 1)",
     "admitted": "admitted_version = :admitted",
     "task": "group_id IN (SELECT group_id FROM answers WHERE task_id = :task)",
     "before": "group_id < :before",
@@ -110,7 +115,7 @@ class JournalReader:
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed. Raises InputError when the file is damaged."""
-        with snapshot(self.path) as db:
+        with open_for_reading(self.path) as db:
             return db.execute(sql, parameters).fetchall()
 
     def groups(self, wanted: GroupFilter) -> list[GroupSummary]:
@@ -125,15 +130,14 @@ class JournalReader:
     def group(self, group_id: int) -> GroupRow | None:
         """One group with its trajectories and their segments, tokens and log-probs as lists."""
         with self._rows() as db:
-            found = db.execute("SELECT * FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+            found = db.execute(_GROUP, (group_id,)).fetchone()
             if found is None:
                 return None
             members = "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample"
             trajectories = [_trajectory(db, row) for row in db.execute(members, (group_id,)).fetchall()]
-            query = "SELECT step + 1 FROM repetitions WHERE group_id = ? ORDER BY step"
+            query = "SELECT taken_version + 1 FROM repetitions WHERE group_id = ? ORDER BY 1"
             repeated = [again for (again,) in db.execute(query, (group_id,))]
-        step = None if found["step"] is None else found["step"] + 1
-        row = {**dict(found), "step": step, "repeated_steps": repeated, "trajectories": trajectories}
+        row = {**dict(found), "repeated_steps": repeated, "trajectories": trajectories}
         return cast(GroupRow, row)
 
     def group_of(self, trajectory_id: str) -> int | None:
@@ -162,7 +166,7 @@ class JournalReader:
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step whose batch was taken."""
         ((first, last),) = self.read(
-            "SELECT (SELECT MIN(step) FROM groups) + 1, (SELECT MAX(step) FROM groups) + 1"
+            "SELECT (SELECT MIN(taken_version) FROM groups) + 1, (SELECT MAX(taken_version) FROM groups) + 1"
         )
         return None if first is None else (first, last)
 
@@ -175,7 +179,7 @@ class JournalReader:
         return [(task_id, detail, count) for task_id, detail, count in self.read(_FAULTS)]
 
     def fault_traces(self) -> dict[str, FaultTrace]:
-        """Cause (`observe.faults.cause_of`) -> its first traceback, of verifiers that raised."""
+        """Cause (`fault_causes.cause_of`) -> its first traceback, of verifiers that raised."""
         query = "SELECT cause, trajectory_id, trace FROM fault_traces"
         return {cause: FaultTrace(trajectory_id=name, trace=trace) for cause, name, trace in self.read(query)}
 
@@ -190,7 +194,7 @@ class JournalReader:
     @contextmanager
     def _rows(self) -> Iterator[sqlite3.Connection]:
         """A snapshot whose rows know their columns' names."""
-        with snapshot(self.path) as db:
+        with open_for_reading(self.path) as db:
             db.row_factory = sqlite3.Row
             yield db
 
@@ -230,8 +234,8 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
 def _trained(db: sqlite3.Connection, trajectory_id: str) -> TrainedRow | None:
     """The record of its tokens by the last step that kept one."""
     row = db.execute(
-        "SELECT step + 1 AS step, log_ratios, entropies, advantages FROM trained_tokens "
-        "WHERE trajectory_id = ? ORDER BY step DESC LIMIT 1",
+        "SELECT taken_version + 1 AS step, log_ratios, entropies, advantages FROM trained_tokens "
+        "WHERE trajectory_id = ? ORDER BY taken_version DESC LIMIT 1",
         (trajectory_id,),
     ).fetchone()
     if row is None:

@@ -80,7 +80,7 @@ class TrajectoryRow(TrajectoryColumns):
 
 
 class GroupColumns(TypedDict):
-    """Columns of `groups`."""
+    """Columns of `groups`, with the step for the taken version."""
 
     group_id: int
     task_id: str

@@ -4,12 +4,11 @@ A journal holds every group, segment, verdict, take and commit of a run. It stor
 and of the asyncrl that made it. Before 1.0 a journal of another schema version is refused: there is no
 migration, and no code for tables or columns that may be missing.
 
-Two counts appear. A *version* counts optimizer steps behind the weights, from 0 for the base model. A *step*
-is the one that made the version of the same number, so steps count from 1 and step n trains version n - 1
-into version n. Code says `version` and `step` accordingly, and people (terminal, page, metrics.jsonl) only
-see steps. Two older names hold a version: the columns `groups.step` and `repetitions.step`, and the field
-`step` of `Batch` and `TakeRequest`, the messages of wire 2. Both are the trainer's version when it took the
-batch. Whatever reads the columns for people adds 1.
+Two counts appear. A *version* counts the steps behind the weights, from 0 for the base model. A *step* is the
+one that made the version of the same number, so steps count from 1 and step n trains version n - 1 into
+version n. What is called step counts from 1 everywhere: in code, metrics.jsonl, terminal and page. The tables
+hold versions alone: a batch is known by its `taken_version`, the trainer's when it took it, and step
+taken_version + 1 trains on it.
 """
 
 import functools
@@ -18,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -69,11 +68,11 @@ TABLES = (
             Column("state", "TEXT NOT NULL", "open, ready, taken, trained, dropped"),
             Column("admitted_version", "INTEGER NOT NULL", "the trainer's at admission: no token is older"),
             Column("admitted_seconds", "REAL NOT NULL", "Unix time"),
-            Column("step", "INTEGER", "the version that was first trained on it: step - 1"),
+            Column("taken_version", "INTEGER", "the trainer's when it took the group first"),
             Column("reason", "TEXT", "why it was dropped"),
         ),
         # An index ends in the row id: rows of one value come in the order of group_id.
-        indices=("step, state", "state", "reason", "admitted_version, state, reason"),
+        indices=("taken_version, state", "state", "reason", "admitted_version, state, reason"),
     ),
     Table(
         "trajectories",
@@ -138,10 +137,10 @@ TABLES = (
         "repetitions",
         "later use of a trained group",
         (
-            Column("step", "INTEGER NOT NULL", "the version that was trained on it again: step - 1"),
+            Column("taken_version", "INTEGER NOT NULL", "the trainer's when it took the group again"),
             Column("group_id", "INTEGER NOT NULL", "the group"),
         ),
-        key="step, group_id",
+        key="taken_version, group_id",
         indices=("group_id",),
         has_rowid=False,
     ),
@@ -149,13 +148,13 @@ TABLES = (
         "trained_tokens",
         "use of a trajectory by a step, of the groups that view.groups_per_step keeps",
         (
-            Column("step", "INTEGER NOT NULL", "the version that was trained on it: step - 1"),
+            Column("taken_version", "INTEGER NOT NULL", "the trainer's when it took the trajectory"),
             Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
             Column("log_ratios", "BLOB NOT NULL", "float16, the trainer's log-prob less the server's"),
             Column("entropies", "BLOB NOT NULL", "float16, nats"),
             Column("advantages", "BLOB", "float16; none where all are the trajectory's"),
         ),
-        key="trajectory_id, step",
+        key="trajectory_id, taken_version",
         has_rowid=False,
     ),
     Table(

@@ -178,7 +178,7 @@ def dropped(group_id: int, reason: DropReason) -> Statement:
 def taken(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement]:
     """The trainer of `version` took the groups, for the first time."""
     return [
-        ("UPDATE groups SET state = 'taken', step = ? WHERE group_id = ?", (version, group_id))
+        ("UPDATE groups SET state = 'taken', taken_version = ? WHERE group_id = ?", (version, group_id))
         for group_id in group_ids
     ]
 
@@ -202,6 +202,6 @@ def trained_tokens(found: Iterable[TrainedTokens], version: PolicyVersion) -> li
 def committed(version: PolicyVersion, checkpoint_folder: str, *, seconds: float) -> list[Statement]:
     """A durable checkpoint of `version`: the batches of all versions below it are trained."""
     return [
-        ("UPDATE groups SET state = 'trained' WHERE state = 'taken' AND step < ?", (version,)),
+        ("UPDATE groups SET state = 'trained' WHERE state = 'taken' AND taken_version < ?", (version,)),
         ("INSERT OR REPLACE INTO commits VALUES (?, ?, ?)", (version, checkpoint_folder, seconds)),
     ]

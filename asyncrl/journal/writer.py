@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.journal.connection import DAMAGE_CODES, Parameters, open_for_writing, snapshot
+from asyncrl.journal.connection import DAMAGE_CODES, Parameters, open_for_reading, open_for_writing
 from asyncrl.journal.counters import Statement, sum_counters
 from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
@@ -61,7 +61,7 @@ class Journal:
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed. Raises InputError when the file is damaged."""
-        with snapshot(self.path) as db:
+        with open_for_reading(self.path) as db:
             return db.execute(sql, parameters).fetchall()
 
     def write(self, *statements: Statement) -> None:

@@ -20,7 +20,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_exam, read_exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set, read_evaluation_set
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
@@ -79,7 +79,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
         heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks)
     if heldout:
-        eval_sets = (heldout_exam(recipe, heldout, base.codec), *eval_sets)
+        eval_sets = (heldout_set(recipe, heldout, base.codec), *eval_sets)
     return base.inputs(recipe, [], heldout, eval_sets)
 
 
@@ -107,7 +107,7 @@ def _read_eval_sets(
         if names.count(name) > 1:
             raise InputError(f"The benchmark {name} is named twice. Name it once.")
     return tuple(
-        read_exam(
+        read_evaluation_set(
             benchmark,
             recipe,
             base.folder,

@@ -1,1 +1,1 @@
-"""The replay queue, and the wire between it and the trainer."""
+"""The replay queue: groups from admission to their one end."""

@@ -1,1 +1,1 @@
-"""From tasks to scored groups: data, admission, generation, verdicts."""
+"""From open groups to ready ones: generation, verdicts, baselines."""

@@ -56,7 +56,7 @@ def train(
             learner.free_cached_memory()
         with watch("wait_seconds"):
             place = controller.place_of(publication.folder)
-            spike = learner.spikes.take()
+            spike = learner.spikes.pop()
             request = TakeRequest(version, outcomes, place, metrics, trained_tokens, spike)
             while (reply := _take(queue, request)).must_republish:
                 log.warning("%s does not verify on a server: it is written again", publication.folder)
@@ -67,7 +67,7 @@ def train(
         # The last take reports the last step; the controller has nothing left to give.
         if reply.batch is None or version >= section.num_steps:
             break
-        assert reply.batch.step == version, f"asked for step {version}, was given {reply.batch.step}"
+        assert reply.batch.taken_version == version, (version, reply.batch.taken_version)
         with watch("train_seconds"):
             record = TokenRecord.of(reply.batch, recipe.view.groups_per_step)
             metrics = learner.step(reply.batch, record)
@@ -87,7 +87,7 @@ def train(
         metrics |= watch.seconds | {"step": float(version)}
         # Part of publish_seconds: servers generate nothing meanwhile.
         metrics["install_seconds"] = max((outcome.seconds for outcome in outcomes.values()), default=0.0)
-        metrics |= learner.utilisation(watch.seconds["train_seconds"])
+        metrics |= learner.passes.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
     if saved != version:

@@ -37,7 +37,7 @@ class QueueClient:
         )
 
     def take(self, request: TakeRequest) -> TakeReply:
-        """The batch of `request.step`, however long it takes to become ready. Raises QueueError, OSError."""
+        """The batch for `request.version`, however long it takes to be ready. Raises QueueError, OSError."""
         while True:
             body = self._post(TAKE_PATH, msgspec.msgpack.encode(request))
             if body is not None:

@@ -14,16 +14,16 @@ COMMIT_PATH = "/commit"
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """ "Version `step` is published; give me the batch of step `step`." Idempotent per step."""
+    """ "`version` is published; give me the batch to train it on." Idempotent per version."""
 
-    step: PolicyVersion
+    version: PolicyVersion
     published: dict[str, PublishOutcome] = field(default_factory=dict)
-    """Server URL -> outcome of publishing version `step`."""
+    """Server URL -> outcome of publishing `version`."""
     publication_folder: str = ""
-    """Holds the weights of version `step` and their digests, for servers that join later: a path, or the URL
+    """Holds the weights of `version` and their digests, for servers that join later: a path, or the URL
     where a trainer on another disk hands it out."""
     step_metrics: dict[str, float] | None = None
-    """Metrics of the step that made version `step`; None at the first take of a process."""
+    """Metrics of the step that made `version`; None at the first take of a process."""
     trained_tokens: list[TrainedTokens] = field(default_factory=list)
     """Tokens of some groups of that step (view.groups_per_step)."""
     spike: GradientSpike | None = None
@@ -55,7 +55,7 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A durable checkpoint holds version `version`: the batches of all steps below it are trained. Sent again
+    """A durable checkpoint holds `version`: the batches that versions below it took are trained. Sent again
     when its folder has grown by an export."""
 
     version: PolicyVersion

@@ -155,7 +155,7 @@ def main() -> int:
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
         tokens.append(metrics["num_packed_tokens"])
-        shares.append(learner.utilisation(seconds[-1]).get("mfu", float("nan")))
+        shares.append(learner.passes.utilisation(seconds[-1]).get("mfu", float("nan")))
     rates = [count / each for count, each in zip(tokens, seconds, strict=True)][2:]
     figures: dict[str, str | float] = {
         "device": f"{torch.cuda.get_device_name()} x {trainer['num_processes']}",

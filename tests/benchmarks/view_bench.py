@@ -142,7 +142,7 @@ def main() -> None:
         journal, metrics = ((folder / "big" / name).stat() for name in ("journal.sqlite", "metrics.jsonl"))
         print(f"journal {journal.st_size / 1e9:.2f} GB, metrics {metrics.st_size / 1e6:.1f} MB")
         ((last,),) = sqlite3.connect(folder / "big" / "journal.sqlite").execute(
-            "SELECT max(step) + 1 FROM groups"
+            "SELECT max(taken_version) + 1 FROM groups"
         )
         asyncio.run(measure(folder / "big", last))
 

@@ -51,7 +51,8 @@ class Audit:
     def look(self) -> None:
         """Compares with the last look, and remembers this one."""
         (version,) = self.run.query("SELECT coalesce(max(version), 0) FROM commits")[0]
-        steps = dict(self.run.query(f"SELECT group_id, step FROM groups WHERE step < {version}"))
+        query = f"SELECT group_id, taken_version + 1 FROM groups WHERE taken_version < {version}"
+        steps = dict(self.run.query(query))
         self._compare("the step of group", self.steps, steps)
         finished = dict(
             self.run.query("SELECT trajectory_id, outcome FROM trajectories WHERE outcome IS NOT NULL")
@@ -59,7 +60,8 @@ class Audit:
         self._compare("the verdict of trajectory", self.finished, finished)
         self.steps, self.finished = steps, finished
         uneven = self.run.query(
-            f"SELECT step, count(*) FROM groups WHERE step < {version} GROUP BY step HAVING count(*) != 8"
+            f"SELECT taken_version + 1, count(*) FROM groups WHERE taken_version < {version} "
+            "GROUP BY taken_version HAVING count(*) != 8"
         )
         self.faults += [f"step {step} has {count} groups, expected 8" for step, count in uneven]
 
@@ -73,7 +75,8 @@ class Audit:
         (version,) = self.run.query("SELECT coalesce(max(version), 0) FROM commits")[0]
         sql = (
             "SELECT coalesce(sum(length(tokens) / 4), 0) FROM segments JOIN trajectories USING "
-            f"(trajectory_id) JOIN groups USING (group_id) WHERE step IS NULL OR step >= {version}"
+            "(trajectory_id) JOIN groups USING (group_id) "
+            f"WHERE taken_version IS NULL OR taken_version >= {version}"
         )
         return int(self.run.query(sql)[0][0])
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fakes.newcomer import write_project
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl import cli
+from asyncrl.journal.schema import own_version
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
 
@@ -18,7 +20,7 @@ FIRST_SCHEMA = Path(__file__).parent / "journal_schema_1.sql"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A recipe whose run took a step and stores its journal as schema 1."""
+    """A recipe whose run took a step."""
     write_project(tmp_path)
     recipe = load_recipe(tmp_path / "recipe.yaml")
     with RunFolder(recipe.folder()) as folder:
@@ -29,8 +31,18 @@ def project(tmp_path: Path) -> Path:
     queue.take(0)
     queue.journal.close()
     (recipe.folder() / "metrics.jsonl").write_text('{"kind": "step", "step": 1, "time_seconds": 0}\n')
-    store_as_schema_1(recipe.folder() / "journal.sqlite")
     return tmp_path
+
+
+def store_as_schema_4(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    for table in ("groups", "repetitions", "trained_tokens"):
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN taken_version TO step")
+    connection.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+    connection.commit()
+    # All is in the file itself, which is compared.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
 
 
 def store_as_schema_1(path: Path) -> None:
@@ -58,6 +70,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
+    ("store", "wrote"),
+    [
+        (store_as_schema_1, "another version of asyncrl with schema 1"),
+        (store_as_schema_4, f"asyncrl {own_version()} with schema 4"),
+    ],
+)
+@pytest.mark.parametrize(
     "words",
     [
         ["train", "RECIPE"],
@@ -70,16 +89,22 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
-    project: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Callable[[Path], None],
+    wrote: str,
+    words: list[str],
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(project)
     recipe = project / "recipe.yaml"
     run = load_recipe(recipe).folder()
+    store(run / "journal.sqlite")
     before = contents(project)
     places = {"RECIPE": str(recipe), "RUN": str(run)}
     assert cli.main([places.get(word, word) for word in words]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "journal.sqlite was written by another version of asyncrl with schema 1, and asyncrl " in said
+    assert f"journal.sqlite was written by {wrote}, and asyncrl {own_version()} reads schema " in said
     assert said.endswith(
         "use the version that began the run, or set run_folder (or name) to a new one to start over."
     )

@@ -36,7 +36,7 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         await controller.run(trainer.run)
-        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
         assert len(names) == len(set(names)) == 4 * 2 * 2
         for batch in trainer.batches:
@@ -44,7 +44,7 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
                 # Each token says which version made it; the last one is the stop token.
                 made_by = [token - 10 for token in sequence.response_tokens[:-1]]
                 assert made_by == sequence.token_versions[:-1]
-                assert all(batch.step - version <= 1 for version in sequence.token_versions)
+                assert all(batch.taken_version - version <= 1 for version in sequence.token_versions)
         assert [row["step"] for row in notebook.steps] == [1, 2, 3, 4]
         assert [(row["when"], row["step"]) for row in notebook.evaluations] == [
             ("before", 0),
@@ -85,9 +85,11 @@ async def test_what_the_trainer_knew_of_tokens_is_journaled_once_per_step(
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         await controller.run(trainer.run)
         await controller.queue.journal.barrier()
-        rows = controller.queue.journal.read("SELECT step, trajectory_id FROM trained_tokens ORDER BY step")
+        rows = controller.queue.journal.read(
+            "SELECT taken_version, trajectory_id FROM trained_tokens ORDER BY 1"
+        )
         # The last step too, which the last take tells.
-        assert rows == [(batch.step, batch.sequences[0].sequence_id) for batch in trainer.batches]
+        assert rows == [(batch.taken_version, batch.sequences[0].sequence_id) for batch in trainer.batches]
         assert len(rows) == 4
 
 
@@ -138,12 +140,13 @@ async def test_old_steps_are_compacted_while_the_run_continues_and_the_books_bal
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
         await controller.run(FakeTrainer(controller.queue_url, tmp_path, commit_every=1).run)
         await controller.queue.journal.barrier()
-        steps = controller.queue.journal.read(
-            "SELECT DISTINCT step FROM groups JOIN trajectories USING (group_id) "
-            "JOIN segments USING (trajectory_id) ORDER BY step"
+        versions = controller.queue.journal.read(
+            "SELECT DISTINCT taken_version FROM groups JOIN trajectories USING (group_id) "
+            "JOIN segments USING (trajectory_id) ORDER BY 1"
         )
-        # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for step 4.
-        assert steps == [(4,), (5,)]
+        # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for the batch
+        # that version 4 took.
+        assert versions == [(4,), (5,)]
         books = controller.queue.conservation()
         assert books["generated"] == books["trained"] > 0
         assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
@@ -207,7 +210,7 @@ async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it
         trainer.damages = {version}
         await controller.run(trainer.run)
         assert trainer.num_republished == 1
-        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
         assert controller.fleet.members.servers[engine.url].num_restarts <= 1
 
@@ -229,7 +232,7 @@ async def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_pa
             assert controller.queue.num_admitted > 0
             again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
             await controller.run(again.run)
-            assert [batch.step for batch in again.batches] == [2, 3]
+            assert [batch.taken_version for batch in again.batches] == [2, 3]
             table = controller.queue.conservation()
             assert table["generated"] == table["trained"] == 4 * 2 * 2 * 5
 
@@ -245,7 +248,7 @@ async def test_a_trainer_that_died_gets_the_same_batches_again(engine: FakeEngin
             await second.run()
 
         await controller.run(die_once)
-        assert [b.step for b in second.batches] == [0, 1, 2, 3]
+        assert [b.taken_version for b in second.batches] == [0, 1, 2, 3]
         for before, after in zip(first.batches, second.batches, strict=False):
             assert [s.sequence_id for s in before.sequences] == [s.sequence_id for s in after.sequences]
             assert [s.response_tokens for s in before.sequences] == [
@@ -264,7 +267,7 @@ async def test_max_staleness_zero_is_exactly_on_policy(engine: FakeEngine, tmp_p
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         await controller.run(trainer.run)
         for batch in trainer.batches:
-            assert {v for s in batch.sequences for v in s.token_versions} == {batch.step}
+            assert {v for s in batch.sequences for v in s.token_versions} == {batch.taken_version}
 
 
 async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(
@@ -283,7 +286,9 @@ async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_s
         await controller.run(trainer.run)
         versions = [s.token_versions for batch in trainer.batches for s in batch.sequences]
         assert len(versions) == 8 * 2 * 2 and all(len(set(found)) == 1 for found in versions)
-        assert max(batch.step - s.token_versions[0] for batch in trainer.batches for s in batch.sequences)
+        assert max(
+            batch.taken_version - s.token_versions[0] for batch in trainer.batches for s in batch.sequences
+        )
         for engine in (one, two):
             assert engine.num_running_at_updates == [0] * len(engine.num_running_at_updates)
         for row in notebook.evaluations:
@@ -311,7 +316,7 @@ async def test_colocated_servers_sleep_while_the_trainer_has_a_batch_and_evaluat
         await controller.run(trainer.run)
         # The first publication comes before any batch.
         assert slept == [False, True, True, True, True]
-        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         rows = [(row["when"], row["step"]) for row in notebook.evaluations]
         assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
         assert all(row["step"] == row["version_min"] == row["version_max"] for row in notebook.evaluations)
@@ -338,7 +343,7 @@ async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_na
         assert f"{engine.url}: nothing moved for 0 s" in str(cause)
         state = controller.loops.state_at_failure
         assert state is not None
-        assert "take waits for groups for step 0" in state["What waited for what"]
+        assert "take waits for groups for step 1" in state["What waited for what"]
         assert f"{engine.url}: dead" in state["Servers"]
 
 
@@ -396,7 +401,7 @@ async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_to
                 await asyncio.to_thread(change_servers, tmp_path, "remove", two.url)
 
         await controller.run(train_with_both)
-        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         # What was refused did not happen.
         assert supervisor.server_changes == [("remove", one.url)]
 

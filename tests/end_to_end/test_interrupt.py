@@ -27,7 +27,7 @@ def test_with_drain_every_trajectory_has_one_version_and_batches_are_still_made_
     assert all(row["drain_seconds"] > 0 for row in run.steps())
     ((num_stale,),) = run.query(
         "SELECT count(*) FROM segments JOIN trajectories USING (trajectory_id) JOIN "
-        "groups USING (group_id) WHERE version < step"
+        "groups USING (group_id) WHERE version < taken_version"
     )
     assert num_stale > 0
 

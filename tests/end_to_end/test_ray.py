@@ -90,7 +90,7 @@ def test_a_run_whose_node_is_killed_ends_with_the_same_books_and_accuracy(
     out = sum(tokens for name, tokens in books.items() if name != "generated")
     assert books["generated"] == out > 0 and books["queued"] == 0, books
     ((num_groups, num_steps),) = run.query(
-        "SELECT count(*), count(DISTINCT step) FROM groups WHERE step >= 0"
+        "SELECT count(*), count(DISTINCT taken_version) FROM groups WHERE taken_version >= 0"
     )
     assert (num_groups, num_steps) == (16 * NUM_STEPS, NUM_STEPS)
     gain = run.evaluation("after")["greedy_accuracy"] - run.evaluation("before")["greedy_accuracy"]

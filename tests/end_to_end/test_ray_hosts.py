@@ -91,7 +91,9 @@ def test_a_run_without_a_shared_disk_survives_the_loss_of_the_trainers_node(host
     books = read_conservation(run.run_folder / "journal.sqlite")
     out = sum(tokens for name, tokens in books.items() if name != "generated")
     assert books["generated"] == out > 0 and books["queued"] == 0, books
-    ((num_groups, trained),) = run.query("SELECT count(*), count(DISTINCT step) FROM groups WHERE step >= 0")
+    ((num_groups, trained),) = run.query(
+        "SELECT count(*), count(DISTINCT taken_version) FROM groups WHERE taken_version >= 0"
+    )
     assert (num_groups, trained) == (8 * NUM_STEPS, NUM_STEPS)
     assert find_newest(checkpoints).version == NUM_STEPS
     assert (checkpoints / f"step-{NUM_STEPS}" / "hf" / "model.safetensors").is_file()

@@ -26,7 +26,7 @@ def test_groups_are_trained_again_within_their_bounds_also_after_a_crash(tmp_pat
     assert uses, "nothing was repeated"
     assert max(count for _, count in uses) <= MAX_USES - 1
     ((worst,),) = run.query(
-        "SELECT max(r.step - version) FROM repetitions r JOIN trajectories USING (group_id) "
+        "SELECT max(r.taken_version - version) FROM repetitions r JOIN trajectories USING (group_id) "
         "JOIN segments USING (trajectory_id)"
     )
     assert worst <= 3

@@ -31,7 +31,7 @@ def test_what_became_too_stale_is_dropped_or_masked_and_every_token_is_accounted
     assert all(row["staleness_at_take"] <= 1 and row["staleness_max"] <= 0 for row in rows)
     assert sum(row["too_stale_tokens"] for row in rows) > 0, "nothing was ever masked"
     ((worst,),) = run.query(
-        "SELECT max(step - version) FROM segments JOIN trajectories USING (trajectory_id) "
+        "SELECT max(taken_version - version) FROM segments JOIN trajectories USING (trajectory_id) "
         "JOIN groups USING (group_id) WHERE state = 'trained'"
     )
     assert worst <= 1

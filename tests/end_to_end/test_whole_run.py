@@ -59,8 +59,8 @@ def test_each_step_keeps_what_it_knew_of_the_tokens_of_its_first_four_groups(fin
 
 def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:
     (found,) = finished.query(
-        "SELECT max(step - version), min(step - version) FROM segments "
-        "JOIN trajectories USING (trajectory_id) JOIN groups USING (group_id) WHERE step IS NOT NULL"
+        "SELECT max(taken_version - version), min(taken_version - version) FROM segments "
+        "JOIN trajectories USING (trajectory_id) JOIN groups USING (group_id) WHERE taken_version IS NOT NULL"
     )
     assert found[0] <= 2 and found[1] >= 0
 

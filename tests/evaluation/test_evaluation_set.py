@@ -14,7 +14,7 @@ from fakes.model_folder import write_tokenizer
 from fakes.newcomer import write_project
 
 from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
-from asyncrl.evaluation.evaluation_set import EvaluationSet, read_exam
+from asyncrl.evaluation.evaluation_set import EvaluationSet, read_evaluation_set
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -94,9 +94,11 @@ def recipe(tmp_path: Path) -> Recipe:
     return load_recipe(tmp_path / "recipe.yaml")
 
 
-def exam_of(recipe: Recipe, benchmark: Benchmark) -> EvaluationSet:
+def set_of(recipe: Recipe, benchmark: Benchmark) -> EvaluationSet:
     folder = Path(recipe.model.path)
-    return read_exam(benchmark, recipe, folder, VerifierCache(folder), 120, now=datetime(2026, 1, 1))
+    return read_evaluation_set(
+        benchmark, recipe, folder, VerifierCache(folder), 120, now=datetime(2026, 1, 1)
+    )
 
 
 def copy_of(name: str, folder: Path, *rows: dict[str, Any]) -> Benchmark:
@@ -108,7 +110,7 @@ def copy_of(name: str, folder: Path, *rows: dict[str, Any]) -> Benchmark:
 def test_a_model_with_a_chat_template_is_asked_in_its_words(recipe: Recipe, tmp_path: Path) -> None:
     template = "{% for m in messages %}<u>{{ m.content }}</u>{% endfor %}<a>"
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    eval_set = exam_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
+    eval_set = set_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
     assert eval_set.template == "boxed, as chat"
     assert eval_set.tasks[0].prompt.startswith("<u>one and one\nPlease reason step by step")
     assert eval_set.tasks[0].prompt.endswith("\\boxed{}.</u><a>")
@@ -116,16 +118,16 @@ def test_a_model_with_a_chat_template_is_asked_in_its_words(recipe: Recipe, tmp_
 
 def test_the_prompt_of_the_recipe_comes_first(recipe: Recipe, tmp_path: Path) -> None:
     own = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=answer {{ question }} now"])
-    eval_set = exam_of(own, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
+    eval_set = set_of(own, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
     assert eval_set.tasks[0].prompt == "answer one and one now"
     assert eval_set.template.startswith("own jinja ") and len(eval_set.template) == len("own jinja ") + 8
     plain = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=plain"])
-    assert exam_of(plain, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).template == "plain"
+    assert set_of(plain, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).template == "plain"
 
 
 def test_a_completion_is_asked_bare_and_ends_where_the_function_ends(recipe: Recipe, tmp_path: Path) -> None:
     chat = load_recipe(tmp_path / "recipe.yaml", ["prompt.template=answer_line"])
-    eval_set = exam_of(chat, copy_of("humaneval_completion", tmp_path, ROWS["humaneval"]))
+    eval_set = set_of(chat, copy_of("humaneval_completion", tmp_path, ROWS["humaneval"]))
     assert (eval_set.tasks[0].prompt, eval_set.template, eval_set.is_completion) == (
         "def f(x):\n",
         "completion",
@@ -143,7 +145,7 @@ def test_rows_that_cannot_be_asked_are_counted_and_the_others_asked(
         {"question": "q", "answer": "none"},
         {"question": "1" * 200, "answer": "#### 1"},
     ]
-    eval_set = exam_of(recipe, copy_of("gsm8k", tmp_path, *rows))
+    eval_set = set_of(recipe, copy_of("gsm8k", tmp_path, *rows))
     assert (len(eval_set.tasks), eval_set.num_left_out, eval_set.describe()["num_left_out"]) == (1, 3, 3)
     assert "benchmark gsm8k leaves out 3 of 4 rows" in caplog.text
 
@@ -152,15 +154,15 @@ def test_a_benchmark_has_its_own_verifier_with_the_options_of_the_recipe_where_t
     recipe: Recipe, tmp_path: Path
 ) -> None:
     exact = load_recipe(tmp_path / "recipe.yaml", ["verifying.default=exact"])
-    assert exam_of(exact, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).tasks[0].verifier.name == "math"
+    assert set_of(exact, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).tasks[0].verifier.name == "math"
     options = load_recipe(tmp_path / "recipe.yaml", ["verifying.options={operations: any}"])
-    spec = exam_of(options, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).tasks[0].verifier
+    spec = set_of(options, copy_of("gsm8k", tmp_path, ROWS["gsm8k"])).tasks[0].verifier
     assert spec.options == {"operations": "any"}
 
 
 def test_one_sample_is_the_most_likely_answer_and_several_are_samples(recipe: Recipe, tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "model")
-    greedy = exam_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
-    sampled = exam_of(recipe, copy_of("aime24", tmp_path, ROWS["aime24"]))
+    greedy = set_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))
+    sampled = set_of(recipe, copy_of("aime24", tmp_path, ROWS["aime24"]))
     assert (greedy.num_responses, greedy.describe()["temperature"]) == (1, 0.0)
     assert (sampled.num_responses, sampled.describe()["temperature"]) == (32, 1.0)

@@ -60,7 +60,7 @@ def test_the_file_holds_what_is_finished_and_differences_to_the_first(
     assert found == json.loads(json.dumps(comparison.as_json()))["benchmarks"][0]
 
 
-def test_two_exams_are_kept_apart(eval_set: EvaluationSet) -> None:
+def test_two_evaluation_sets_are_kept_apart(eval_set: EvaluationSet) -> None:
     other = dataclasses.replace(eval_set, name="math500")
     comparison = Comparison(["base"], [eval_set, other])
     comparison.end("base", other, result(0.0, 0.0))

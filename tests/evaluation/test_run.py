@@ -48,7 +48,7 @@ def evaluator():
 
 async def greedy(asked: Evaluator, tasks: list[Any]) -> dict[str, Any]:
     """The numbers of the most likely answers."""
-    return (await asked.examine(tasks, is_greedy=True, num_samples=0)).numbers()
+    return (await asked.evaluate(tasks, is_greedy=True, num_samples=0)).numbers()
 
 
 async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():

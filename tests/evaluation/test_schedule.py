@@ -27,7 +27,7 @@ from asyncrl.serving.publication import Publication
 TASKS = [make_task(1), make_task(2)]
 
 
-class FixedExam:
+class FixedSet:
     """Its result is known, or it fails."""
 
     num_responses = 4
@@ -42,7 +42,7 @@ class FixedExam:
     def describe(self) -> dict[str, Any]:
         return {"benchmark": self.name, "template": "r1"}
 
-    async def give(self, evaluator: Evaluator) -> Result:
+    async def measure(self, evaluator: Evaluator) -> Result:
         if self._failure is not None:
             raise EvaluationFailed(self._failure)
         groups = [[GradedResponse("no", 3, (0,), make_score(0.0))] for _ in TASKS]
@@ -73,7 +73,7 @@ def evaluator(waits: Waits) -> Scripted:
 
 @asynccontextmanager
 async def schedule_of(
-    journal: Journal, notebook: Notebook, eval_sets: list[FixedExam], tasks: list[Task]
+    journal: Journal, notebook: Notebook, eval_sets: list[FixedSet], tasks: list[Task]
 ) -> AsyncIterator[tuple[HeldOutSchedule, Scripted]]:
     waits = Waits()
     asked = evaluator(waits)
@@ -91,7 +91,7 @@ async def test_benchmarks_are_measured_before_and_after_and_one_that_fails_stops
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
-    eval_sets = [FixedExam("first", "no verdicts"), FixedExam("second")]
+    eval_sets = [FixedSet("first", "no verdicts"), FixedSet("second")]
     async with schedule_of(journal, notebook, eval_sets, []) as (schedule, _):
         for version, when in ((0, "before"), (2, "during"), (4, "after")):
             with caplog.at_level(logging.WARNING):

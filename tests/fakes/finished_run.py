@@ -1,6 +1,6 @@
 """A small finished run: metrics, journal, recipe and tokenizer, with every number known.
 
-Tokens are characters. Group 0 was trained at step 2 (1 in the file), group 1 dropped as stale, group 2 is
+Tokens are characters. Group 0 was trained at step 2 (version 1 took it), group 1 dropped as stale, group 2 is
 being generated.
 """
 
@@ -76,20 +76,20 @@ def write_metrics(path: Path) -> None:
     with MetricsWriter(path, clock=lambda: 0.0) as writer:
         before = {**EVALUATION, "greedy_accuracy": 0.5, "greedy_low": 0.24, "greedy_high": 0.76}
         writer.evaluation({"step": 0, "when": "before", **before, "response_tokens_mean": 6.0})
-        for step in range(10):
+        for version in range(10):
             writer.step(
                 {
-                    "step": step,
-                    "reward_mean": 0.1 * step,
-                    "correct_mean": 0.1 * step,
-                    "response_tokens_mean": 6.0 + step,
+                    "step": version + 1,
+                    "reward_mean": 0.1 * version,
+                    "correct_mean": 0.1 * version,
+                    "response_tokens_mean": 6.0 + version,
                     "step_seconds": 2.0,
                     "train_seconds": 1.0,
                     "wait_seconds": 0.5,
                     "publish_seconds": 0.25,
                     "checkpoint_seconds": 0.0,
                     # The first tenth is start-up: 0.9 must not count.
-                    "trainer_idle_share": 0.25 if step else 0.9,
+                    "trainer_idle_share": 0.25 if version else 0.9,
                     "rollout_idle_share": 0.125,
                     "mismatch_kl": 1e-5,
                     "staleness_max": 2,

@@ -20,16 +20,16 @@ from asyncrl.wire.messages import (
 
 
 class FakeQueueService:
-    """Serves `batches[step]` for take(step), and the end of the run where there is none."""
+    """Serves `batches[version]` for take(version), and the end of the run where there is none."""
 
     def __init__(self, batches: list[Batch], servers: list[str] | None = None) -> None:
-        self.batches = {batch.step: batch for batch in batches}
+        self.batches = {batch.taken_version: batch for batch in batches}
         self.servers = servers or []
         self.takes: list[TakeRequest] = []
         self.commits: list[CommitRequest] = []
         self.drains: list[DrainRequest] = []
         self.heldout: dict[PolicyVersion, float] = {}
-        """Told with every take, whatever the step."""
+        """Told with every take, whatever the version."""
         self._held: PolicyVersion | None = None
         self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -44,19 +44,19 @@ class FakeQueueService:
         self._server.shutdown()
         self._server.server_close()
 
-    def hold(self, step: PolicyVersion) -> None:
-        """The take of `step` is heard but not answered before `release`."""
-        self._held = step
+    def hold(self, version: PolicyVersion) -> None:
+        """The take of `version` is heard but not answered before `release`."""
+        self._held = version
 
     def release(self) -> None:
         with self._changed:
             self._held = None
             self._changed.notify_all()
 
-    def wait_for_take(self, step: PolicyVersion, *, timeout_seconds: float = 60) -> None:
+    def wait_for_take(self, version: PolicyVersion, *, timeout_seconds: float = 60) -> None:
         with self._changed:
-            asked = self._changed.wait_for(lambda: self._last_step() == step, timeout_seconds)
-        assert asked, f"no take of step {step} within {timeout_seconds} s"
+            asked = self._changed.wait_for(lambda: self._last_version() == version, timeout_seconds)
+        assert asked, f"no take of version {version} within {timeout_seconds} s"
 
     def wait_for_commit(self, version: PolicyVersion, *, timeout_seconds: float = 60) -> None:
         with self._changed:
@@ -71,8 +71,8 @@ class FakeQueueService:
             with self._changed:
                 self.takes.append(request)
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._held != request.step)
-            return TakeReply(self.batches.get(request.step), self.servers, self.heldout)
+                self._changed.wait_for(lambda: self._held != request.version)
+            return TakeReply(self.batches.get(request.version), self.servers, self.heldout)
         if path == DRAIN_PATH:
             self.drains.append(msgspec.msgpack.decode(body, type=DrainRequest))
             return None
@@ -82,8 +82,8 @@ class FakeQueueService:
             self._changed.notify_all()
         return CommitReply(num_groups_trained=0)
 
-    def _last_step(self) -> PolicyVersion | None:
-        return self.takes[-1].step if self.takes else None
+    def _last_version(self) -> PolicyVersion | None:
+        return self.takes[-1].version if self.takes else None
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         service = self

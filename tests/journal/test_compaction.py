@@ -38,12 +38,12 @@ def run_all(compaction: Compaction, queue: ReplayQueue) -> None:
         queue.journal.barrier_blocking()
 
 
-def steps_with_tokens(queue: ReplayQueue) -> list[int]:
+def versions_with_tokens(queue: ReplayQueue) -> list[int]:
     rows = queue.journal.read(
-        "SELECT DISTINCT step FROM segments JOIN trajectories USING (trajectory_id) JOIN groups "
-        "USING (group_id) WHERE step IS NOT NULL ORDER BY step"
+        "SELECT DISTINCT taken_version FROM segments JOIN trajectories USING (trajectory_id) JOIN groups "
+        "USING (group_id) WHERE taken_version IS NOT NULL ORDER BY 1"
     )
-    return [step for (step,) in rows]
+    return [version for (version,) in rows]
 
 
 def test_steps_behind_the_kept_ones_lose_their_tokens(tmp_path: Path) -> None:
@@ -51,15 +51,17 @@ def test_steps_behind_the_kept_ones_lose_their_tokens(tmp_path: Path) -> None:
     compaction = Compaction(queue.journal, keep_steps=2, keep_checkpoints=1)
     train_steps(queue, range(5))
     queue.journal.barrier_blocking()
-    names = queue.journal.read("SELECT trajectory_id, step FROM trajectories JOIN groups USING (group_id)")
-    for name, step in names:
-        queue.journal.write(*trained_tokens([TrainedTokens(name, b"", b"")], step))
+    names = queue.journal.read(
+        "SELECT trajectory_id, taken_version FROM trajectories JOIN groups USING (group_id)"
+    )
+    for name, version in names:
+        queue.journal.write(*trained_tokens([TrainedTokens(name, b"", b"")], version))
     commit(queue, compaction, 5)
     # The batches of versions 0 to 4 are trained; two behind the checkpoint stay.
-    assert steps_with_tokens(queue) == [3, 4] and compacted_before(queue.journal) == 3
+    assert versions_with_tokens(queue) == [3, 4] and compacted_before(queue.journal) == 3
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE prompt_tokens = x''") == [(12,)]
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE text IS NULL") == [(12,)]
-    assert queue.journal.read("SELECT DISTINCT step FROM trained_tokens ORDER BY 1") == [(3,), (4,)]
+    assert queue.journal.read("SELECT DISTINCT taken_version FROM trained_tokens ORDER BY 1") == [(3,), (4,)]
 
 
 def test_what_a_kept_checkpoint_may_ask_for_stays_however_old(tmp_path: Path) -> None:
@@ -67,10 +69,10 @@ def test_what_a_kept_checkpoint_may_ask_for_stays_however_old(tmp_path: Path) ->
     compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=2)
     train_steps(queue, range(6))
     commit(queue, compaction, 2)
-    assert steps_with_tokens(queue) == [0, 1, 2, 3, 4, 5]
+    assert versions_with_tokens(queue) == [0, 1, 2, 3, 4, 5]
     commit(queue, compaction, 6)
     # Should checkpoint 6 be damaged, the trainer continues from 2 with the batch of version 2.
-    assert steps_with_tokens(queue) == [2, 3, 4, 5]
+    assert versions_with_tokens(queue) == [2, 3, 4, 5]
     assert len(load_batch(queue.journal, 2, 1.0).sequences) == 4
 
 
@@ -83,11 +85,11 @@ def test_a_long_stretch_is_compacted_a_little_at_a_time_and_a_restart_continues_
     compaction.committed()
     assert compaction.run()
     queue.journal.barrier_blocking()
-    assert steps_with_tokens(queue) == [2, 3, 4, 5]
+    assert versions_with_tokens(queue) == [2, 3, 4, 5]
     again = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
     assert again.run() and again.run() and not again.run()
     queue.journal.barrier_blocking()
-    assert steps_with_tokens(queue) == [5]
+    assert versions_with_tokens(queue) == [5]
 
 
 def test_what_is_not_committed_is_never_touched(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_what_is_not_committed_is_never_touched(tmp_path: Path) -> None:
     compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
     train_steps(queue, range(4))
     run_all(compaction, queue)
-    assert steps_with_tokens(queue) == [0, 1, 2, 3]
+    assert versions_with_tokens(queue) == [0, 1, 2, 3]
 
 
 def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_versions_and_lengths_stay_and_the_view_shows_them(tmp_path: Path) -> No
     queue.append(group, first, [Segment(1, [4], [-0.5], True)], Finish.STOP)
     queue.append(group, second, [Segment(0, [5], [-0.5])], Finish.STOP)
     queue.make_ready(group, {})
-    queue.journal.write(("UPDATE groups SET state = 'trained', step = 0", ()))
+    queue.journal.write(("UPDATE groups SET state = 'trained', taken_version = 0", ()))
     queue.journal.barrier_blocking()
     view = JournalReader(tmp_path / "journal.sqlite")
     before = view.groups(GroupFilter())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fakes.records import batch_of, finish, make_queue, make_task, reopen
-from journal.test_compaction import commit, steps_with_tokens
+from journal.test_compaction import commit, versions_with_tokens
 
 from asyncrl.errors import QueueError
 from asyncrl.journal.batches import load_batch
@@ -133,7 +133,7 @@ def test_tokens_stay_in_the_journal_until_no_later_batch_can_hold_them(tmp_path:
         take(queue, step)
     commit(queue, compaction, 6)
     # A batch from step 5 on, which is behind the checkpoint and kept, may repeat one of step 3.
-    assert steps_with_tokens(queue) == [3, 4, 5]
+    assert versions_with_tokens(queue) == [3, 4, 5]
     assert len(load_batch(queue.journal, 5, 1.0).sequences) == 4
 
 

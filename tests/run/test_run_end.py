@@ -139,7 +139,7 @@ async def test_a_trainer_that_dies_after_its_last_step_makes_the_lost_steps_agai
             await second.run()
 
         await controller.run(die_once)
-        assert [batch.step for batch in second.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in second.batches] == [0, 1, 2, 3]
         assert end_of(controller) == RunEnd(version=4, reason="num_steps")
 
 

@@ -13,8 +13,8 @@ from asyncrl.records import Batch, ScoredSequence
 def check_batch(world: World, batch: Batch, version: int) -> None:
     """What a trainer of `version` was given: the right step, true tags, nothing stale, no fault."""
     plan = world.plan
-    if batch.step != version:
-        world.violate(f"asked for step {version}, was given {batch.step}")
+    if batch.taken_version != version:
+        world.violate(f"asked for step {version}, was given {batch.taken_version}")
     if world.batches.setdefault(version, batch) != batch:
         world.violate(f"the batch of step {version} changed between two takes")
     names = Counter(sequence.sequence_id for sequence in batch.sequences)
@@ -70,7 +70,7 @@ def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
 
 def check_commit(world: World, connection: sqlite3.Connection, version: int) -> None:
     """Right after a commit of `version`: the journal calls nothing trained that the checkpoint lacks."""
-    query = "SELECT count(*) FROM groups WHERE state = 'trained' AND step >= ?"
+    query = "SELECT count(*) FROM groups WHERE state = 'trained' AND taken_version >= ?"
     ((count,),) = connection.execute(query, (version,)).fetchall()
     if count:
         world.violate(f"{count} groups are called trained that version {version} has not seen")
@@ -82,7 +82,7 @@ def check_trained(world: World) -> None:
     if not world.checkpoints:
         return world.violate("no checkpoint was saved")
     last = world.checkpoints[max(world.checkpoints)]
-    steps = [batch.step for batch in last.trained]
+    steps = [batch.taken_version for batch in last.trained]
     if steps != list(range(plan.num_steps)):
         world.violate(f"the final weights hold steps {steps}")
     groups = Counter(

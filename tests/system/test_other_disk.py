@@ -28,7 +28,7 @@ class OtherDisk(FakeTrainer):
 
     async def _take(self, session, request):  # type: ignore[no-untyped-def]
         place = folder_url(self.files_url, Path(request.publication_folder), self.run_folder)
-        told = TakeRequest(request.step, request.published, place, request.step_metrics)
+        told = TakeRequest(request.version, request.published, place, request.step_metrics)
         return await super()._take(session, told)
 
     async def _commit(self, session: aiohttp.ClientSession) -> None:
@@ -70,7 +70,7 @@ async def test_a_run_trains_with_a_trainer_on_another_disk(engines: list[FakeEng
         async with serving_files(there) as url:
             trainer = OtherDisk(controller.queue_url, there, url)
             await controller.run(trainer.run)
-        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         assert {row["when"] for row in notebook.evaluations} == {"before", "during", "after"}
         rows = controller.queue.journal.read("SELECT checkpoint_folder FROM commits WHERE version = 4")
     here = tmp_path / "run" / "checkpoints"

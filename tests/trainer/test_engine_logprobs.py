@@ -47,9 +47,9 @@ def test_the_trainer_finds_the_log_probs_of_the_distribution_that_was_sampled(
     batch = Batch(0, temperature, sample(url, temperature))
     learner = make_learner(model)
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    (found,) = learner.evaluate(learner.parallel_chunks, [micro], temperature)
+    (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], temperature)
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
-    (untempered,) = learner.evaluate(learner.parallel_chunks, [micro], 1.0)
+    (untempered,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 1.0)
     assert (untempered - micro.behavior).abs().max() > 0.1
     metrics = learner.accumulate([micro], temperature)
     assert metrics["mismatch_kl"] < 1e-8 and metrics["sequence_log_ratio_max"] < 1e-3
@@ -63,10 +63,10 @@ def test_the_trainer_leaves_out_the_tokens_that_the_server_never_samples(masked_
     assert learner.unsampled.ids == NEVER and learner.reference_chunks is not None
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     for chunks in (learner.parallel_chunks, learner.reference_chunks):
-        (found,) = learner.evaluate(chunks, [micro], 0.8)
+        (found,) = learner.passes.logprobs(chunks, [micro], 0.8)
         assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     assert learner.step(batch)["mismatch_kl"] < 1e-8
     unmasked = Learner(learner.shape, make_recipe(model), Unsampled())
     unmasked.load_base()
-    (found,) = unmasked.evaluate(unmasked.parallel_chunks, [micro], 0.8)
+    (found,) = unmasked.passes.logprobs(unmasked.parallel_chunks, [micro], 0.8)
     assert (found - micro.behavior).abs().max() > 1.0

@@ -64,14 +64,14 @@ def assert_equal_weights(got: Path, wanted: Path) -> None:
 
 def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[Path, FakeQueueService]):
     run, queue = straight
-    assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
+    assert [take.version for take in queue.takes] == list(range(NUM_STEPS + 1))
     assert queue.takes[0].step_metrics is None and queue.takes[0].published == {}
     for take in queue.takes[1:]:
-        assert take.step_metrics["step"] == take.step
-        assert take.publication_folder == str(run / "publications" / f"v{take.step}")
-        tokens = sum(len(s.response_tokens) for s in random_batch(take.step - 1).sequences)
+        assert take.step_metrics["step"] == take.version
+        assert take.publication_folder == str(run / "publications" / f"v{take.version}")
+        tokens = sum(len(s.response_tokens) for s in random_batch(take.version - 1).sequences)
         assert take.step_metrics["num_tokens"] == tokens
-        assert ("checkpoint_seconds" in take.step_metrics) == (take.step % 2 == 0)
+        assert ("checkpoint_seconds" in take.step_metrics) == (take.version % 2 == 0)
 
 
 def test_each_take_tells_what_the_step_before_knew_of_the_tokens_of_four_groups(
@@ -80,7 +80,7 @@ def test_each_take_tells_what_the_step_before_knew_of_the_tokens_of_four_groups(
     takes = straight[1].takes
     assert takes[0].trained_tokens == []
     for take in takes[1:]:
-        sequences = random_batch(take.step - 1).sequences
+        sequences = random_batch(take.version - 1).sequences
         assert [each.trajectory_id for each in take.trained_tokens] == [s.sequence_id for s in sequences]
         sizes = [(len(each.log_ratios), len(each.entropies)) for each in take.trained_tokens]
         assert sizes == [(2 * len(s.response_tokens),) * 2 for s in sequences]
@@ -137,7 +137,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     finish_trainer(processes)
     queue.release()
     assert finish_trainer(start_trainer(run, queue.url)) == [0], read_log(run)
-    assert [take.step for take in queue.takes] == [0, 1, 2, 3, 2, 3, 4]
+    assert [take.version for take in queue.takes] == [0, 1, 2, 3, 2, 3, 4]
     # The commit of version 2 is repeated: the crash might have come between the save and it.
     assert [commit.version for commit in queue.commits] == [2, 2, 4]
     assert_equal_weights(run, straight[0])
@@ -167,7 +167,7 @@ def test_a_drain_comes_before_each_publish_and_its_time_is_told(
     recipe = make_recipe(folder, trainer=TRAINER | {"num_steps": 2}, rollout={"interrupt": "drain"})
     assert finish_trainer(start_trainer(run, queue.url, recipe)) == [0], read_log(run)
     assert [drain.version for drain in queue.drains] == [1, 2]
-    assert [take.step for take in queue.takes] == [0, 1, 2]
+    assert [take.version for take in queue.takes] == [0, 1, 2]
     assert all(take.step_metrics["drain_seconds"] > 0 for take in queue.takes[1:])
 
 
@@ -193,7 +193,7 @@ def test_a_run_changes_its_layout_at_every_restart(
         codes = finish_trainer(processes)
         queue.release()
         assert is_last == (codes == [0] * len(processes)), read_log(run)
-    assert {take.step for take in queue.takes} == set(range(NUM_STEPS + 1))
+    assert {take.version for take in queue.takes} == set(range(NUM_STEPS + 1))
     got, wanted = final_weights(run), final_weights(straight[0])
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
 
@@ -240,7 +240,7 @@ def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
     command += ["-m", "asyncrl.trainer.main", "--run-folder", str(run), "--queue-url", queue.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
+    assert [take.version for take in queue.takes] == list(range(NUM_STEPS + 1))
     assert [commit.version for commit in queue.commits] == [2, 4]
     got, wanted = final_weights(run), final_weights(straight[0])
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-4

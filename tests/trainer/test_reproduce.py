@@ -1,5 +1,6 @@
 """`asyncrl reproduce` on a run of a real trainer whose batches came from a real journal."""
 
+import io
 import json
 import os
 import re
@@ -16,15 +17,22 @@ from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
 from fakes.template import Forked, Template
+from rich.console import Console
 
 from asyncrl import cli
 from asyncrl.commands import reproduce
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
+from asyncrl.journal.ledger import read_ledger
+from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
+from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.readers.page.groups import list_groups, read_group
+from asyncrl.readers.page.runs import Run
+from asyncrl.readers.report.write import write_report
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.queue import ReplayQueue
@@ -38,28 +46,35 @@ TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "keep_checkpoint
 TRAINER |= {"warmup_steps": 2, "learning_rate": 1e-3}
 
 
+def words_of(step: int) -> str:
+    """The text of each response that this step trains on."""
+    return f"what step {step} learns from"
+
+
 def record_batches(path: Path, recipe: str) -> None:
     """Takes the random batches of all steps through a queue into the journal at `path`."""
     journal = Journal(path)
     record_start(journal, 0, recipe)
     settings = QueueSettings(groups_per_batch=4, samples_per_group=3, max_staleness=0, num_steps=NUM_STEPS)
     queue = ReplayQueue(journal, settings, has_signal=correctness_differs)
-    for step in range(NUM_STEPS):
-        queue.announce(step)
-        sequences = random_batch(step).sequences
+    for version in range(NUM_STEPS):
+        queue.announce(version)
+        sequences = random_batch(version).sequences
         for first in range(0, len(sequences), 3):
             members = sequences[first : first + 3]
             prompt = tuple(members[0].prompt_tokens)
             group = queue.admit(Task(f"train:{first}", "?", prompt, "1", VerifierSpec("math")))
             for trajectory, member in zip(group.trajectories, members, strict=True):
-                segment = Segment(step, member.response_tokens, member.behavior_logprobs)
+                segment = Segment(version, member.response_tokens, member.behavior_logprobs)
                 queue.append(group, trajectory, [segment], Finish.STOP)
-                queue.score(group, trajectory, Score("correct", 1.0, 1.0, "1", "", 0.0), "text")
+                queue.score(
+                    group, trajectory, Score("correct", 1.0, 1.0, "1", "", 0.0), words_of(version + 1)
+                )
             names = [trajectory.trajectory_id for trajectory in group.trajectories]
             queue.make_ready(
                 group, {name: member.advantage for name, member in zip(names, members, strict=True)}
             )
-        assert queue.take(step) is not None
+        assert queue.take(version) is not None
     journal.close()
 
 
@@ -77,7 +92,8 @@ def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None,
     journal.close()
     with MetricsWriter(run / "metrics.jsonl") as metrics:
         for take in queue.takes[1:]:
-            metrics.step(take.step_metrics)
+            # As the controller names it.
+            metrics.step({**take.step_metrics, "step": take.version})
     return run
 
 
@@ -112,6 +128,47 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
     assert "step 4 is identical to the last digit." in output
     row = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[3])
     assert output.count(str(row["loss"])) == 2 and output.count(str(row["grad_norm"])) == 2
+
+
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.parametrize("step", [1, 3])
+def test_step_n_of_terminal_journal_page_report_and_reproduce_is_one_step(
+    step: int, run: Path, capfd: pytest.CaptureFixture[str]
+):
+    reader = JournalReader(run / "journal.sqlite")
+    # A batch has four groups, in the order of their admission; no token is older than the weights trained.
+    wanted = [4 * (step - 1) + i for i in range(4)]
+    texts = {t["text"] for i in wanted for t in reader.group(i)["trajectories"]}
+    assert texts == {words_of(step)}
+    assert reader.read("SELECT group_id FROM groups WHERE taken_version = ? ORDER BY 1", (step - 1,)) == [
+        (group_id,) for group_id in wanted
+    ]
+    # `asyncrl journal`
+    assert cli.main(["journal", str(run), "--group", str(wanted[0])]) == 0
+    assert f"The group was taken for step {step};" in capfd.readouterr().out
+    # `asyncrl view`
+    listed = list_groups(Run("run", run), GroupFilter(step=step))
+    assert [(row["group_id"], row["step"]) for row in listed] == [(i, step) for i in reversed(wanted)]
+    shown = [read_group(Run("run", run), i) for i in wanted]
+    segments = [s for group in shown for t in group["trajectories"] for s in t["segments"]]
+    assert {group["step"] for group in shown} == {step} and {s["staleness"] for s in segments} == {0}
+    (ledger,) = read_ledger(reader, before=step + 1, limit=1)
+    assert (ledger["step"], ledger["taken"], ledger["version"]) == (step, 4, step - 1)
+    # The line on the terminal, of a row of metrics.jsonl
+    row = read_metrics(run / "metrics.jsonl").steps[step - 1]
+    screen = io.StringIO()
+    LiveLine(NUM_STEPS, console=Console(file=screen, width=100)).step(row)
+    assert screen.getvalue().splitlines()[-1].split()[0] == f"{step}/{NUM_STEPS}"
+    # `asyncrl report` shows samples of the first and the last step.
+    write_report(run, checkpoint=None, commands={})
+    page = (run / "report.html").read_text()
+    samples = re.findall(r"<h3>step (\d+) .*?</h3>\s*<pre>.*?(what step \d+ learns from)</pre>", page)
+    assert set(samples) == {(str(n), words_of(n)) for n in (1, NUM_STEPS)}
+    # `asyncrl reproduce` trains on what the journal names by this step, and compares with its row.
+    assert cli.main(["reproduce", str(run), str(step)]) == 0
+    output = capfd.readouterr().out
+    assert f"step {step} is identical to the last digit." in output and output.count(str(row["loss"])) == 2
+    assert len({other["loss"] for other in read_metrics(run / "metrics.jsonl").steps}) == NUM_STEPS
 
 
 @pytest.mark.usefixtures("forked_ranks")

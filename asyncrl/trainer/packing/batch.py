@@ -88,7 +88,7 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
         if not ids.isdisjoint(sampled):
             token = next(token for token in sampled if token in ids)
             raise InputError(
-                f"Step {batch.step + 1} has the token {token} ({unsampled.name(token)}) in response "
+                f"Step {batch.taken_version + 1} has the token {token} ({unsampled.name(token)}) in response "
                 f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
                 f"To start over, set run_folder (or name) to a new one."
             )
@@ -109,14 +109,14 @@ class Bundle:
 def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
     """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
-    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
-    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
+    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the version alone:
+    no part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
     count = max(1, min(count, size))
     if count > 1:
         groups = [list(group) for _, group in groupby(sequences, key=lambda sequence: sequence.prompt_tokens)]
-        random.Random(f"{seed}:{batch.step}").shuffle(groups)
+        random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
         sequences = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
     return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
@@ -150,7 +150,7 @@ def rank_micro_batches(
         micro_batches += [
             make_micro_batch(
                 [sequences[i] for i in chosen],
-                batch.step,
+                batch.taken_version,
                 token_multiple=layout.token_multiple(),
                 kernel=kernel,
                 teaches=sequences is taught,

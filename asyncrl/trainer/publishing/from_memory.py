@@ -25,7 +25,7 @@ from asyncrl.trainer.network.convert import export_stages, exported_tensors
 from asyncrl.trainer.network.export import WEIGHTS, drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
-from asyncrl.trainer.publishing.receivers import Meeting, Receivers
+from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
 from asyncrl.wire.access import Keys
@@ -62,7 +62,7 @@ class MemoryBroadcast:
         self._members: dict[str, Engine] = {}
         """Members of the groups, by URL; a restarted server is not one. The same on every rank."""
         self._addresses: dict[int, Address] = {}
-        """Stage -> where its group met."""
+        """Stage -> address of its group."""
 
     def send(self, publication: Publication, model: Policy | PolicyModel, servers: Sequence[str]) -> Outcomes:
         """Installs the version on all servers at once; on the first rank, server URL -> outcome.
@@ -77,7 +77,7 @@ class MemoryBroadcast:
             log.warning("%d server(s) get version %d each by itself", len(again), publication.version)
             for url in again:
                 outcomes |= self._send_round(publication, [url], None)[0]
-                self._part()
+                self._leave()
         return outcomes
 
     def files(self) -> dict[str, dict[str, Tensor]]:
@@ -98,7 +98,7 @@ class MemoryBroadcast:
         """Closes this rank's part."""
         if self._receivers is not None:
             self._receivers.close()
-        self._part()
+        self._leave()
 
     def _send_round(
         self, publication: Publication, servers: Sequence[str], model: Policy | PolicyModel | None
@@ -106,7 +106,7 @@ class MemoryBroadcast:
         """Outcomes, and the servers that may take the version in a group of their own. Without a model the
         copies of the round before are sent."""
         members = ranks.first_alone(lambda: self._begin(publication, servers))
-        error = self._meet(members)
+        error = self._join(members)
         sent = self._send_buckets(model, self._group if members and error is None else None)
         everyone = ranks.gather(sent)
         for each in everyone:
@@ -114,10 +114,10 @@ class MemoryBroadcast:
         error = error or next((each.error for each in everyone if each.error is not None), None)
         if error is not None:
             log.warning("version %d: sending weights failed: %s", publication.version, error)
-            self._part()
+            self._leave()
         outcomes, again = ranks.first_alone(self._finish)
         if again:
-            self._part()
+            self._leave()
         return outcomes, again
 
     # The first rank, towards the servers
@@ -133,22 +133,22 @@ class MemoryBroadcast:
 
     # Groups
 
-    def _meet(self, members: dict[str, Engine]) -> str | None:
+    def _join(self, members: dict[str, Engine]) -> str | None:
         """Joins the servers that are ready to receive, unless they are in the groups already; why not."""
         if not members:
             return None
         is_new, num_ranks = members != self._members, [engine.num_ranks for engine in members.values()]
         own: dict[int, Address] = {}
         if is_new:
-            self._part()
+            self._leave()
             for stage in {bucket.stage for bucket in self._own_buckets().values()}:
                 own[stage] = choose_address(f"weights-{uuid.uuid4().hex}", members)
             self._addresses = {stage: it for found in ranks.gather(own) for stage, it in found.items()}
         if self._receivers is not None:
             first = dict(zip(members, itertools.accumulate(num_ranks, initial=1), strict=False))
             backend = backend_of(_device())
-            meeting = Meeting(self._addresses, first, 1 + sum(num_ranks), backend, is_new)
-            self._receivers.meet(meeting)
+            assignment = RankAssignment(self._addresses, first, 1 + sum(num_ranks), backend, is_new)
+            self._receivers.assign(assignment)
         error = None
         for address in own.values():
             try:
@@ -160,7 +160,7 @@ class MemoryBroadcast:
             self._members = members
         return error
 
-    def _part(self) -> None:
+    def _leave(self) -> None:
         """Leaves the groups: one may be stuck in the middle of a broadcast. Of one rank."""
         if self._group is not None:
             self._group.close()

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class RankAssignment:
     """How the servers that are ready receive: the groups, one per stage, and the servers' ranks in them."""
 
     addresses: Mapping[int, Address]
@@ -64,7 +64,7 @@ class Round:
     """Servers that are paused and wait for a bucket."""
     failures: dict[str, Failure] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    met: "asyncio.Future[Meeting]" = field(default_factory=asyncio.Future)
+    assigned: "asyncio.Future[RankAssignment]" = field(default_factory=asyncio.Future)
     digested: asyncio.Event = field(default_factory=asyncio.Event)
     """The digests of the publication are complete, or sending has failed."""
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -93,9 +93,9 @@ class Receivers:
         self._running = asyncio.run_coroutine_threadsafe(self._run(self._round), self._loop)
         return self._call(self._until_ready(self._round))
 
-    def meet(self, meeting: Meeting) -> None:
+    def assign(self, assignment: RankAssignment) -> None:
         """Tells the servers that are ready how they receive."""
-        self._loop.call_soon_threadsafe(self._current().met.set_result, meeting)
+        self._loop.call_soon_threadsafe(self._current().assigned.set_result, assignment)
 
     def digested(self) -> None:
         """All buckets were sent, or cannot be: the publication's digests are what is to be compared."""
@@ -157,18 +157,18 @@ class Receivers:
         async with round_.arrived:
             round_.ready[url] = engine
             round_.arrived.notify_all()
-        meeting = await asyncio.shield(round_.met)
-        if url not in meeting.first_ranks:
+        assignment = await asyncio.shield(round_.assigned)
+        if url not in assignment.first_ranks:
             raise ServerError(f"{url} was ready {READY_SECONDS:g} s after the first server")
-        if meeting.is_new:
+        if assignment.is_new:
             await self._leave(session, url)
-            self._joined[url] = [address.name for address in meeting.addresses.values()]
+            self._joined[url] = [address.name for address in assignment.addresses.values()]
             # One stage after the other, in the same order at all servers: each joins one group at a time.
-            for address in meeting.addresses.values():
-                await _join(session, url, meeting, address)
+            for address in assignment.addresses.values():
+                await _join(session, url, assignment, address)
         for number, bucket in enumerate(round_.plan, 1):
             sent = weights.Broadcast(
-                group=meeting.addresses[bucket.stage].name,
+                group=assignment.addresses[bucket.stage].name,
                 names=[tensor.name for tensor in bucket.tensors],
                 dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in bucket.tensors],
                 shapes=[tensor.shape for tensor in bucket.tensors],
@@ -212,14 +212,16 @@ class Receivers:
                 await weights.destroy_weights_update_group(session, url, name)
 
 
-async def _join(session: aiohttp.ClientSession, url: str, meeting: Meeting, address: Address) -> None:
+async def _join(
+    session: aiohttp.ClientSession, url: str, assignment: RankAssignment, address: Address
+) -> None:
     seat = weights.GroupSeat(
         name=address.name,
         host=address.host,
         port=address.port,
-        first_rank=meeting.first_ranks[url],
-        size=meeting.size,
-        backend=meeting.backend,
+        first_rank=assignment.first_ranks[url],
+        size=assignment.size,
+        backend=assignment.backend,
     )
     await weights.init_weights_update_group(session, url, seat)
 

@@ -28,6 +28,7 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
+from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
@@ -106,7 +107,7 @@ class CriticLearner:
         schedule: OptimizerParamScheduler,
         run: Callable[..., list[Any]],
     ) -> None:
-        """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
+        """`chunks` are the model's, data-parallel; `run` is that of `Passes`, for the critic's shape."""
         self.model = model
         self.warmup_steps = recipe.critic.warmup_steps
         self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
@@ -123,7 +124,7 @@ class CriticLearner:
         parts: list[list[MicroBatch]],
         temperature: float,
         *,
-        step: int,
+        version: PolicyVersion,
         penalties: list[list[Tensor]] | None = None,
         own: list[list[MicroBatch]] | None = None,
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
@@ -150,7 +151,9 @@ class CriticLearner:
             if total[SUMS.index("tokens")] > 0:
                 if not norms:
                     self.schedule.step(increment=1)
-                norms.append(take_step(self.optimizer, "critic.learning_rate", self._section, step=step))
+                norms.append(
+                    take_step(self.optimizer, "critic.learning_rate", self._section, version=version)
+                )
         metrics = value_metrics(torch.stack(sums).sum(0))
         metrics["critic_grad_norm"] = sum(norms) / len(norms) if norms else 0.0
         metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0

@@ -9,13 +9,10 @@ loss; of those that share a model, the first counts it. PPO's critic, if any, st
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
@@ -23,23 +20,21 @@ from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
-from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch
+from asyncrl.records import Batch, PolicyVersion
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
-from asyncrl.trainer.network.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
+from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
 from asyncrl.trainer.network.reference import load_reference
 from asyncrl.trainer.packing.attention_kernels import find_kernel
 from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
-from asyncrl.trainer.ranks.freed_memory import give_back_if_scarce
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
-from asyncrl.trainer.step.objective import Judged, Objective, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -49,14 +44,11 @@ from asyncrl.trainer.step.optimizer import (
     take_step,
 )
 from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
+from asyncrl.trainer.step.passes import LossOf, Passes, Result
 from asyncrl.trainer.step.spikes import SpikeWatch
 from asyncrl.trainer.step.token_advantages import with_kl_reward
 from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
-
-Result = TypeVar("Result")
-LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Result]]
-"""(index of a micro-batch, it, the model's outputs) -> (sum, what to keep)."""
 
 
 class Learner:
@@ -96,10 +88,8 @@ class Learner:
             if self.objective.needs_reference()
             else None
         )
+        self.passes = Passes(shape, recipe.trainer, dtype=dtype, device=self._device)
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
-        self._forward_backward = get_forward_backward_func()
-        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
-        self._flops = 0.0
         self._gradients: GradientWatch | None = None
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
@@ -109,7 +99,7 @@ class Learner:
         model = build_critic(self.shape, recipe, self.layout)
         chunks = data_parallel(model, self.layout, dtype)
         optimizer = make_optimizer(model, chunks, section, dtype)
-        run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
+        run = functools.partial(self.passes.run, shape=dataclasses.replace(self.shape, vocab_size=1))
         return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
 
     def load_base(self) -> None:
@@ -126,20 +116,6 @@ class Learner:
         Weights, gradients and optimizer stay."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def utilisation(self, seconds: float) -> dict[str, float]:
-        """`model_flops`, what the passes since the last call needed by all ranks, and `mfu`, their share of
-        all devices' peak, unless that is unknown.
-
-        A call of every rank; `seconds` are the wall-clock time of those passes.
-        """
-        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
-        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
-        self._flops = 0.0
-        found = {"model_flops": flops.item()}
-        if self._peak_flops is not None:
-            found["mfu"] = flops.item() / (seconds * self._peak_flops * dist.get_world_size())
-        return found
 
     def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
@@ -158,16 +134,18 @@ class Learner:
         penalties = None
         values: dict[str, float] = {}
         if self.algorithm.has_kl_reward():
-            evaluated = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
+            evaluated = [
+                self.passes.logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
+            ]
             penalties = self._kl_penalties(parts, evaluated, batch.temperature)
             proximals = list(evaluated)
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
             parts, values = self.critic.step(
-                parts, batch.temperature, step=batch.step, penalties=penalties, own=own
+                parts, batch.temperature, version=batch.taken_version, penalties=penalties, own=own
             )
-            if batch.step < self.critic.warmup_steps:
+            if batch.taken_version < self.critic.warmup_steps:
                 return self._measure(parts, batch.temperature, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
@@ -180,7 +158,7 @@ class Learner:
         # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
             if i and proximals[i] is None:
-                proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
+                proximals[i] = self.passes.logprobs(self.parallel_chunks, part, batch.temperature)
         num_survivors = 0.0
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(
@@ -190,7 +168,7 @@ class Learner:
                 if not norms:
                     # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
                     self.schedule.step(increment=1)
-                norms.append(self._take_step(batch.step))
+                norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
@@ -199,11 +177,11 @@ class Learner:
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
         return metrics | values
 
-    def _take_step(self, step: int) -> float:
+    def _take_step(self, version: PolicyVersion) -> float:
         """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
         a gradient that is not finite."""
         try:
-            return take_step(self.optimizer, "trainer.learning_rate", self.section, step=step)
+            return take_step(self.optimizer, "trainer.learning_rate", self.section, version=version)
         except Diverged as error:
             explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
             raise
@@ -230,7 +208,7 @@ class Learner:
         assert self.reference_chunks is not None
         penalties = []
         for part, known in zip(parts, proximals, strict=True):
-            references = self.evaluate(self.reference_chunks, part, temperature)
+            references = self.passes.logprobs(self.reference_chunks, part, temperature)
             # Empty on all stages but the last.
             found = zip(part, known, references, strict=True) if known else ()
             penalties.append(
@@ -270,11 +248,11 @@ class Learner:
         """
         references = None
         if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
-            references = self.evaluate(self.reference_chunks, micro_batches, temperature)
+            references = self.passes.logprobs(self.reference_chunks, micro_batches, temperature)
         bound = math.inf
         if self.objective.needs_proximal():
             if proximals is None:
-                proximals = self.evaluate(self.parallel_chunks, micro_batches, temperature)
+                proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
             bound = self._second_moment_bound(micro_batches, proximals)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
@@ -282,7 +260,7 @@ class Learner:
         has_own = self.algorithm.has_own_loss_terms()
         self._gradients = GradientWatch() if has_own else None
 
-        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Judged]:
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, LossRecord]:
             proximal = proximals[index] if proximals else None
             if record is not None:
                 record.note(micro_batches[index], outputs, proximal)
@@ -297,12 +275,12 @@ class Learner:
 
         num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
         found = self._teach(micro_batches, num_taught, temperature, loss)
-        total = sum_over_ranks([judged.sums for _, judged in found], NUM_SUMS)
-        largest = max_over_ranks([judged.maxima for _, judged in found], len(MAXIMA))
+        total = sum_over_ranks([kept.sums for _, kept in found], NUM_SUMS)
+        largest = max_over_ranks([kept.maxima for _, kept in found], len(MAXIMA))
         tally = tally or Tally()
         tally.add(total, largest)
         if has_own and tally.num_faults():
-            raise_first([(fault, micro.names) for micro, judged in found for fault in judged.faults])
+            raise_first([(fault, micro.names) for micro, kept in found for fault in kept.faults])
         if num_taught:
             divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
         return tally.metrics()
@@ -319,9 +297,9 @@ class Learner:
         kept: list[Result] = []
         if silent:
             with torch.no_grad():
-                kept = self._run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
+                kept = self.passes.run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
         if taught:
-            kept += self._run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
+            kept += self.passes.run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
         # Nothing is kept on all pipeline stages but the last.
         return list(zip([*silent, *taught], kept, strict=True)) if kept else []
 
@@ -339,63 +317,3 @@ class Learner:
             return count, total
 
         return find_second_moment_bound(count_and_sum, self.algorithm.second_moment_limit)
-
-    def evaluate(
-        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
-    ) -> list[Tensor]:
-        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient.
-
-        Empty on the ranks of all pipeline stages but the last, which compute no loss.
-        """
-
-        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            found, _ = outputs
-            return found.sum(), found
-
-        with torch.no_grad():
-            return self._run(chunks, micro_batches, temperature, logprobs, forward_only=True)
-
-    def _run(
-        self,
-        chunks: list[torch.nn.Module],
-        micro_batches: list[MicroBatch],
-        temperature: float,
-        loss: LossOf[Result],
-        *,
-        forward_only: bool,
-        shape: ModelShape | None = None,
-    ) -> list[Result]:
-        """Runs Megatron's schedule; returns the result of `loss(index, micro, outputs)` for each micro-batch.
-
-        Gradients are summed, and divided by nothing. Empty on all pipeline stages but the last. `shape` is
-        that of the chunks, the policy's by default.
-        """
-
-        def forward(
-            iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
-        ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
-            index, micro = next(iterator)
-            give_back_if_scarce()
-            micro = micro.to(self._device)
-
-            def judge(outputs: Any) -> tuple[Tensor, Tensor, Result]:
-                total, kept = loss(index, micro, outputs)
-                return total, torch.zeros((), dtype=torch.int, device=total.device), kept
-
-            return model(micro, temperature), judge
-
-        flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
-        # A backward pass is two forward passes.
-        self._flops += flops / 3 if forward_only else flops
-        iterators = [iter(enumerate(micro_batches)) for _ in chunks]
-        is_one = len(iterators) == 1
-        results: list[Result] = self._forward_backward(
-            forward_step_func=forward,
-            data_iterator=iterators[0] if is_one else iterators,
-            model=chunks[0] if is_one else chunks,
-            num_microbatches=len(micro_batches),
-            seq_length=self.section.tokens_per_micro_batch,
-            micro_batch_size=1,
-            forward_only=forward_only,
-        )
-        return results

@@ -24,8 +24,8 @@ from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 
 
-class Judged(NamedTuple):
-    """A micro-batch under the loss: what is kept of it."""
+class LossRecord(NamedTuple):
+    """Kept of a micro-batch under the loss."""
 
     sums: Tensor
     """Sums of `diagnostics`, the share of the global denominator among them."""
@@ -72,7 +72,7 @@ class Objective:
         reference: Tensor | None = None,
         second_moment_bound: float = math.inf,
         gradients: GradientWatch | None = None,
-    ) -> tuple[Tensor, Judged]:
+    ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
 
         `outputs` are log-probs and entropies, [T] each with gradient; `proximal` [T] is None when the policy
@@ -97,7 +97,7 @@ class Objective:
             gradients.watch(what, inputs, micro.names)
         with torch.no_grad():
             sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
-        return parts.total, Judged(sums, maxima, parts.faults)
+        return parts.total, LossRecord(sums, maxima, parts.faults)
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` judges, on the CPU."""

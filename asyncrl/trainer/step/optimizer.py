@@ -17,6 +17,7 @@ from torch import Tensor
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout
 from asyncrl.recipe import Critic, Trainer
+from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.model import DTYPES, Policy
 
 
@@ -127,8 +128,10 @@ def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerPa
     )
 
 
-def take_step(optimizer: MegatronOptimizer, key: str, section: Trainer | Critic, *, step: int) -> float:
-    """An optimizer step on the gradient in the buffers; its norm before clipping.
+def take_step(
+    optimizer: MegatronOptimizer, key: str, section: Trainer | Critic, *, version: PolicyVersion
+) -> float:
+    """An optimizer step of `version` on the gradient in the buffers; its norm before clipping.
 
     Raises Diverged when the norm is not finite; `key` and `section` are those of the learning rate.
     """
@@ -136,7 +139,7 @@ def take_step(optimizer: MegatronOptimizer, key: str, section: Trainer | Critic,
     if not math.isfinite(grad_norm):
         raise Diverged(
             f"Lower {key}, which is {section.learning_rate:g}, or look at the batch (`asyncrl view`): the "
-            f"gradient norm of step {step + 1} is {grad_norm}. The last checkpoint and the published weights "
-            f"are intact. {key} cannot change within a run: set run_folder (or name) to a new one."
+            f"gradient norm of step {version + 1} is {grad_norm}. The last checkpoint and the published "
+            f"weights are intact. {key} cannot change within a run: set run_folder (or name) to a new one."
         )
     return float(grad_norm)

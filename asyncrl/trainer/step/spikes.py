@@ -48,7 +48,7 @@ class SpikeWatch:
         if found is not None and (self._found is None or found.share > self._found.share):
             self._found = found
 
-    def take(self) -> GradientSpike | None:
+    def pop(self) -> GradientSpike | None:
         """On the first rank, what was found since the last call; of several spikes the most uneven one."""
         found, self._found = self._found, None
         return found

@@ -175,14 +175,14 @@ async def test_an_answer_that_has_not_changed_comes_without_a_body_and_draws_not
 async def test_a_click_on_a_step_leads_to_its_groups(run_folder: Path, browser_address: str) -> None:
     async with opened(run_folder, browser_address, "#/run/curves") as page:
         await page.wait_for(DRAWN)
-        # Steps 0 to 9 were measured, and the axis shows them all between its margins.
+        # Steps 1 to 10 were measured, and the axis shows them all between its margins.
         _, y = await page.middle("canvas[aria-label^=Reward]")
         left, width = await page.evaluate(
             "(r => [r.left + 46, r.width - 56])("
             "document.querySelector('canvas[aria-label^=Reward]').getBoundingClientRect())"
         )
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            await page.mouse(kind, left + width * 2 / 9, y)
+            await page.mouse(kind, left + width * 1 / 9, y)
         await page.wait_for("location.hash == '#/run/groups?step=2'")
         await page.wait_for("document.querySelectorAll('#groups tr').length == 1")
 
@@ -196,7 +196,7 @@ async def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(
         ranged = "chartGroup(document.getElementById('charts')).range"
         await page.drag((x - 60, y), (x + 60, y))
         low, high = await page.wait_for(ranged)
-        assert 0 < low < high < 9
+        assert 1 < low < high < 10
         await page.click("canvas[aria-label^=Reward]", count=2)
         await page.wait_for(f"{ranged} === null")
 

@@ -44,7 +44,7 @@ def test_a_run_without_evaluations_has_none_and_keeps_its_other_numbers(run_fold
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(line for line in lines if '"eval"' not in line))
     report = collect(run_folder)
-    assert report.heldout is None and report.run.steps == 9
+    assert report.heldout is None and report.run.steps == 10
     assert report.tokens.generated == 10 and report.response_tokens.last == 15.0
 
 
@@ -57,10 +57,10 @@ def test_evaluations_under_different_templates_are_pointed_out(run_folder: Path)
 
 def test_numbers_that_are_none_leave_the_distributions(run_folder: Path) -> None:
     with MetricsWriter(run_folder / "metrics.jsonl") as writer:
-        writer.step({"step": 10, "mismatch_kl": math.nan, "step_seconds": math.nan, "staleness_max": 6})
+        writer.step({"step": 11, "mismatch_kl": math.nan, "step_seconds": math.nan, "staleness_max": 6})
     # A foreign writer may know no null.
     with (run_folder / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "step", "step": 11, "mismatch_kl": NaN, "response_tokens_mean": Infinity}\n')
+        file.write('{"kind": "step", "step": 12, "mismatch_kl": NaN, "response_tokens_mean": Infinity}\n')
     report = collect(run_folder)
     assert report.off_policy["mismatch_kl"].num_steps == 10
     assert (report.off_policy["staleness_max"].max, report.off_policy["staleness_max"].median) == (6.0, 2.0)
@@ -88,8 +88,8 @@ def test_time_of_all_starts_counts_and_steps_that_were_trained_again_count_once(
         for step in (5, 6):
             writer.step({"step": step, "step_seconds": 2.0, "num_tokens": 10})
     report = collect(run_folder, Prices(price_per_hour=2.0))
-    # Steps 0 to 4 of the first start, 5 and 6 of the second.
-    assert report.run.steps == 6 and report.time.step_seconds == 14.0 and report.tokens.in_loss == 20
+    # Steps 1 to 4 of the first start, 5 and 6 of the second.
+    assert report.run.steps == 6 and report.time.step_seconds == 12.0 and report.tokens.in_loss == 20
     assert report.tokens.generated == 10
     assert report.time.wall_seconds == 5400.0 and report.cost is not None and report.cost.total == 3.0
     (trainer,) = report.time.processes
@@ -142,7 +142,7 @@ def test_a_run_that_says_that_it_trains_is_not_finished_while_its_process_lives(
         writer.kill()
         writer.wait()
     assert (report.run.state, report.run.is_finished) == ("running", False)
-    assert remarks_of(report) == ["This run is NOT FINISHED: it is running, 9 of 10 steps so far."]
+    assert remarks_of(report) == ["This run is NOT FINISHED: it is running, 10 of 10 steps so far."]
     # After kill -9 the last status stays.
     assert collect(run_folder).run.state == "finished"
 

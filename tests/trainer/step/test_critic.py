@@ -82,7 +82,7 @@ def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
 def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
     learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
     batch = random_batch(1)
-    (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, step=0)[0], None
+    (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, version=0)[0], None
     left = torch.cat([each.advantages for each in micro]).tolist()
     wanted = []
     for sequence in batch.sequences:
@@ -98,7 +98,7 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batc
         micro_batches(learner, dataclasses.replace(batch, sequences=batch.sequences[part]))
         for part in (slice(0, 6), slice(6, 12))
     ]
-    parts, _ = learner.critic.step(halves, 1.0, step=0)
+    parts, _ = learner.critic.step(halves, 1.0, version=0)
     found = torch.cat([micro.advantages for part in parts for micro in part])
     assert found.mean().item() == pytest.approx(0.0, abs=1e-5)
     assert found.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
@@ -149,7 +149,7 @@ def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(f
     for name, sequences in (("with", [stale, *rest]), ("without", rest)):
         learner = critic_learner(folder, trainer=TRAINER, rollout={"mask_staleness": 1})
         part = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
-        (after,), metrics = learner.critic.step([part], 1.0, step=0)
+        (after,), metrics = learner.critic.step([part], 1.0, version=0)
         fresh = torch.cat([micro.advantages[micro.lags == 0] for micro in after])
         found[name] = fresh.sort().values, metrics
     assert torch.allclose(found["with"][0], found["without"][0], atol=1e-5)
@@ -183,7 +183,10 @@ def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before
     policies = [copy_weights(learner.model) for learner in (one, many)]
     assert max((policies[0][n] - policies[1][n]).abs().max().item() for n in policies[0]) < 1e-5
     assert not is_same(copy_weights(one.critic.model), copy_weights(many.critic.model))
-    repeated = [one.step(dataclasses.replace(batch, step=1)), many.step(dataclasses.replace(batch, step=1))]
+    repeated = [
+        one.step(dataclasses.replace(batch, taken_version=1)),
+        many.step(dataclasses.replace(batch, taken_version=1)),
+    ]
     assert repeated[1]["value_loss"] < repeated[0]["value_loss"] < left["value_loss"]
 
 
@@ -212,7 +215,9 @@ def test_a_critic_learns_which_prompts_are_rewarded(folder: Path):
         dataclasses.replace(sequence, advantage=float(i // 3 % 2))
         for i, sequence in enumerate(batch.sequences)
     ]
-    rows = [learner.step(dataclasses.replace(batch, step=step, sequences=rewarded)) for step in range(24)]
+    rows = [
+        learner.step(dataclasses.replace(batch, taken_version=step, sequences=rewarded)) for step in range(24)
+    ]
     assert rows[-1]["explained_variance"] > 0.9 > 0.3 > rows[0]["explained_variance"]
     assert rows[-1]["value_loss"] < 0.1 * rows[0]["value_loss"]
 

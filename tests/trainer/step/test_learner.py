@@ -95,7 +95,7 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
     wanted = torch.cat([reference_logprobs(model, each, 0.8) for each in batch.sequences])
     assert learner.reference_chunks is not None
     for chunks in (learner.parallel_chunks, learner.reference_chunks):
-        (found,) = learner.evaluate(chunks, [micro], 0.8)
+        (found,) = learner.passes.logprobs(chunks, [micro], 0.8)
         assert sorted(found.tolist()) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
     plain = make_learner(folder)
     _, got = gradients(plain, batch)
@@ -180,7 +180,7 @@ def test_trajectories_without_an_advantage_count_as_before_but_need_no_backward_
         noted, expected = (record.gathered() for record in records)
         assert [each.trajectory_id for each in noted] == [each.trajectory_id for each in expected]
         assert [each.entropies for each in noted] == [each.entropies for each in expected]
-        spent, full = (learner.utilisation(1.0)["model_flops"] for learner in (brief, whole))
+        spent, full = (learner.passes.utilisation(1.0)["model_flops"] for learner in (brief, whole))
         # Of all four groups: a third, and a pack of one token.
         assert spent < 0.9 * full if num_silent < 4 else spent == pytest.approx(full / 3, rel=0.05)
     trained, wanted = copy_weights(brief.model), copy_weights(whole.model)
@@ -453,7 +453,7 @@ def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
     exact = make_learner(folder, trainer=trainer)
     before, start = copy_weights(learner.model), copy_weights(exact.model)
     for step in range(60):
-        batch = dataclasses.replace(random_batch(0), step=step)
+        batch = dataclasses.replace(random_batch(0), taken_version=step)
         learner.step(batch)
         exact.step(batch)
     name = "model.layers.0.mlp.down_proj.weight"

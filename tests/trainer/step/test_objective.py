@@ -41,7 +41,7 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
     """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
     budget = learner.section.tokens_per_micro_batch
     micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
-    now = learner.evaluate(learner.parallel_chunks, micro_batches, batch.temperature)
+    now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
     metrics = learner.accumulate(micro_batches, batch.temperature, proximals=proximals)
@@ -208,7 +208,7 @@ def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
             charged = 0.5 * (
                 reference_logprobs(moved, sequence, 1.0) - reference_logprobs(base, sequence, 1.0)
             )
-            is_counted = [batch.step - version <= 1 for version in sequence.token_versions]
+            is_counted = [batch.taken_version - version <= 1 for version in sequence.token_versions]
             charged = charged * torch.tensor(is_counted)
             found = [sequence.advantage - charged[t:].sum().item() for t in range(len(charged))]
             wanted[tuple(sequence.response_tokens)] = found
@@ -322,7 +322,7 @@ def test_mini_batches_are_shuffled_by_seed_and_step_alone():
     batches = [random_batch(step, num_groups=8) for step in (0, 0, 1)]
     orders = [order_of(mini_batches(batch, 2, seed=3)) for batch in batches]
     assert orders[0] == orders[1]
-    again = dataclasses.replace(batches[0], step=1)
+    again = dataclasses.replace(batches[0], taken_version=1)
     assert (
         order_of(mini_batches(again, 2, seed=3)) != orders[0] != order_of(mini_batches(batches[0], 2, seed=4))
     )
@@ -356,7 +356,7 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
         rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1)
         for part in mini_batches(batch, 3, seed=0)
     ]
-    proximals = [again.evaluate(again.parallel_chunks, part, 1.0) for part in parts]
+    proximals = [again.passes.logprobs(again.parallel_chunks, part, 1.0) for part in parts]
     again.schedule.step(increment=1)
     for part, proximal in zip(parts, proximals, strict=True):
         again.accumulate(part, 1.0, proximals=proximal)
@@ -380,7 +380,7 @@ def test_proximal_log_probs_that_are_computed_are_those_that_come_for_free(folde
     batch = random_batch(4)
     micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     free = learner.accumulate(micro_batches, 1.0)
-    computed = learner.evaluate(learner.parallel_chunks, micro_batches, 1.0)
+    computed = learner.passes.logprobs(learner.parallel_chunks, micro_batches, 1.0)
     assert not any(each.requires_grad for each in computed)
     assert learner.accumulate(micro_batches, 1.0, proximals=computed) == pytest.approx(free, nan_ok=True)
 

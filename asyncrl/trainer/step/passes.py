@@ -1,0 +1,112 @@
+"""Passes of a rank's micro-batches through a model, on Megatron's schedule: forward, and backward if asked.
+
+Gradients are summed over micro-batches, and divided by nothing. Counts what the passes cost.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from asyncrl.model.flops import peak_flops
+from asyncrl.model.folder import ModelShape
+from asyncrl.recipe import Trainer
+from asyncrl.trainer.network.model import bfloat16_device
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.ranks.freed_memory import give_back_if_scarce
+
+Result = TypeVar("Result")
+LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Result]]
+"""(index of a micro-batch, it, the model's outputs) -> (sum, what to keep)."""
+
+
+class Passes:
+    """Passes of one rank, and the floating-point operations of all of them."""
+
+    def __init__(
+        self, shape: ModelShape, section: Trainer, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """`shape` and `dtype` are the policy's. Torch's groups are there already."""
+        self._shape = shape
+        self._tokens_per_micro_batch = section.tokens_per_micro_batch
+        self._device = device
+        self._forward_backward = get_forward_backward_func()
+        self._peak_flops = peak_flops(section.peak_teraflops, bfloat16_device(dtype))
+        self._flops = 0.0
+
+    def run(
+        self,
+        chunks: list[torch.nn.Module],
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        loss: LossOf[Result],
+        *,
+        forward_only: bool,
+        shape: ModelShape | None = None,
+    ) -> list[Result]:
+        """Runs Megatron's schedule; returns the result of `loss(index, micro, outputs)` for each micro-batch.
+
+        Empty on all pipeline stages but the last. `shape` is that of the chunks, the policy's by default.
+        """
+
+        def forward(
+            iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
+        ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
+            index, micro = next(iterator)
+            give_back_if_scarce()
+            micro = micro.to(self._device)
+
+            def loss_func(outputs: Any) -> tuple[Tensor, Tensor, Result]:
+                total, kept = loss(index, micro, outputs)
+                return total, torch.zeros((), dtype=torch.int, device=total.device), kept
+
+            return model(micro, temperature), loss_func
+
+        flops = sum(micro.flops(shape or self._shape) for micro in micro_batches)
+        # A backward pass is two forward passes.
+        self._flops += flops / 3 if forward_only else flops
+        iterators = [iter(enumerate(micro_batches)) for _ in chunks]
+        is_one = len(iterators) == 1
+        results: list[Result] = self._forward_backward(
+            forward_step_func=forward,
+            data_iterator=iterators[0] if is_one else iterators,
+            model=chunks[0] if is_one else chunks,
+            num_microbatches=len(micro_batches),
+            seq_length=self._tokens_per_micro_batch,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+        return results
+
+    def logprobs(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[Tensor]:
+        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient.
+
+        Empty on the ranks of all pipeline stages but the last, which compute no loss.
+        """
+
+        def keep(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            found, _ = outputs
+            return found.sum(), found
+
+        with torch.no_grad():
+            return self.run(chunks, micro_batches, temperature, keep, forward_only=True)
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """`model_flops`, what the passes since the last call needed by all ranks, and `mfu`, their share of
+        all devices' peak, unless that is unknown.
+
+        A call of every rank; `seconds` are the wall-clock time of those passes.
+        """
+        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
+        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
+        self._flops = 0.0
+        found = {"model_flops": flops.item()}
+        if self._peak_flops is not None:
+            found["mfu"] = flops.item() / (seconds * self._peak_flops * dist.get_world_size())
+        return found
