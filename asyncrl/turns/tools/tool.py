@@ -1,0 +1,137 @@
+"""A tool: a function of the user's or ours, its schema, and what it makes of a call's arguments.
+
+The schema is what `transformers.utils.get_json_schema` makes of the function, which chat templates expect: the
+first paragraph of a Google-style docstring describes the tool, "Args:" its arguments.
+"""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from asyncrl.turns.environment import Recovery
+
+_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+_ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Built per trajectory, in the process of its episode."""
+
+    name: str
+    schema: dict[str, Any]
+    """{"type": "function", "function": {"name", "description", "parameters"}}."""
+    function: Callable[..., Any]
+    """Sync or async; takes what the schema says, gives text or what is written as text."""
+    recovery: Recovery = Recovery.STATELESS
+    tag: str = ""
+    """Tag of its calls under turns.call_format: tags."""
+    result_tag: str = "output"
+    close: Callable[[], Any] | None = None
+    """Gives back what it holds. Sync or async."""
+
+    def arguments(self) -> list[str]:
+        return list(self.schema["function"]["parameters"]["properties"])
+
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as its type hints say. Raises ValueError in words for the model."""
+        known = self.arguments()
+        unknown = [name for name in arguments if name not in known]
+        if unknown:
+            raise ValueError(f"{self.name} has no argument {unknown[0]!r}. It takes {', '.join(known)}.")
+        hints = _hints(self.function)
+        missing = [
+            name
+            for name, parameter in _parameters(self.function).items()
+            if parameter.default is inspect.Parameter.empty and name not in arguments
+        ]
+        if missing:
+            raise ValueError(f"{self.name} needs the argument {missing[0]!r}.")
+        try:
+            return {
+                name: pydantic.TypeAdapter(hints[name]).validate_python(value) for name, value in arguments.items()
+            }
+        except pydantic.ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            raise ValueError(f"an argument of {self.name} is not as expected: {problem['msg']}.") from None
+
+
+def schema_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Raises ValueError that says what the function lacks."""
+    documented = inspect.cleandoc(function.__doc__ or "")
+    if not documented:
+        raise ValueError(f"{name} has no docstring: the model would not know what the tool does.")
+    description, described = _read_docstring(documented)
+    hints, properties, required = _hints(function), {}, []
+    for argument, parameter in _parameters(function).items():
+        if argument not in hints:
+            raise ValueError(f"the argument {argument} of {name} has no type hint.")
+        if argument not in described:
+            raise ValueError(f'the docstring of {name} does not describe {argument} under "Args:".')
+        kind = _schema_of_type(hints[argument], f"{argument} of {name}")
+        properties[argument] = {**kind, "description": described[argument]}
+        if parameter.default is inspect.Parameter.empty:
+            required.append(argument)
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = required
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in named and name != "self"
+    }
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    return typing.get_type_hints(target)
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What stands in front of "Args:", and the description of each argument."""
+    description, _, rest = text.partition("\nArgs:")
+    described: dict[str, str] = {}
+    name = ""
+    for line in rest.split("\nReturns:")[0].splitlines():
+        found = _ARGUMENT.match(line)
+        if found:
+            name = found.group(1)
+            described[name] = found.group(2).strip()
+        elif name and line.strip():
+            described[name] += " " + line.strip()
+    return description.split("\nReturns:")[0].strip(), described
+
+
+def _schema_of_type(hint: Any, where: str) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if hint in _KINDS:
+        return {"type": _KINDS[hint]}
+    if origin is typing.Literal:
+        kinds = {_KINDS.get(type(value), "string") for value in arguments}
+        return {"type": kinds.pop() if len(kinds) == 1 else sorted(kinds), "enum": list(arguments)}
+    if origin is list:
+        return {"type": "array", "items": _schema_of_type(arguments[0], where)}
+    if origin is dict:
+        inner = _schema_of_type(arguments[1], where)
+        return {"type": "object", "additionalProperties": inner} if inner else {"type": "object"}
+    if origin in (typing.Union, types.UnionType):
+        inner = [_schema_of_type(each, where) for each in arguments if each is not type(None)]
+        if len(inner) == 1:
+            return {**inner[0], "nullable": True} if type(None) in arguments else inner[0]
+    raise ValueError(
+        f"the type of {where} is {hint}, expected str, int, float, bool, list[...], dict[str, ...], a Literal, or "
+        f"one of these or None."
+    )
