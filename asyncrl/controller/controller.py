@@ -68,7 +68,7 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.loops.waits import TrainersWait, Waits, now_seconds
 from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
@@ -173,7 +173,7 @@ class Controller:
 
     async def _evaluate_result(self) -> None:
         if not self.state.is_stopped and self.queue.version is not None:
-            last = await self.fleet.until_written("train")
+            last = await self.fleet.until_written(TrainersWait.EVALUATION)
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
 
     async def _record_end(self) -> None:

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
-from asyncrl.errors import QueueError
+from asyncrl.errors import QueueError, Superseded
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.statements import trained_tokens
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
@@ -156,7 +156,7 @@ class TrainerRequests:
 
     async def _take(self, request: TakeRequest) -> TakeReply:
         await self.waits.wait_until(
-            lambda: self.state.is_open, owner="take", blocker="the start of the servers"
+            lambda: self.state.is_open, owner=TrainersWait.TAKE, blocker="the start of the servers"
         )
         self._check_is_newest(request)
         self.report.asked(request)
@@ -167,7 +167,7 @@ class TrainerRequests:
             self.state.resume_rollouts()
         await self._announce(request)
         if request.step == 0 and self.heldout.lacks(0, "before"):
-            first = await self.fleet.until_written("take")
+            first = await self.fleet.until_written(TrainersWait.TAKE)
             await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
@@ -187,10 +187,10 @@ class TrainerRequests:
             await self.shared_gpus.hand_to_trainer()
         elif not await self._has_server():
             return self._ask_to_republish()
-        with self.waits.waiting("take", "the journal's disk"):
+        with self.waits.waiting(TrainersWait.TAKE, "the journal's disk"):
             await self.queue.journal.barrier()
         await self.waits.wait_until(
-            lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
+            lambda: not self.fleet.has_late_joiner(), owner=TrainersWait.TAKE, blocker="a server that joins"
         )
         self._check_is_newest(request)
         if self.shared_gpus is not None and self.state.is_stopped:
@@ -208,7 +208,7 @@ class TrainerRequests:
         """Waits until one serves; False when none does and the publication may be damaged."""
         await self.waits.wait_until(
             lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
-            owner="take",
+            owner=TrainersWait.TAKE,
             blocker="a serving server",
         )
         return bool(self.fleet.serving())
@@ -257,7 +257,7 @@ class TrainerRequests:
 
     def _check_is_newest(self, request: TakeRequest) -> None:
         if not self._is_newest(request):
-            raise QueueError(f"The take of step {request.step} was given up: another one came after it.")
+            raise Superseded(f"The take of step {request.step + 1} was given up: another one came after it.")
 
     def _has_lost_versions(self, request: TakeRequest) -> bool:
         """Whether this trainer does not know of a version that its predecessor made, or was making."""
@@ -293,14 +293,16 @@ class TrainerRequests:
                 taken.extend(self.queue.take(step) or [])
             return bool(taken) or not is_asked or self.fleet.wants_publication
 
-        await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
+        await self.waits.wait_until(
+            try_take, owner=TrainersWait.TAKE, blocker=Blocker(BlockerKind.GROUPS, str(step + 1))
+        )
         if not taken:
             self._check_is_newest(request)
         return taken
 
     async def _read_back(self, step: PolicyVersion) -> tuple[Batch, dict[str, Any]]:
         """The batch as an earlier take was given it."""
-        with self.waits.waiting("take", "the journal's disk"):
+        with self.waits.waiting(TrainersWait.TAKE, "the journal's disk"):
             await self.queue.journal.barrier()
         return await self._collect(step, load_groups(self.queue.journal, step), {})
 
@@ -342,7 +344,9 @@ class TrainerRequests:
         for url in dict.fromkeys(server.url for server in self.generator.running.values()):
             self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
         await self.waits.wait_until(
-            lambda: not self.generator.running, owner="take", blocker="streams of a policy that was lost"
+            lambda: not self.generator.running,
+            owner=TrainersWait.TAKE,
+            blocker="streams of a policy that was lost",
         )
 
     def _publication_of(self, request: TakeRequest) -> Publication:

@@ -12,6 +12,7 @@ from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import group_environment
 from asyncrl.wire.access import TOKEN_VARIABLE
+from asyncrl.wire.ending import find_ending
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ BAD_INPUT = 2
 """Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 """Exit codes that another start would end with too."""
+TOLD = (DiskError.EXIT_CODE, Diverged.EXIT_CODE)
+"""Exit codes of a trainer that tells why in a record (`wire.ending`)."""
 
 
 class TrainerFailed(AsyncrlError):
@@ -117,19 +120,14 @@ class TrainerRanks:
 
 def _last_words(rank: Process, exit_code: int) -> str:
     lines = rank.last_lines()
+    if exit_code in TOLD and (ending := find_ending(lines)) is not None:
+        return f"{rank.name} stopped. {ending.error}: {ending.message}"
     if exit_code == DiskError.EXIT_CODE:
-        for line in reversed(lines.splitlines()):
-            if line.startswith(DiskError.__name__) and line.endswith("resumes."):
-                return f"{rank.name} stopped. {line}"
         # What it said may have found no room in its log.
         return (
             f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Make "
             f"room on the disk and run the same command again: it resumes."
         )
-    if exit_code == Diverged.EXIT_CODE:
-        for line in reversed(lines.splitlines()):
-            if line.startswith(Diverged.__name__):
-                return f"{rank.name} stopped. {line}"
     how = f"ended with exit code {exit_code}"
     if rank.why_lost:
         how = f"is lost: {rank.why_lost}"

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
@@ -238,7 +238,7 @@ class Fleet:
         self._owner.must_sleep = True
         self.close_gate()
         await self._waits.wait_until(
-            self._are_asleep, owner="take", blocker="the memory of servers that fall asleep"
+            self._are_asleep, owner=TrainersWait.TAKE, blocker="the memory of servers that fall asleep"
         )
 
     def _are_asleep(self) -> bool:

@@ -16,7 +16,7 @@ from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
 from simulation.world import Checkpoint, World
 
-from asyncrl.errors import QueueError, ServerError
+from asyncrl.errors import ServerError, Superseded
 from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
 from asyncrl.serving.publication import Publication, install
@@ -82,8 +82,7 @@ class SimulatedService:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.note(f"the controller answers {type(error).__name__}: {error}")
-            is_superseded = isinstance(error, QueueError) and "was given up" in str(error)
-            if not isinstance(error, JournalError) and not is_superseded:
+            if not isinstance(error, (JournalError, Superseded)):
                 self.world.violate(f"a take, drain or commit failed: {error!r}")
 
 
