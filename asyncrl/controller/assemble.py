@@ -288,6 +288,7 @@ def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
     rollout = inputs.recipe.rollout
     zero_reward = ZeroReward(
         inputs.codec.decode,
+        metrics.alarm,
         max_new_tokens=rollout.max_new_tokens,
         num_steps=inputs.recipe.alarms.no_correct_steps,
         groups_per_batch=rollout.groups_per_batch,

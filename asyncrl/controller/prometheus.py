@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
+from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.columns import values_of
 from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histogram, text
 from asyncrl.observe.metrics.metrics_file import flat
@@ -62,6 +63,9 @@ class RunMetrics:
 
     def dropped(self, row: dict[str, Any]) -> None:
         self._observer.dropped(row)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._observer.alarm(alarm)
 
     def took(self, staleness: int) -> None:
         """The trainer took a group whose oldest token was `staleness` versions old."""

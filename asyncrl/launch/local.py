@@ -103,7 +103,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         measured = read_metrics(folder.metrics)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = await _open_observer(stack, recipe, folder, metrics, measured)
+        observer = await _open_observer(stack, recipe, folder, metrics, measured, events)
         trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
         stack.push_async_callback(trackers.stop)
         await trackers.start()
@@ -165,6 +165,7 @@ async def _open_observer(
     folder: RunFolder,
     metrics: MetricsWriter,
     measured: Metrics,
+    events: RecentEvents,
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
@@ -179,7 +180,9 @@ async def _open_observer(
     memory = MemoryMeter()
     await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
-    return stack.enter_context(TerminalAndFile(live, metrics, alarms, memory, step=folder.resumption.version))
+    return stack.enter_context(
+        TerminalAndFile(live, metrics, alarms, memory, events, step=folder.resumption.version)
+    )
 
 
 def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:

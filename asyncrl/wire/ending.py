@@ -1,4 +1,4 @@
-"""How a trainer rank tells its launcher why it ends: a line of JSON in its log, below the sentence for people.
+"""How a trainer rank tells its launcher why it ends: a line of JSON in its log, below the one for people.
 
 The log is the one thing of a rank that reaches the launcher from every node. Its disk may have no room for
 the line: then the exit code alone says what kind of end it was.
