@@ -30,29 +30,36 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 |-------------------|-----------------------------------------|----------------------------------------------|
 | Controller        | launcher: run, stop                     | all loops; `train` of the launcher           |
 | ControllerService | trainer (wire 2); `asyncrl servers`     | TrainerRequests, ServerMembership            |
-| TrainerRequests   | ControllerService: take, drain, commit  | ReplayQueue, Fleet, Drain, SharedGpus,       |
-|                   |                                         | HeldOutSchedule, StepReport, DroppedGroups,  |
+| TrainerRequests   | ControllerService: take, drain, commit  | TrainerSession, Takes, Drain, Commits        |
+| Takes             | TrainerRequests: take                   | TrainerVersions, StepBatches, Fleet,         |
+|                   |                                         | SharedGpus, HeldOutSchedule, StepReport,     |
 |                   |                                         | Compaction                                   |
-| SharedGpus        | TrainerRequests: before a batch         | Drain: is_idle; Fleet: sleep                 |
+| TrainerVersions   | Takes: take_note                        | ReplayQueue, Fleet, Generator,               |
+|                   |                                         | HeldOutSchedule                              |
+| StepBatches       | Takes: give                             | ReplayQueue, Fleet, DroppedGroups            |
+| Commits           | TrainerRequests: commit                 | ReplayQueue, TrainerCopies, Compaction       |
+| TrainerSession    | the parts that answer the trainer;      | RunPhase: fail                               |
+|                   | watchdog and RunMetrics read it         |                                              |
+| SharedGpus        | Takes: before a batch                   | Drain: is_idle; Fleet: sleep                 |
 | ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
 | ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
-|                   | TrainerRequests                         |                                              |
+|                   | TrainerVersions, StepBatches, Commits   |                                              |
 | GroupCompletion   | feed: one run per group                 | Generator, Grader, SignalFilter, ReplayQueue |
 | Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
-|                   | TrainerRequests                         |                                              |
+|                   | TrainerVersions                         |                                              |
 | EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
 | Fleet             | feed, Generator, Evaluator, EarlyAbort, | servers; Supervisor: restart, end            |
-|                   | TrainerRequests, Drain, speed           |                                              |
-| HeldOutSchedule   | TrainerRequests, Controller             | Evaluator, EvaluationServers;                |
+|                   | Takes, TrainerVersions, Drain, speed    |                                              |
+| HeldOutSchedule   | Takes, TrainerVersions, Controller      | Evaluator, EvaluationServers;                |
 |                   |                                         | Observer: evaluation                         |
-| StepReport        | TrainerRequests: asked, given           | Observer: step                               |
-| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped                |
-|                   | TrainerRequests: taken                  |                                              |
+| StepReport        | Takes: asked, given                     | Observer: step                               |
+| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped, alarm         |
+|                   | StepBatches: taken                      |                                              |
 | watchdog          | its own loop                            | Fleet: restart_stuck;                        |
 |                   |                                         | Supervisor: kill_trainer                     |
 | RunPhase          | all read it; Controller,                | Waits: notify                                |
-|                   | TrainerRequests, HeldOutSchedule and    |                                              |
-|                   | Journal change it                       |                                              |
+|                   | TrainerSession, Takes, TrainerVersions, |                                              |
+|                   | HeldOutSchedule and Journal change it   |                                              |
 """
 
 import asyncio

@@ -2,20 +2,18 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.requests import NoRequests
+from fakes.supervisor import FakeSupervisor
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.controller.supervisor import ServerMembership
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
-
-
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody trains here")
 
 
 async def never_ready(url: str) -> None:
@@ -28,7 +26,7 @@ async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_pa
             ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=never_ready
         )
         fleet.serve_fixed(3)
-        service = ControllerService(unused, unused, change_servers=fleet.change_and_list)
+        service = ControllerService(NoRequests(), servers=ServerMembership(fleet, FakeSupervisor()))
         await service.start()
         (tmp_path / "controller.url").write_text(service.url)
 

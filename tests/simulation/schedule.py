@@ -333,7 +333,7 @@ def _simulated(world: World) -> Iterator[WorldNotebook]:
         with (
             mock.patch(
                 "asyncrl.controller.assemble.ControllerService",
-                lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
+                lambda requests, **_: SimulatedService(world, requests),
             ),
             # One name per life of the controller, and the same when the seed is replayed.
             mock.patch("asyncrl.controller.assemble.secrets.token_hex", lambda _: f"life{next(lives)}"),
