@@ -120,7 +120,6 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
             known=measured.up_to(folder.resumption.version),
         )
-        servers.on_restart = controller.fleet.note_restart
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)
@@ -133,7 +132,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         if not controller.state.is_stopped:
-            trackers.flush_seconds = FLUSH_SECONDS
+            trackers.allow(FLUSH_SECONDS)
         journal.barrier_blocking()
         return _outcome(controller.state)
 
@@ -314,7 +313,7 @@ def _say_what_resumes(
     for remark in folder.resumption.remarks:
         log.warning("%s", remark)
     metrics.resumed(version)
-    log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
+    log.warning("resuming %s at step %d: %d groups admitted", folder.path, version + 1, num_admitted)
 
 
 async def _run(
@@ -355,13 +354,13 @@ async def _start_both(
     controller: Controller, servers: LocalServers, trainers: TrainerRanks, stopped: asyncio.Event
 ) -> None:
     """Side by side, or servers first where they share GPUs: each measures what is free while it starts."""
-    is_colocated = controller.recipe.placement.colocated
+    is_colocated, told = controller.recipe.placement.colocated, controller.fleet.note_restart
     try:
         if is_colocated:
-            await wait_for_servers(servers.start(), stopped)
+            await wait_for_servers(servers.start(told), stopped)
         if not stopped.is_set():
             await trainers.start(controller.queue_url)
         if not is_colocated:
-            await wait_for_start(servers.start(), stopped, trainers)
+            await wait_for_start(servers.start(told), stopped, trainers)
     except (ServerError, TrainerFailed) as error:
         raise InputError(f"The run cannot start: {error}") from error
