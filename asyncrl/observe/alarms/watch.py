@@ -88,19 +88,19 @@ class AlarmWatch:
             clear = 0 if finding is not None else self._num_clear.get(rule.name, 0) + 1
             self._num_clear[rule.name] = clear
             if finding is not None and rule.name not in self._on:
-                found.append(self._alarm(rule, finding))
+                found.append(_alarm(rule, self._history.step, finding))
             elif clear >= CLEAR_STEPS and rule.name in self._on:
-                found.append(self._alarm(rule, None))
+                found.append(_alarm(rule, self._history.step, None))
         return found
 
     def dropped(self, row: Mapping[str, Any]) -> list[Alarm]:
-        """Counts while a step waits; they may begin an alarm, and only steps end one."""
+        """Counts while a step waits; they may begin an alarm at that step, and only steps end one."""
         self._history.dropped = row
         found = []
         for rule in self._rules:
             if rule.name not in self._on and (finding := rule.check(self._history)) is not None:
                 self._num_clear[rule.name] = 0
-                found.append(self._alarm(rule, finding))
+                found.append(_alarm(rule, int(row["step"]), finding))
         return found
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
@@ -125,12 +125,13 @@ class AlarmWatch:
             "is_first": is_first,
         }
 
-    def _alarm(self, rule: Rule, finding: Finding | None) -> Alarm:
-        return Alarm(rule.name, rule.key, rule.view, self._history.step, finding)
-
     def _note(self, name: str, *, is_on: bool) -> None:
         self._known.add(name)
         if is_on:
             self._on.add(name)
         else:
             self._on.discard(name)
+
+
+def _alarm(rule: Rule, step: int, finding: Finding | None) -> Alarm:
+    return Alarm(rule.name, rule.key, rule.view, step, finding)
