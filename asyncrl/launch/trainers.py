@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
+from asyncrl.launch.rank_names import rank_name
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
@@ -55,17 +56,17 @@ class TrainerRanks:
         """All ranks; they take their batches at `queue_url`. Raises InputError where no node has room."""
         self._queue_url = queue_url
         places = await self._site.place(trainer_needs(self._recipe))
-        first = places["trainer 0"]
+        first = places[rank_name(0)]
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         self.ranks = [
             self._site.process(
-                f"trainer {rank}",
+                rank_name(rank),
                 arguments,
                 environment={
                     **rank_environment(self._recipe.trainer, rank, port=first.port, host=first.host),
                     **(group_environment() if self._recipe.serving.weight_transport == "distributed" else {}),
-                    **({"LOCAL_RANK": "0"} if places[f"trainer {rank}"].is_alone else {}),
+                    **({"LOCAL_RANK": "0"} if places[rank_name(rank)].is_alone else {}),
                     **forwarded([self._recipe.serving.api_key_variable]),
                     TOKEN_VARIABLE: self._token,
                 },
