@@ -45,7 +45,7 @@ class StepBatches:
     waits: Waits
     state: RunPhase
     temperature: float
-    """Of the rollouts, for the batch."""
+    """Rollouts were sampled at it."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 

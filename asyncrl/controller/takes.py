@@ -37,7 +37,7 @@ class Takes:
     waits: Waits
     state: RunPhase
     num_steps: int
-    """Of the whole training."""
+    """Steps of the whole training."""
 
     async def answer(self, request: TakeRequest) -> TakeReply:
         """The batch of a step, the end of the run, or the wish for another publication."""

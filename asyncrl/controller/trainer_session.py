@@ -44,7 +44,7 @@ class TrainerSession:
             raise Superseded(f"The take of step {request.step + 1} was given up: another one came after it.")
 
     async def answer(self, work: Awaitable[T], wait_seconds: float) -> T | None:
-        """What `work` gives; None when it takes longer than `wait_seconds`."""
+        """The result of `work`; None when it takes longer than `wait_seconds`."""
         self.num_waiting += 1
         self.num_asked += 1
         try:

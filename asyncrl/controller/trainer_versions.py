@@ -35,7 +35,7 @@ class TrainerVersions:
     waits: Waits
     state: RunPhase
     num_steps: int
-    """Of the whole training."""
+    """Steps of the whole training."""
     _is_asked_to_republish: bool = False
 
     def ask_to_republish(self) -> TakeReply:
