@@ -98,7 +98,7 @@ def _plan(
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
-    begin = "new" if resumption is None else f"resumes at step {resumption.version}"
+    begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
         f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "

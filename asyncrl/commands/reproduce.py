@@ -21,6 +21,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.rank_names import rank_name
 from asyncrl.model.layout import rank_environment
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report import reproduce
@@ -159,7 +160,7 @@ def _run_ranks(run: Path, step: int, recipe: Recipe, gpus: GpuMap) -> list[int]:
             env={
                 **os.environ,
                 **rank_environment(recipe.trainer, rank, port=port),
-                **gpus.environment_of(f"trainer {rank}"),
+                **gpus.environment_of(rank_name(rank)),
             },
             start_new_session=True,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.errors import InputError
+from asyncrl.launch.rank_names import is_rank_name, rank_name
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
@@ -55,7 +56,7 @@ class GpuMap:
         """
         if not self.uses_gpus:
             return HIDDEN
-        gpus = self.trainer if name.startswith("trainer ") else dict(self.processes())[name]
+        gpus = self.trainer if is_rank_name(name) else dict(self.processes())[name]
         return {VISIBLE: ",".join(gpu.device for gpu in gpus), **ORDER}
 
     def lines(self) -> list[str]:
@@ -73,7 +74,7 @@ class GpuMap:
         ]
 
     def processes(self) -> list[tuple[str, tuple[Gpu, ...]]]:
-        ranks = [(f"trainer {rank}", (gpu,)) for rank, gpu in enumerate(self.trainer)]
+        ranks = [(rank_name(rank), (gpu,)) for rank, gpu in enumerate(self.trainer)]
         servers = [(f"server {index}", gpus) for index, gpus in enumerate(self.servers)]
         evaluation = [(f"evaluation server {index}", gpus) for index, gpus in enumerate(self.evaluation)]
         return [*ranks, *servers, *evaluation]

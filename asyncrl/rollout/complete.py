@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
 from asyncrl.algorithms.shaping import soft_overlong
-from asyncrl.loops.waits import VERDICT_BY, Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Score, Trajectory
@@ -64,7 +64,7 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.response_tokens())
-        verdict = f'{VERDICT_BY} "{group.task.verifier.name}"'
+        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
             score = await self.grader.grade(group.task, text)
         if group.state is not GroupState.OPEN:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import Fleet
 
@@ -38,4 +38,6 @@ class SharedGpus:
 
     async def _wait(self, is_over: Callable[[], bool], blocker: str) -> None:
         """A run that was asked to stop waits for nothing here."""
-        await self.waits.wait_until(lambda: self.state.is_stopped or is_over(), owner="take", blocker=blocker)
+        await self.waits.wait_until(
+            lambda: self.state.is_stopped or is_over(), owner=TrainersWait.TAKE, blocker=blocker
+        )

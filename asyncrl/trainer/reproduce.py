@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, required=True)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    return run_rank(lambda: _reproduce(arguments.run_folder, arguments.step))
+    return run_rank(lambda: _reproduce(arguments.run_folder, arguments.step), has_launcher=False)
 
 
 def _reproduce(run_folder: Path, last: int) -> int:

@@ -45,7 +45,7 @@ def test_a_prompt_that_is_gone_is_said_as_train_says_it(
     begin_run(project, *overrides, is_taken=is_taken)
     words = ["check", str(project / "recipe.yaml"), *overrides]
     assert cli.main(words) == 0
-    assert "resumes at step 0" in capsys.readouterr().out
+    assert "resumes at step 1" in capsys.readouterr().out
     (project / "train.jsonl").write_text(row("9+1=", "10"))
     assert cli.main(words) == 2
     assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in capsys.readouterr().err

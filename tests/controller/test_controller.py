@@ -67,7 +67,7 @@ async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_
         time.sleep(0.1)
         return sequences_of(group)
 
-    monkeypatch.setattr("asyncrl.controller.trainer_requests.sequences_of", make_slowly)
+    monkeypatch.setattr("asyncrl.controller.step_batches.sequences_of", make_slowly)
     monkeypatch.setattr("asyncrl.controller.http_service.POLL_SECONDS", 0.05)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)
@@ -407,7 +407,7 @@ async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_to
 
 
 async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
-    engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: FakeEngine, tmp_path: Path
 ) -> None:
     recipe = make_recipe(
         trainer={"num_steps": 7},
@@ -418,7 +418,9 @@ async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
     async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
         assert [row["cut_share"] for row in notebook.steps] == [1.0] * 7
-        (hint,) = [words for words in caplog.messages if "no response was correct" in words]
+        (alarm,) = notebook.alarms
+        hint = alarm.words()
+        assert "no response was correct" in hint
         assert "100% were cut at rollout.max_new_tokens (4)" in hint
         assert 'The verifier "exact" looks for' in hint
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.engine import FakeEngine
-from fakes.processes import FakeProcesses, at_once
+from fakes.process_owner import FakeProcesses, at_once
 
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PublishOutcome

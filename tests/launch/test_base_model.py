@@ -132,7 +132,7 @@ def test_a_run_keeps_the_commit_that_it_began_with(
     for words in (["recipe.yaml"], ["recipe.yaml", "model.revision=main"], ["runs/mine/recipe.yaml"]):
         assert cli.main(["check", *words]) == 0
         said = capsys.readouterr().out
-        assert f"tiny/model at commit {first}" in said and "resumes at step 0" in said
+        assert f"tiny/model at commit {first}" in said and "resumes at step 1" in said
     assert hub.requests == []
     assert f"model.revision = '{first}', the recipe now says '{LATER}'" in refusal(
         capsys, "model.revision=v1"

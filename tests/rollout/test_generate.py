@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 from fakes.stage import stage
 

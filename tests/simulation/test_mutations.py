@@ -10,6 +10,8 @@ import pytest
 from simulation.schedule import run_schedule
 
 from asyncrl.controller.trainer_requests import TrainerRequests
+from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.journal.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
@@ -115,11 +117,11 @@ def groups_that_are_due_and_left_behind() -> Any:
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(TrainerRequests, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TrainerVersions, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_continues() -> Any:
-    return mock.patch.object(TrainerRequests, "_is_newest", lambda *_: True)
+    return mock.patch.object(TrainerSession, "is_newest", lambda *_: True)
 
 
 def a_fault_that_counts_as_wrong() -> Any:

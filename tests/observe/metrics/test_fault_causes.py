@@ -1,14 +1,17 @@
 """Faults in the summary of a run: by cause, on the terminal and in the report."""
 
 import io
+import re
 import sqlite3
 from pathlib import Path
 
 from rich.console import Console
 
+from asyncrl.observe.metrics.fault_causes import cause_of
 from asyncrl.observe.metrics.summary import summarize
 from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_summary
+from verifiers.storable import fault_of
 
 
 def break_verdicts(run_folder: Path) -> None:
@@ -31,6 +34,18 @@ def break_verdicts(run_folder: Path) -> None:
     )
     db.commit()
     db.close()
+
+
+def test_the_cause_of_a_verifier_that_raised_is_its_error_and_the_place() -> None:
+    def fault(key: str) -> str:
+        try:
+            {}[key]
+        except KeyError as error:
+            return fault_of(error).detail
+        raise AssertionError("it has no key")
+
+    cause = cause_of(fault("a (b"))
+    assert cause == cause_of(fault("c")) and re.fullmatch(rf"KeyError at {re.escape(__file__)}:\d+", cause)
 
 
 def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[str, int]) -> None:
