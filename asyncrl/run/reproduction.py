@@ -15,15 +15,10 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.observe.metrics.metrics_file import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.recipe.markers import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version
-
-LAYOUT = (
-    *("num_processes", "threads_per_process", "tokens_per_micro_batch"),
-    *("parallel", "attention", "deterministic"),
-)
-"""Keys of the trainer that a resumed run may change and that decide in which order numbers are summed."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,11 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
         parse_recipe(read_yaml(text), source=str(journal.path))
         for text in recipes_of_steps(journal, first, last)
     ]
-    for key in LAYOUT:
-        values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
+    for key in marked(Recipe, LAYOUT):
+        values = {str(value_at(recipe, key)) for recipe in recipes}
         if len(values) > 1:
             raise InputError(
-                f"steps {first} to {last} were trained with different values of trainer.{key} "
+                f"steps {first} to {last} were trained with different values of {key} "
                 f"({', '.join(sorted(values))}): no single start reproduces them all. Choose a step nearer "
                 f"to a checkpoint."
             )
