@@ -336,7 +336,7 @@ def _make_requests(
         queue.journal,
         keep_steps=recipe.replay.keep_steps,
         keep_checkpoints=recipe.trainer.keep_checkpoints,
-        repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
+        repeat_reach=queue.settings.repeat_reach(),
     )
     drainer = Drain(queue, fleet, generator, waits)
     return TrainerRequests(
