@@ -39,6 +39,7 @@ from asyncrl.replay.recovery import restored_tasks
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
+from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
 from asyncrl.tasks.order import MixturePart
@@ -224,6 +225,8 @@ def check_machine(
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
     _check_backend(recipe)
+    if recipe.cluster.backend == "local" and recipe.serving.num_started():
+        check_plugin()
     external_key(recipe.serving.api_key_variable)
     check_ports(recipe)
     _check_addresses(recipe.cluster)
