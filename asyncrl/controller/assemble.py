@@ -48,6 +48,7 @@ from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Load, find_load
+from asyncrl.system.run_files import EVALUATION, LOGS
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.wire.access import Keys
@@ -243,7 +244,7 @@ def _make_pinned(
     if not urls:
         return None
     assert run_folder is not None, "the pinned publications need a place"
-    return EvaluationServers(make_fleet(urls), waits, run_folder / "evaluation")
+    return EvaluationServers(make_fleet(urls), waits, run_folder / EVALUATION)
 
 
 def _make_generator(
@@ -279,7 +280,7 @@ def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> G
         recipe.verifying,
         inputs.verifiers,
         max_fault_retries=recipe.rollout.max_fault_retries,
-        prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
+        prints=None if run_folder is None else run_folder / LOGS / "verifiers.log",
         on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
     )
 

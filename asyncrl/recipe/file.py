@@ -31,13 +31,12 @@ from asyncrl.recipe.markers import (
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.hub import is_hub_id
 from asyncrl.system.kinds import kind_of
+from asyncrl.system.run_files import JOURNAL
 from asyncrl.system.text_file import read_text
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
-JOURNAL = "journal.sqlite"
-"""A file next to it makes a recipe that of a run."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 

@@ -25,13 +25,8 @@ from asyncrl.recipe.markers import CHANGEABLE, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.run.resuming import Resumption, find_resumption
 from asyncrl.system.kinds import as_written
+from asyncrl.system.run_files import CHECKPOINTS, CONTROLLER_URL, JOURNAL, LOCK, LOGS, METRICS, RECIPE, TOKEN
 from asyncrl.system.whole_file import write_whole
-
-RECIPE = "recipe.yaml"
-JOURNAL = "journal.sqlite"
-METRICS = "metrics.jsonl"
-CONTROLLER_URL = "controller.url"
-TOKEN = "access.token"
 
 
 class RunFolder:
@@ -39,7 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.logs = path / "logs"
+        self.logs = path / LOGS
         self.journal = path / JOURNAL
         self.metrics = path / METRICS
         self.controller_url = path / CONTROLLER_URL
@@ -53,7 +48,7 @@ class RunFolder:
     def check(self, recipe: Recipe) -> bool:
         """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
         if not os.path.isfile(self.path / RECIPE):
-            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
                 raise InputError(
                     f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
                 )
@@ -123,7 +118,7 @@ class RunFolder:
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("a+")
+        self._lock = (self.path / LOCK).open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -155,7 +150,7 @@ class RunFolder:
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
-        found = (self.path / "checkpoints").glob("step-*/hf")
+        found = (self.path / CHECKPOINTS).glob("step-*/hf")
         return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
 
 

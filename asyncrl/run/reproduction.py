@@ -19,6 +19,7 @@ from asyncrl.recipe.markers import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version
+from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,16 @@ class Reproduction:
 
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
     """Plans from the nearest complete checkpoint before `step`, else from the base model."""
-    path = run_folder / "journal.sqlite"
+    path = run_folder / JOURNAL
     journal = JournalReader(path)
     _check_step(journal, step)
-    rows = {row["step"]: row for row in read_metrics(run_folder / "metrics.jsonl").steps}
+    rows = {row["step"]: row for row in read_metrics(run_folder / METRICS).steps}
     if step not in rows:
         raise InputError(
-            f"{run_folder / 'metrics.jsonl'} has no row for step {step}: the run ended before it was "
+            f"{run_folder / METRICS} has no row for step {step}: the run ended before it was "
             f"reported, so there is nothing to compare with."
         )
-    checkpoints = run_folder / "checkpoints"
+    checkpoints = run_folder / CHECKPOINTS
     begin = newest_version(checkpoints, at_most=step - 1)
     if begin < (compacted := compacted_before(journal)):
         raise InputError(
@@ -83,4 +84,4 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
                 f"to a checkpoint."
             )
     # The recorded paths may be gone where the run was moved.
-    return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))
+    return with_moved_files(recipes[-1], load_recipe(run_folder / RECIPE))
