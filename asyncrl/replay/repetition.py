@@ -1,7 +1,7 @@
 """Repetition: groups that were trained join later batches, at most `max_uses` times in all (replay ratio).
 
 A batch holds the same new groups as without repetition, so admission, order and the staleness proof in
-replay_queue.py hold; up to `groups_per_batch` groups of earlier batches come on top. Each keeps its tokens,
+queue.py hold; up to `groups_per_batch` groups of earlier batches come on top. Each keeps its tokens,
 versions and behavior log-probs: importance weights correct for how the policy has changed since. None is
 taken whose oldest token is staler than `QueueSettings.repeat_reach`, so no more batches than that, and one,
 are ever held in memory.

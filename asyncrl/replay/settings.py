@@ -11,7 +11,7 @@ class QueueSettings:
     groups_per_batch: int
     samples_per_group: int
     max_staleness: int
-    """In versions: no token of a batch is older than that, by the proof in replay_queue.py."""
+    """In versions: no token of a batch is older than that, by the proof in queue.py."""
     num_steps: int
     """Steps of the run: no more groups are admitted than they train."""
     has_greedy: bool = False
