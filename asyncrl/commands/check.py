@@ -14,6 +14,7 @@ from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
+from asyncrl.launch.prepare import check_names
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
     warn_on_stderr()
     try:
-        recipe = fetch_model(load_recipe(arguments.recipe, arguments.overrides))
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        check_names(recipe)
+        recipe = fetch_model(recipe)
         print(dump_recipe(recipe))
         for note in notes(recipe):
             print(f"# note      {note}")

@@ -35,9 +35,10 @@ from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
-from asyncrl.run.folder import RECIPE, RunFolder
+from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
 from asyncrl.system.hub import is_hub_id
+from asyncrl.system.run_files import RECIPE
 
 HELP = (
     "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "

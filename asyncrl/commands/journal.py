@@ -11,6 +11,7 @@ from asyncrl.journal.explain import conservation_lines, explain_group, explain_t
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.schema import tables_in_words
 from asyncrl.observe.terminal.live import printable
+from asyncrl.system.run_files import JOURNAL
 
 HELP = (
     "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. "
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
-    path = arguments.run / "journal.sqlite"
+    path = arguments.run / JOURNAL
     journal = JournalReader(path)
     if arguments.trajectory is not None:
         group_id = journal.group_of(arguments.trajectory)

@@ -34,6 +34,7 @@ from asyncrl.planning.sources import find_likely_source, find_source
 from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.system.memory import machine_memory
 
 HELP = (
@@ -197,7 +198,7 @@ def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
     """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
     rollout, serving = recipe.rollout, recipe.serving
     fitting = serving.fleet_size() * serving.max_running_requests // rollout.samples_per_group
-    allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
+    allowed = QueueSettings.of(recipe).batches_ahead() * rollout.groups_per_batch
     if rollout.oversampling is not None:
         allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))
     groups = min(fitting, allowed)

@@ -30,10 +30,11 @@ from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import Table
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.run.folder import RECIPE, first_difference, read_run_recipe
+from asyncrl.run.folder import first_difference, read_run_recipe
 from asyncrl.run.reproduction import plan_reproduction
 from asyncrl.system.kinds import as_written
 from asyncrl.system.ports import free_ports
+from asyncrl.system.run_files import RECIPE
 
 HELP = (
     "Train step STEP of a run again: from the nearest checkpoint before it (or the base model), on the "

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
-from asyncrl.run.folder import CONTROLLER_URL, TOKEN
+from asyncrl.system.run_files import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 
 HELP = (

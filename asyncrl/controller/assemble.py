@@ -55,6 +55,7 @@ from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
+from asyncrl.system.run_files import EVALUATION, LOGS
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.wire.access import Keys
@@ -111,7 +112,7 @@ def assemble(
 
     num_steps = recipe.trainer.num_steps
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    compaction = _make_compaction(recipe, journal)
+    compaction = _make_compaction(recipe, queue)
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
     versions = TrainerVersions(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps)
@@ -258,7 +259,7 @@ def _make_pinned(
     if not urls:
         return None
     assert run_folder is not None, "the pinned publications need a place"
-    return EvaluationServers(make_fleet(urls), waits, run_folder / "evaluation")
+    return EvaluationServers(make_fleet(urls), waits, run_folder / EVALUATION)
 
 
 def _make_generator(
@@ -294,7 +295,7 @@ def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> G
         recipe.verifying,
         inputs.verifiers,
         max_fault_retries=recipe.rollout.max_fault_retries,
-        prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
+        prints=None if run_folder is None else run_folder / LOGS / "verifiers.log",
         on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
     )
 
@@ -333,12 +334,12 @@ def _make_completion(
     )
 
 
-def _make_compaction(recipe: Recipe, journal: Journal) -> Compaction:
+def _make_compaction(recipe: Recipe, queue: ReplayQueue) -> Compaction:
     return Compaction(
-        journal,
+        queue.journal,
         keep_steps=recipe.replay.keep_steps,
         keep_checkpoints=recipe.trainer.keep_checkpoints,
-        repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
+        repeat_reach=queue.settings.repeat_reach(),
     )
 
 

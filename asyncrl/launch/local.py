@@ -67,6 +67,7 @@ from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
+from asyncrl.system.run_files import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
 
 log = logging.getLogger(__name__)
@@ -339,7 +340,7 @@ async def _run(
                 trainers,
                 controller,
                 stopped,
-                folder.path / "checkpoints",
+                folder.path / CHECKPOINTS,
                 stop_seconds=stop_seconds,
             )
             try:

@@ -215,7 +215,7 @@ class LocalServers:
         if self._keys.token and await health.is_open(url):
             raise ServerError(
                 f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
-                f"asyncrl where SGLang is installed, and leave SGLANG_PLUGINS unset."
+                f"asyncrl where SGLang is installed (`make setup`), and leave SGLANG_PLUGINS unset."
             )
 
 

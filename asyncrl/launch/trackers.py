@@ -16,7 +16,7 @@ from asyncrl.readers.trackers.position import position_path, read_position, rows
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.file import shown
-from asyncrl.run.folder import METRICS
+from asyncrl.system.run_files import METRICS
 
 log = logging.getLogger(__name__)
 

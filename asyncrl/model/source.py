@@ -14,7 +14,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.model.gguf import Progress, convert_gguf, gguf_key, is_gguf
 from asyncrl.recipe import Model
-from asyncrl.recipe.file import MODEL, shown
+from asyncrl.recipe.file import shown
 from asyncrl.system.cache import cache_folder
 from asyncrl.system.hub import HUB_ID, fetch, find_cached
 
@@ -41,7 +41,9 @@ def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> Mo
     """
     check_revision(section)
     if is_of_hub(section):
-        snapshot = fetch(section.path, section.revision, kind="model", key=MODEL, files=files, ignored=NESTED)
+        snapshot = fetch(
+            section.path, section.revision, kind="model", key="model.path", files=files, ignored=NESTED
+        )
         return ModelSource(snapshot.folder, snapshot.commit)
     file = Path(section.path)
     return ModelSource(_converted(file, stage) if is_gguf(file) else file)

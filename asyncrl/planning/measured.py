@@ -25,8 +25,9 @@ from asyncrl.planning.settings import Costs, PlannedRun, training_tokens
 from asyncrl.planning.simulation import simulate, steady_range
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason
-from asyncrl.run.folder import JOURNAL, METRICS, read_run_recipe
+from asyncrl.run.folder import read_run_recipe
 from asyncrl.serving.pass_sums import DecodeSums
+from asyncrl.system.run_files import JOURNAL, METRICS
 
 WINDOW_STEPS = 6
 """Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""

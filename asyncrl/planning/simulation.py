@@ -325,6 +325,6 @@ class Simulation:
 
 def steady_range(run: PlannedRun) -> tuple[int, int | None]:
     """Steps of the steady state, as a slice: the first ones fill the queue, the last ones empty it."""
-    bound, count = run.queue.max_staleness, run.queue.num_steps
-    first, last = bound + 2, count - bound - 1
+    ahead, count = run.queue.batches_ahead(), run.queue.num_steps
+    first, last = ahead + 1, count - ahead
     return (first, last) if last - first >= 4 else (0, None)

@@ -124,7 +124,7 @@ def _candidates(
     def imbalance(copies: int) -> float:
         costs, servers = costs_of(copies * unit), (num_gpus - copies * unit) // ranks_per_server
         training = costs.training(trajectories * mean) + costs.publish_seconds
-        in_flight = trajectories * (run.queue.max_staleness + 1) / servers
+        in_flight = trajectories * run.queue.batches_ahead() / servers
         requests = max(1.0, min(in_flight, run.max_running_requests, run.decode_slots))
         return training - trajectories * mean * costs.decode_latency(requests) / (servers * requests)
 

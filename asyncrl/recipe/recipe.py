@@ -1,9 +1,11 @@
 """A whole recipe, and what its sections must be together."""
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import model_validator
 
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.cluster import Cluster
@@ -31,28 +33,28 @@ class Recipe(Section):
     """Name of the run folder."""
     seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
-    run_folder: str = "runs/{name}"
+    run_folder: Annotated[str, PATH, CHANGEABLE] = "runs/{name}"
     """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
-    memory_gib: PositiveFloat | None = None
+    memory_gib: Annotated[PositiveFloat | None, CHANGEABLE] = None
     """Memory of this machine that the run may use. A run planned to need more is refused.
     Default: what is free at the start, or what a control group (container, Slurm) leaves."""
-    prepare: Prepare | None = None
+    prepare: Annotated[Prepare | None, CHANGEABLE] = None
     model: Model
     data: Data
-    prompt: Prompt | None = None
+    prompt: Annotated[Prompt | None, TASK_ROWS] = None
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     replay: Replay = Replay()
-    serving: Serving = Serving()
-    cluster: Cluster = Cluster()
+    serving: Annotated[Serving, CHANGEABLE] = Serving()
+    cluster: Annotated[Cluster, CHANGEABLE] = Cluster()
     algorithm: Algorithm = Algorithm()
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
-    evaluation: Evaluation = Evaluation()
-    alarms: Alarms = Alarms()
-    placement: Placement = Placement()
-    view: View = View()
-    trackers: Trackers = []
+    evaluation: Annotated[Evaluation, CHANGEABLE] = Evaluation()
+    alarms: Annotated[Alarms, CHANGEABLE] = Alarms()
+    placement: Annotated[Placement, CHANGEABLE] = Placement()
+    view: Annotated[View, CHANGEABLE] = View()
+    trackers: Annotated[Trackers, OBJECT, CHANGEABLE] = []
     """Where the numbers of the run are sent as well: names, or mappings with settings. Each has a process of
     its own: one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.observe.metrics.metrics_file import Row
-from asyncrl.run.reproduction import LAYOUT, Reproduction, plan_reproduction
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import LAYOUT, marked, value_at
+from asyncrl.run.reproduction import Reproduction, plan_reproduction
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.determinism import SMALLEST, TOLERANCE, is_exact, is_same
@@ -89,7 +91,7 @@ def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]], *, 
             f"trainer.deterministic a GPU does not repeat the last digits."
         )
     first, names = next(iter(differing.items()))
-    layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
+    layout = ", ".join(f"{key} {value_at(plan.recipe, key)}" for key in marked(Recipe, LAYOUT))
     return (
         f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
         f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "

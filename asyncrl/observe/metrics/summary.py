@@ -11,12 +11,7 @@ from asyncrl.journal.conservation import Conservation
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.fault_causes import FaultCause, group_faults
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
-
-METRICS_FILE = "metrics.jsonl"
-RECIPE_FILE = "recipe.yaml"
-JOURNAL_FILE = "journal.sqlite"
-REPORT_FILE = "report.html"
-CURVES_FILE = "curves.png"
+from asyncrl.system.run_files import CURVES, JOURNAL, METRICS, REPORT
 
 TIMED_PARTS = {
     "train_seconds": "training",
@@ -61,11 +56,11 @@ class Summary:
 
     @property
     def report(self) -> Path:
-        return self.run_folder / REPORT_FILE
+        return self.run_folder / REPORT
 
     @property
     def curves(self) -> Path:
-        return self.run_folder / CURVES_FILE
+        return self.run_folder / CURVES
 
 
 def summarize(
@@ -76,8 +71,8 @@ def summarize(
     commands: Mapping[str, str] | None = None,
 ) -> Summary:
     """`tokens` accounts for what was generated, as `Conservation.tokens`; groups are the journal's."""
-    metrics = read_metrics(run_folder / METRICS_FILE)
-    journal = find_journal(run_folder / JOURNAL_FILE)
+    metrics = read_metrics(run_folder / METRICS)
+    journal = find_journal(run_folder / JOURNAL)
     # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
     steady = metrics.steps[len(metrics.steps) // 10 :]
     return Summary(

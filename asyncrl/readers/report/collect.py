@@ -30,9 +30,10 @@ from asyncrl.readers.report.costs import Prices, cost_of, energy_of, flops_of, i
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.environment import Environment, differences
+from asyncrl.system.run_files import JOURNAL, METRICS
 
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),
@@ -54,7 +55,7 @@ def collect(run_folder: Path, prices: Prices | None = None) -> schema.RunReport:
     prices = prices or Prices()
     recipe = read_run_recipe(run_folder)
     metrics = read_metrics(run_folder / METRICS)
-    journal = find_journal(run_folder / "journal.sqlite")
+    journal = find_journal(run_folder / JOURNAL)
     starts = [] if journal is None else environments.read_starts(journal)
     usage = {} if journal is None else read_usage(journal)
     shape = starts[-1].record.shape if starts else None

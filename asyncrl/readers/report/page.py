@@ -13,11 +13,12 @@ from asyncrl.journal.reader import GroupFilter, find_journal
 from asyncrl.journal.rows import GroupRow
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics.metrics_file import Metrics
-from asyncrl.observe.metrics.summary import JOURNAL_FILE, RECIPE_FILE, Summary
+from asyncrl.observe.metrics.summary import Summary
 from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.schema import CombinedReport, RunReport
 from asyncrl.readers.report.tables import combined_tables, tables_of
 from asyncrl.system.rounding import as_percent, fixed
+from asyncrl.system.run_files import JOURNAL, RECIPE
 
 PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6", "#cc79a7")
 SAMPLE_GROUPS = 2
@@ -31,7 +32,7 @@ def render(report: RunReport, summary: Summary, svg: str, commands: Mapping[str,
     return _template(
         "report.html",
         curves=Markup(svg),
-        recipe=(summary.run_folder / RECIPE_FILE).read_text(encoding="utf-8"),
+        recipe=(summary.run_folder / RECIPE).read_text(encoding="utf-8"),
         title=report.run.name,
         model=report.model.path,
         steps=len(summary.metrics.steps),
@@ -184,7 +185,7 @@ def _times(summary: Summary) -> dict[str, Any]:
 
 def _samples(summary: Summary) -> list[dict[str, Any]]:
     """One correct and one wrong trajectory, where there are, of some groups at both ends of the run."""
-    journal = find_journal(summary.run_folder / JOURNAL_FILE)
+    journal = find_journal(summary.run_folder / JOURNAL)
     if journal is None:
         return []
     samples: list[dict[str, Any]] = []

@@ -19,10 +19,11 @@ from asyncrl.readers.report.schema import Evaluation, RunReport, Share
 from asyncrl.readers.report.tables import Table, share
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.yaml_text import write_yaml
-from asyncrl.run.folder import RECIPE, data_digests
+from asyncrl.run.folder import data_digests
 from asyncrl.system.digests import sha256_of
 from asyncrl.system.environment import describe_environment, differences
 from asyncrl.system.rounding import signed
+from asyncrl.system.run_files import RECIPE
 from asyncrl.system.text_file import read_text
 
 SUFFIX = "-reproduced"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.metrics_file import read_metrics
-from asyncrl.observe.metrics.summary import CURVES_FILE, Summary, summarize
+from asyncrl.observe.metrics.summary import Summary, summarize
 from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.collect import collect, tokens_of
 from asyncrl.readers.report.costs import Prices
@@ -14,10 +14,10 @@ from asyncrl.readers.report.schema import CombinedReport, RunReport
 from asyncrl.readers.report.seeds import group_by_seed
 from asyncrl.readers.report.tables import combined_tables, tables_of
 from asyncrl.readers.report.text import as_latex, as_markdown
-from asyncrl.run.folder import JOURNAL, METRICS
+from asyncrl.system.run_files import CURVES, JOURNAL, METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 
-FORMATS = {"html": "report.html", "json": "report.json", "markdown": "report.md", "latex": "report.tex"}
+FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md", "latex": "report.tex"}
 """Format -> the name of its file."""
 DEFAULT_FORMATS = ("html", "json")
 
@@ -50,7 +50,7 @@ def write_report(
         picture = curves.draw_curves(summary.metrics)
         texts["html"] = lambda: render(report, summary, picture.svg, {**known, **(commands or {})})
         place.mkdir(parents=True, exist_ok=True)
-        (place / CURVES_FILE).write_bytes(picture.png)
+        (place / CURVES).write_bytes(picture.png)
     _write(place, {FORMATS[name]: texts[name]() for name in formats})
     return report, summary
 

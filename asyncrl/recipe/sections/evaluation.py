@@ -1,5 +1,8 @@
 """The section `evaluation`."""
 
+from typing import Annotated
+
+from asyncrl.recipe.markers import BENCHMARK
 from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
 
 
@@ -20,7 +23,7 @@ class Evaluation(Section):
     stop_at_accuracy: Fraction | None = None
     """Ends the run when a greedy evaluation during training reaches this accuracy, for good: to train on,
     raise or remove it. Default: off."""
-    benchmarks: list[str] = []
+    benchmarks: Annotated[list[str], BENCHMARK] = []
     """Measured before and after training, as `asyncrl eval` does, which lists them by --list: gsm8k, math500,
     aime24, aime25, amc23, minerva_math, olympiadbench, humaneval, humaneval_completion, mbpp; a file of rows;
     or name:file, a benchmark whose rows are in that file."""

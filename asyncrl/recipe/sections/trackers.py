@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
+from asyncrl.recipe.markers import OBJECT
 from asyncrl.recipe.sections.section import Section
 
 BUILT_IN = {
@@ -21,7 +22,7 @@ DEFAULT_PROJECT = "asyncrl"
 class Tracker(Section):
     """One tracker. A name alone is a mapping with that name."""
 
-    name: str
+    name: Annotated[str, OBJECT]
     """tensorboard: event files in RUN/trackers/tensorboard.
     wandb: Weights & Biases; WANDB_API_KEY or `wandb login` names the account.
     mlflow: an MLflow server or store.
@@ -40,7 +41,7 @@ class Tracker(Section):
     """Server or store (mlflow). Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
     tags: list[str] = []
     """Tags of the run (wandb, mlflow, trackio)."""
-    options: dict[str, Any] = {}
+    options: Annotated[dict[str, Any], OBJECT] = {}
     """For a function of your own."""
 
     def is_built_in(self) -> bool:
