@@ -18,13 +18,6 @@ def test_reinforce_is_minus_advantage_times_log_prob():
     assert gradient(losses.sum(), inputs) == [-2.0, 1.0]
 
 
-def test_ppo_at_the_proximal_policy_has_the_gradient_of_reinforce():
-    inputs = make_inputs(current=[-0.5, -2.0], advantages=[2.0, -1.0])
-    losses = ppo_clip(inputs, DEFAULT)
-    assert losses.tolist() == [-2.0, 1.0]
-    assert gradient(losses.sum(), inputs) == [-2.0, 1.0]
-
-
 def test_ppo_clips_a_ratio_that_moved_far_in_the_direction_of_its_advantage():
     # ratios e^0.5 = 1.65 (above 1.2), e^-0.5 = 0.61 (below 0.8), then the same with the other sign
     inputs = make_inputs(

@@ -1,4 +1,4 @@
-"""Benchmarks are programs: `make bench`, `make seeds` and `make ablation` run them, and no run of tests does."""
+"""Benchmarks are programs: `make bench`, `seeds` and `ablation` run them, and no run of tests does."""
 
 from fnmatch import fnmatch
 from pathlib import Path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.registry import BUILT_IN, check_options, load_verifier
+from verifiers.registry import check_options, load_verifier
 
 OWN = """
 from verifiers.verdict import Outcome, Verdict
@@ -23,18 +23,6 @@ class Parity:
 class NotOne:
     pass
 """
-
-OPTIONS = {
-    "remote": {"url": "http://localhost:1"},
-    "weighted": {"parts": ["math"]},
-    "length": {"max_length": 10},
-}
-
-
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"code"}))
-def test_every_built_in_loads_by_its_name(name: str) -> None:
-    verifier = load_verifier(name, OPTIONS.get(name, {}))
-    assert callable(verifier.verify) and callable(verifier.parse_reference)
 
 
 def test_a_module_path_and_a_file_path_name_a_verifier_of_ones_own(tmp_path: Path) -> None:

@@ -51,14 +51,6 @@ def test_a_restored_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, 
     assert all(torch.equal(got[name], tensor) for name, tensor in copy_weights(straight.model).items())
 
 
-def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path):
-    quiet, saving = warming_learner(folder), warming_learner(folder)
-    wanted = train(quiet, 0, 3)
-    metrics = train(saving, 0, 1)
-    Checkpoints(tmp_path, num_kept=2).save(saving, 1)
-    assert metrics + train(saving, 1, 3) == wanted
-
-
 def test_a_second_save_fills_the_memory_of_the_first(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

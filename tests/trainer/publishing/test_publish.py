@@ -1,5 +1,4 @@
 import asyncio
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -122,12 +121,3 @@ def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
         publisher.close()
     assert good.is_installed
     assert not late.is_installed and "TimeoutError" in late.detail
-
-
-def test_without_servers_nothing_is_installed(publisher: Publisher, model: PolicyModel):
-    assert publisher.install(publisher.write(1, model), model, []) == {}
-
-
-def test_a_manifest_is_complete_json_with_the_version(publisher: Publisher, model: PolicyModel):
-    manifest = json.loads((publisher.write(5, model).folder / "publication.json").read_text())
-    assert manifest["version"] == 5 and len(manifest["digests"]) > 10

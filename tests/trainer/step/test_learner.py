@@ -436,16 +436,6 @@ def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path)
     assert math.isnan(metrics["staleness_kl"])
 
 
-def test_capped_tokens_are_counted(folder: Path):
-    batch = random_batch(6)
-    # A behavior policy that found every token e^-30 likely: each ratio is far above the cap of 2.
-    unlikely = [
-        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
-    ]
-    metrics, _ = gradients(make_learner(folder), Batch(6, 1.0, unlikely))
-    assert metrics["capped_share"] == 1.0
-
-
 def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
     # A step of 1e-5 is lost on most bfloat16 weights; the float32 copies must add many of them up.
     trainer = {"learning_rate": 1e-5}

@@ -387,18 +387,6 @@ def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 
-def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder: Path):
-    batch = random_batch(3)
-    far = [
-        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
-    ]
-    learner = make_learner(folder, algorithm={"rejection": ["token_range"]})
-    before = copy_weights(learner.model)
-    metrics = learner.step(Batch(3, 1.0, far))
-    assert (metrics["masked_share"], metrics["grad_norm"]) == (1.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
-
-
 def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
     source = "def loss(inputs, algorithm): return -inputs.advantages * inputs.current\n"
     (tmp_path / "own.py").write_text(source)
