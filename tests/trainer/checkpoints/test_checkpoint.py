@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch
 from fakes.template import Template
 from torch.distributed.checkpoint import FileSystemWriter
 
@@ -20,11 +20,6 @@ from asyncrl.trainer.checkpoints import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def warming_learner(folder: Path, dtype: str = "float32") -> Learner:
@@ -238,9 +233,7 @@ def test_ranks_without_a_common_disk_are_told_so(
 
     monkeypatch.setattr(checkpoint_files, "HashedFiles", Elsewhere)
     checkpoints = Checkpoints(tmp_path, num_kept=1)
-    with pytest.raises(
-        saving.CheckpointError, match=r"__1_0\.distcp are not on this rank's disk.*run_folder"
-    ):
+    with pytest.raises(saving.CheckpointError, match=r"__1_0\.distcp are not on .*run_folder"):
         checkpoints.save(warming_learner(folder), 1)
     assert checkpoints.versions() == []
 

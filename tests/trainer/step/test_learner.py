@@ -24,11 +24,6 @@ from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.token_record import TokenRecord
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
     budget = learner.section.tokens_per_micro_batch

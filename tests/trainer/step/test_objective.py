@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.models import random_batch, reference_logprobs, reference_model
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
@@ -29,11 +29,6 @@ COMBINATIONS = [
     {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
