@@ -82,15 +82,6 @@ def test_the_entropy_bonus_lowers_the_loss():
     assert slopes.tolist() == pytest.approx([-0.01, -0.01])
 
 
-def test_the_decoupled_objective_weighs_by_proximal_over_behavior_and_clips_around_the_proximal():
-    # weights pi_prox / mu = e^0.5 and e^-0.5; ratios e^0.3 = 1.35, clipped at 1.2, and e^0.1 = 1.105
-    algorithm = Algorithm(importance_cap=100.0)
-    inputs = make_inputs(current=[-0.7, -0.9], proximal=[-1.0, -1.0], behavior=[-1.5, -0.5])
-    total, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
-    assert total.item() == pytest.approx(-math.exp(0.5) * 1.2 - math.exp(-0.5) * math.exp(0.1))
-    assert gradient(total, inputs) == pytest.approx([0.0, -math.exp(-0.5 + 0.1)])
-
-
 @pytest.mark.parametrize("reduction", sorted(REDUCTIONS))
 @pytest.mark.parametrize("surrogate", sorted(SURROGATES))
 @pytest.mark.parametrize("weight", sorted(WEIGHTS))
