@@ -26,7 +26,7 @@ settings.register_profile("random", _ANY_MACHINE)
 settings.load_profile("same")
 HEAVY = (
     # SGLang servers, Megatron, training.
-    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),
+    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "measuring"),
     *("model/test_memory.py", "examples/test_pretrain.py", "examples/test_muon.py"),
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.

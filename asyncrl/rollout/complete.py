@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
-from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
@@ -17,6 +16,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
+from verifiers.length import soft_overlong
 from verifiers.storable import storable
 from verifiers.weighted_sum import weighted_sum
 
@@ -81,8 +81,8 @@ class GroupCompletion:
             return score
         penalty = soft_overlong(
             trajectory.num_response_tokens(),
-            limit_tokens=self.generator.limit_tokens(trajectory),
-            buffer_tokens=self.algorithm.overlong_buffer_tokens,
+            max_length=self.generator.limit_tokens(trajectory),
+            buffer=self.algorithm.overlong_buffer_tokens,
         )
         reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
         return dataclasses.replace(score, reward=reward)

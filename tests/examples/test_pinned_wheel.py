@@ -89,9 +89,7 @@ def test_an_index_that_does_not_answer_is_named_as_the_cause(
     # Port 9 discards; nothing listens there.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(
-        InputError, match=r"with pip: Failed to establish a new connection: .* refused\. Check"
-    ):
+    with pytest.raises(InputError, match="with pip: Failed to .* refused"):
         fetch_wheel(wheel, tmp_path / "kept", ignore)
 
 
@@ -109,7 +107,5 @@ def test_a_disk_that_fills_up_meanwhile_is_said(
     failing.write_text("#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left'\nexit 1\n")
     failing.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(failing))
-    with pytest.raises(
-        InputError, match=r"the disk of .*kept is full\. Make room for \d+ MB and run the same"
-    ):
+    with pytest.raises(InputError, match=r"the disk of .*kept is full\. Make room for \d+ MB"):
         fetch_wheel(wheel, tmp_path / "kept", ignore)

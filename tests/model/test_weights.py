@@ -1,27 +1,16 @@
 """Weights that are missing, unfinished, pointers or not finite are found before anything starts."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from fakes.models import SIZES, write_model
+from fakes.models import SIZES
 from safetensors.torch import load_file, save_file
 
 from asyncrl.errors import InputError
 from asyncrl.model import weights
 from asyncrl.model.weights import read_weights, weight_files
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("original"))
-
-
-@pytest.fixture
-def folder(original: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(original, tmp_path / "model")
 
 
 @pytest.fixture

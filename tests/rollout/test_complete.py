@@ -94,19 +94,11 @@ def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp
     queue.journal.close()
 
 
-def test_a_cut_off_response_without_a_verdict_stays_without_a_reward(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [{"cut_off_reward": 0.0}, {"overlong_buffer_tokens": 4}])
+def test_a_response_without_a_verdict_stays_without_a_reward(tmp_path: Path, keys: dict[str, float]) -> None:
     queue = journal_queue(tmp_path)
-    group = generated(queue, LIMIT, 9)
-    complete(queue, Algorithm(cut_off_reward=0.0), group, None, 1.0)
-    assert group.scores[group.trajectories[0].trajectory_id].reward is None
-    assert group.state is GroupState.DROPPED
-    queue.journal.close()
-
-
-def test_a_fault_is_not_shaped_into_a_reward(tmp_path: Path) -> None:
-    queue = journal_queue(tmp_path)
-    group = generated(queue, 10, 10)
-    complete(queue, Algorithm(overlong_buffer_tokens=4), group, None, 1.0)
+    group = generated(queue, LIMIT, LIMIT)
+    complete(queue, Algorithm(**keys), group, None, 1.0)  # type: ignore[arg-type]
     assert group.scores[group.trajectories[0].trajectory_id].reward is None
     assert group.state is GroupState.DROPPED
     queue.journal.close()

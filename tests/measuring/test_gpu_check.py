@@ -13,7 +13,7 @@ from fakes.gpus import row, whole_gpus, write_nvidia_smi
 from tests.benchmarks.gpu_check import Part, check_all, parts_of, read_run, read_tests
 from tests.benchmarks.gpu_throughput import attention_operators
 
-SCRIPT = Path(__file__).with_name("gpu_check.py")
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_check.py"
 
 
 def check(folder: Path, visible: str) -> subprocess.CompletedProcess[str]:
