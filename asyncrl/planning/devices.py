@@ -13,7 +13,7 @@ from sandbox.own_groups import available_cores
 LIKELY_GPU = "H100"
 CPU = "CPU"
 CORE_TERAFLOPS, CORE_TERABYTES_PER_SECOND = 0.05, 0.01
-"""Of one core of a server, in float32, as far as a figure for it makes sense."""
+"""One core of a server, in float32, as far as a figure for it makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
