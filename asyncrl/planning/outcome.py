@@ -63,7 +63,7 @@ class Outcome:
         """Versions -> share of the trained tokens that were that old."""
         tokens = Counter[int]()
         for step in self.steady():
-            tokens.update(step.staleness)  # type: ignore[arg-type]  # typed for whole numbers alone
+            tokens.update(step.staleness)
         total = sum(tokens.values())
         return {age: count / total for age, count in sorted(tokens.items())}
 
