@@ -71,7 +71,6 @@ HEAVY = (
         "examples/test_code_tasks.py",
         "readers/compare/test_bootstrap.py",
     ),
-    "planning/test_planned_queue.py",
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )

@@ -20,7 +20,6 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.planning.prompts import PromptTokens
 from asyncrl.planning.report import describe_tail
 from asyncrl.planning.sources import find_likely_source
 from asyncrl.readers.trackers.catalog import check_trackers
@@ -70,9 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
-    source = find_likely_source(
-        recipe, shape, is_elsewhere=False, prompts=PromptTokens(longest, "the longest one of data.train")
-    )
+    source = find_likely_source(recipe, shape, is_elsewhere=False, longest_prompt=longest)
     for line in describe_tail(source):
         print(f"# {line}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:

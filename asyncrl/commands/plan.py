@@ -26,12 +26,9 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
-from asyncrl.planning.device import LIKELY_GPU
-from asyncrl.planning.estimated import DEVICES
-from asyncrl.planning.prompts import PromptTokens
+from asyncrl.planning.devices import LIKELY_GPU, NAMES
 from asyncrl.planning.report import describe_tail, forecast
 from asyncrl.planning.sources import find_likely_source, find_source
-from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.replay.settings import QueueSettings
@@ -39,7 +36,7 @@ from asyncrl.system.memory import machine_memory
 
 HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
-    "model's config.json, and its rows where they are here; "
+    "model's config.json alone; "
     "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
 
@@ -72,21 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take costs and lengths from the folder of a run, in place of estimates",
     )
     group.add_argument(
-        "--costs",
-        type=Path,
-        metavar="FILE",
-        help="YAML with costs, lengths and failures that win over measured or estimated ones",
-    )
-    group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(DEVICES)} (default: what the recipe computes on here, "
-        f"measured where that is the CPU; {LIKELY_GPU} with --gpus or --gpu-memory-gb)",
+        help=f"what estimates are for: {', '.join(NAMES)} (default: what the recipe computes on here; "
+        f"{LIKELY_GPU} with --gpus or --gpu-memory-gb)",
     )
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
     )
-    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all)")
+    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all, 200 at most)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,9 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         gpus = place(recipe) if size is None else None
         print(describe(recipe, shape, gpus, longest_prompt=longest))
         check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-        source = find_likely_source(
-            recipe, shape, is_elsewhere=gpus is None, prompts=_longest_prompt(arguments)
-        )
+        source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
         print("\n".join(describe_tail(source)))
     except InputError as error:
         print(error, file=sys.stderr)
@@ -119,15 +108,9 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
         measured_run=arguments.measured_run,
         device=arguments.device,
         is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
-        prompts=_longest_prompt(arguments),
-        stated=None if arguments.costs is None else read_stated(arguments.costs),
+        longest_prompt=arguments.longest_prompt,
     )
     return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
-
-
-def _longest_prompt(arguments: argparse.Namespace) -> PromptTokens | None:
-    longest = arguments.longest_prompt
-    return None if longest is None else PromptTokens(longest, "--longest-prompt")
 
 
 def read_model_shape(recipe: Recipe) -> ModelShape:

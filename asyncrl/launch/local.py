@@ -42,7 +42,7 @@ from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
+from asyncrl.launch.restarts import keep_training, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
@@ -358,7 +358,7 @@ async def _start_both(
     is_colocated, told = controller.recipe.placement.colocated, controller.fleet.members.note_restart
     try:
         if is_colocated:
-            await wait_for_servers(servers.start(told), stopped)
+            await wait_for_start(servers.start(told), stopped, None)
         if not stopped.is_set():
             await trainers.start(controller.queue_url)
         if not is_colocated:
