@@ -9,9 +9,6 @@ import secrets
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from asyncrl.commands.arguments import is_override
 from asyncrl.controller.assemble import make_evaluator
 from asyncrl.controller.inputs import Inputs
@@ -29,9 +26,10 @@ from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
-from asyncrl.observe.terminal.model_differences import print_comparison
+from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
@@ -44,8 +42,6 @@ HELP = (
     "Without any: on data.heldout and the benchmarks of the recipe."
 )
 HELDOUT = "heldout"
-NARROWEST = 160
-"""Columns of a table where there is no terminal to fit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,12 +219,10 @@ async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, compa
 
 
 def _print(comparison: Comparison) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
+    console = table_console()
     for eval_set in comparison.eval_sets:
         console.print()
-        print_comparison(comparison.models, comparison.rows(eval_set), console)
+        print_table(comparison_table(comparison.models, comparison.rows(eval_set)), console)
     console.print()
     words = "95% intervals over tasks, Wilson's"
     if len(comparison.models) > 1:
@@ -240,21 +234,23 @@ def _print(comparison: Comparison) -> None:
 
 
 def _print_catalog() -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("benchmark", "rows", "k", "tokens", "verifier", "asked as", "source"):
-        table.add_column(title, header_style="dim", no_wrap=True)
-    for benchmark in CATALOG.values():
-        source = benchmark.source
-        place = f"{source.path} {source.config or ''}".strip()
-        table.add_row(
+    header = ("benchmark", "rows", "k", "tokens", "verifier", "asked as", "source")
+    rows = [
+        (
             benchmark.name,
             f"{benchmark.num_rows:,}",
             str(benchmark.num_samples),
             f"{benchmark.max_new_tokens:,}",
             benchmark.verifier or "",
             benchmark.instruction_name,
-            f"{place} {source.split} at {(source.revision or 'main')[:8]}",
+            _source(benchmark),
         )
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
-    console.print(table)
+        for benchmark in CATALOG.values()
+    ]
+    print_table(Table("", header, rows), table_console())
+
+
+def _source(benchmark: Benchmark) -> str:
+    source = benchmark.source
+    place = f"{source.path} {source.config or ''}".strip()
+    return f"{place} {source.split} at {(source.revision or 'main')[:8]}"

@@ -12,10 +12,10 @@ from rich.live import Live
 
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics.metrics_file import Metrics, read_metrics
-from asyncrl.observe.metrics.summary import METRICS_FILE
 from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import short_line, status_lines
+from asyncrl.run.folder import METRICS
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "
@@ -57,7 +57,7 @@ class _Reader:
         self._metrics = Metrics()
 
     def read(self) -> CurrentRun:
-        path = self._folder / METRICS_FILE
+        path = self._folder / METRICS
         size = path.stat().st_size if os.path.isfile(path) else 0
         if size != self._size and size:
             self._size, self._metrics = size, read_metrics(path)

@@ -19,7 +19,7 @@ from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.end_of_run import print_summary
+from asyncrl.readers.status.end_of_run import print_end
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.run.folder import RunFolder
@@ -120,9 +120,10 @@ def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
+        commands["checkpoint"] = str(checkpoint)
         commands["chat with it"] = f"asyncrl chat {path}"
         commands["compare it"] = f"asyncrl eval {path}"
     if outcome != "finished":
         commands["resume"] = "the same command again"
-    _, summary = write_report(folder.path, checkpoint=checkpoint, commands=commands)
-    print_summary(summary)
+    report = write_report(folder.path, commands=commands)
+    print_end(report, folder.path, commands)

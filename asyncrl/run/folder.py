@@ -29,6 +29,7 @@ from asyncrl.system.whole_file import write_whole
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
 METRICS = "metrics.jsonl"
+REPORT = "report.html"
 CONTROLLER_URL = "controller.url"
 TOKEN = "access.token"
 

@@ -51,36 +51,6 @@ class Picture:
     png: bytes
 
 
-def runs_as_svg(runs: Sequence[tuple[str, Metrics]]) -> str:
-    """An <svg> element: held-out accuracy and response length of several runs, a line each, by name."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 4), dpi=130, layout="constrained", facecolor="white")
-        FigureCanvasAgg(figure)
-        accuracy, length = figure.subplots(1, 2)
-        colors = matplotlib.color_sequences["tab10"]
-        for index, (name, metrics) in enumerate(runs):
-            color = colors[index % len(colors)]
-            _line(accuracy, metrics.evaluations, "greedy_accuracy", name, color)
-            _line(length, metrics.steps, "response_tokens_mean", name, color)
-        accuracy.set_title("Held-out accuracy, greedy")
-        length.set_title("Response length (tokens)")
-        for panel in (accuracy, length):
-            _from_zero(panel)
-            panel.set_xlabel("optimizer step")
-            if panel.lines:
-                panel.legend(fontsize=8)
-            else:
-                _say_nothing_was_measured(panel)
-        accuracy.yaxis.set_major_formatter(lambda value, _: as_percent(value))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return _element(buffer.getvalue())
-
-
 def _element(document: bytes) -> str:
     svg = document.decode()
     return svg[svg.index("<svg") :]

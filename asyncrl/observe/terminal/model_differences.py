@@ -7,13 +7,9 @@ metrics.jsonl and of `asyncrl eval --json`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
 from asyncrl.observe.metrics.formats import NOTHING, compact
-from asyncrl.observe.terminal.live import printable
+from asyncrl.observe.terminal.table import Table
 from asyncrl.system.rounding import as_percent, fixed, signed
 
 Row = Mapping[str, Any]
@@ -56,16 +52,10 @@ def comparison_rows(results: Sequence[Row | None]) -> list[list[str]]:
     return rows
 
 
-def print_comparison(models: Sequence[str], results: Sequence[Row | None], console: Console) -> None:
-    """The title and the table; at least one model has a result."""
+def comparison_table(models: Sequence[str], results: Sequence[Row | None]) -> Table:
+    """At least one model has a result."""
     title = comparison_title(next(row for row in results if row is not None))
-    console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for index, name in enumerate(comparison_header(models)):
-        table.add_column(Text(printable(name)), justify="right" if index else "left", header_style="dim")
-    for cells in comparison_rows(results):
-        table.add_row(*map(Text, cells))
-    console.print(table)
+    return Table(title, comparison_header(models), comparison_rows(results))
 
 
 def differences(first: Row, second: Row) -> dict[str, Difference]:

@@ -13,12 +13,12 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics.summary import METRICS_FILE
 from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.request import RUNS, answer, whole
 from asyncrl.readers.page.runs import Run, stamp
+from asyncrl.run.folder import METRICS
 
 MOST_RUNS = 64
 MOST_KEPT = 8
@@ -112,4 +112,4 @@ def _price(request: web.Request) -> float | None:
 
 
 def _revision(folders: dict[str, Path]) -> str:
-    return " ".join(f"{name}:{stamp(folder / METRICS_FILE)}" for name, folder in folders.items())
+    return " ".join(f"{name}:{stamp(folder / METRICS)}" for name, folder in folders.items())

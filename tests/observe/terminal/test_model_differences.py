@@ -7,10 +7,11 @@ from rich.console import Console
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
     comparison_rows,
+    comparison_table,
     comparison_title,
     differences,
-    print_comparison,
 )
+from asyncrl.observe.terminal.table import print_table
 
 BASE: dict[str, Any] = {
     "benchmark": "gsm8k",
@@ -70,7 +71,7 @@ def test_a_model_without_a_result_leaves_its_cells_open() -> None:
     assert comparison_rows([None, TRAINED])[0] == ["greedy accuracy", "-", "75.0% [30.0, 95.0]", "-"]
     assert comparison_rows([BASE, None])[0] == ["greedy accuracy", "25.0% [5.0, 70.0]", "-", "-"]
     console = Console(record=True, width=160, highlight=False)
-    print_comparison(("base", "step [4]"), [BASE, None], console)
+    print_table(comparison_table(("base", "step [4]"), [BASE, None]), console)
     text = console.export_text()
     assert (
         "gsm8k: 4 tasks, template boxed, as chat, greedy, at most 1,024 tokens" in text and "step [4]" in text
