@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.journal.evaluations import GREEDY, Answer, read_answers, read_greedy_scores, read_prompts
+from asyncrl.journal.evaluations import GREEDY, Answer, read_answers, read_prompts
 from asyncrl.journal.starts import recorded_data
 from asyncrl.readers.compare.recorded import RecordedRun
 
@@ -63,15 +63,6 @@ class AnswersOf:
             for answer in read_answers(run.journal, version, self._name):
                 found.setdefault(self.task(run, answer.task_id), []).append(answer)
         return found
-
-    def greedy_by_version(self, run: RecordedRun) -> dict[int, Scores]:
-        """Version -> scores of the most likely answers, for each recorded evaluation."""
-        if run.journal is None:
-            return {}
-        return {
-            version: {self.task(run, task_id): _right(score) for task_id, score in scores.items()}
-            for version, scores in read_greedy_scores(run.journal, self._name).items()
-        }
 
 
 def greedy_scores(answers: Mapping[str, Sequence[Answer]]) -> Scores:

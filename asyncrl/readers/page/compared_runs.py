@@ -6,7 +6,6 @@ after each evaluation.
 """
 
 import asyncio
-import math
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, TypedDict
@@ -37,30 +36,27 @@ class Known:
     """Comparisons by what they were made of, the newest last. One request at a time reads it."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, float | None], Comparison] = OrderedDict()
+        self._found: OrderedDict[str, Comparison] = OrderedDict()
         self.lock = asyncio.Lock()
 
-    def read(self, folders: dict[str, Path], price: float | None, after: str) -> Compared:
+    def read(self, folders: dict[str, Path], after: str) -> Compared:
         revision = _revision(folders)
         if revision == after:
             return {"revision": revision, "comparison": None}
-        key = (revision, price)
-        if key not in self._found:
-            runs = open_runs([*folders.values()], [*folders])
-            self._found[key] = compare(runs, prices=[price] * len(runs))
-        self._found.move_to_end(key)
+        if revision not in self._found:
+            self._found[revision] = compare(open_runs([*folders.values()], [*folders]))
+        self._found.move_to_end(revision)
         if len(self._found) > MOST_KEPT:
             self._found.popitem(last=False)
-        return {"revision": revision, "comparison": self._found[key]}
+        return {"revision": revision, "comparison": self._found[revision]}
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
     known = Known()
 
     async def compared(request: web.Request) -> web.Response:
-        price, after = _price(request), request.query.get("after", "")
         async with known.lock:
-            return await answer(known.read, _folders(request), price, after)
+            return await answer(known.read, _folders(request), request.query.get("after", ""))
 
     router.add_get("/api/compare", compared)
     router.add_get("/api/compare/answers", _answers)
@@ -96,19 +92,6 @@ def _folders(request: web.Request) -> dict[str, Path]:
     if lacking:
         raise web.HTTPNotFound(text=f"There is no run {lacking[0]}.")
     return {name: there[name] for name in names}
-
-
-def _price(request: web.Request) -> float | None:
-    text = request.query.get("price", "")
-    if not text:
-        return None
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not (math.isfinite(price) and price >= 0):
-        raise web.HTTPBadRequest(text=f"price is {text[:40]!r}, expected dollars per hour.")
-    return price
 
 
 def _revision(folders: dict[str, Path]) -> str:
