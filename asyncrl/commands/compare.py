@@ -2,10 +2,8 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from asyncrl.errors import InputError
 from asyncrl.observe.terminal.table import table_console
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import compare
@@ -25,12 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when compared, 2 for bad input."""
-    try:
-        comparison = compare(open_runs(arguments.runs))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0 when compared. Raises InputError."""
+    comparison = compare(open_runs(arguments.runs))
     if arguments.json:
         print(json.dumps(comparison, indent=1, default=str))
     else:

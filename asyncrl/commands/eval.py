@@ -10,20 +10,21 @@ import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import is_override
+from asyncrl.commands.train import explained
 from asyncrl.controller.assemble import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import CATALOG, Benchmark
-from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
-from asyncrl.launch.failure import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
+from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.terminal.model_differences import comparison_table
@@ -34,7 +35,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RECIPE, RunFolder
-from asyncrl.system.disk import FULL_DISK
 from asyncrl.system.hub import is_hub_id
 
 HELP = (
@@ -79,27 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     warn_on_stderr()
     started: list[Comparison] = []
-    try:
-        # With --json standard output holds the object alone.
-        with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
-            comparison = _compare(arguments, started)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+    code = explained(lambda: _evaluated(arguments, started))
+    if code == INTERRUPTED:
         print(f"Stopped. {started[0].progress() if started else 'Nothing was asked yet.'}", file=sys.stderr)
-        return 130
-    except (AsyncrlError, OSError, BaseExceptionGroup) as error:
-        cause = first_cause(error)
-        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
-            print(f"{cause.strerror}: {cause.filename or 'a temporary file'}. Make room.", file=sys.stderr)
-        elif isinstance(cause, AsyncrlError):
-            print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
-        else:
-            raise
-        if started:
-            print(started[0].progress(), file=sys.stderr)
-        return 1
+    elif code and started:
+        print(started[0].progress(), file=sys.stderr)
+    return code
+
+
+def _evaluated(arguments: argparse.Namespace, started: list[Comparison]) -> int:
+    # With --json standard output holds the object alone.
+    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+        comparison = _compare(arguments, started)
     if arguments.json:
         print(json.dumps(comparison.as_json()))
     else:

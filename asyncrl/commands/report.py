@@ -29,15 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when written, 2 for what cannot be read or written."""
+    """0 when written, 2 for what cannot be written. Raises InputError for what cannot be read."""
     if arguments.schema:
         print(json.dumps(RunReport.model_json_schema(), indent=1))
         return 0
     try:
         _write(arguments)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
     except OSError as error:
         print(f"{error.filename} cannot be written: {error.strerror}. Name a folder: --out.", file=sys.stderr)
         return 2

@@ -29,17 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when identical, 1 when not or when a process failed, 2 for what cannot be reproduced."""
+    """0 when identical, 1 when not or when a process failed. Raises InputError for what cannot be
+    reproduced."""
     path: Path = arguments.run
-    try:
-        written = read_run_recipe(path)
-        recipe = plan_reproduction(path, arguments.step).recipe
-        _refuse_changes(path, written, recipe)
-        fetch_model(recipe)
-        gpus = place(recipe, ("trainer",))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    written = read_run_recipe(path)
+    recipe = plan_reproduction(path, arguments.step).recipe
+    _refuse_changes(path, written, recipe)
+    fetch_model(recipe)
+    gpus = place(recipe, ("trainer",))
     codes = _run_ranks(path, arguments.step, recipe, gpus)
     return next((code if code > 0 else 1 for code in codes if code), 0)
 

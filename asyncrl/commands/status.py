@@ -3,14 +3,12 @@
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 
-from asyncrl.errors import InputError
 from asyncrl.observe.metrics.metrics_file import Metrics, read_metrics
 from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
@@ -34,17 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit code, as HELP says."""
+    """The exit code, as HELP says. Raises InputError where there is no run folder."""
     reader = _Reader(arguments.run)
-    try:
-        if arguments.follow:
-            now = _follow(reader, is_json=arguments.json)
-        else:
-            now = reader.read()
-            _print(now, Console(highlight=False), is_json=arguments.json)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    if arguments.follow:
+        now = _follow(reader, is_json=arguments.json)
+    else:
+        now = reader.read()
+        _print(now, Console(highlight=False), is_json=arguments.json)
     return EXIT_CODES.get(now.state, 0)
 
 

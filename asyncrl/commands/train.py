@@ -49,7 +49,8 @@ def _train_words(arguments: argparse.Namespace) -> int:
 
 
 def explained(work: Callable[[], int]) -> int:
-    """The result of `work`, or the exit code of what it raised, told in a sentence."""
+    """The result of `work`, or the exit code of what it raised, told in a sentence: 1 for what failed, 2 for
+    bad input, 130 after Ctrl-C."""
     try:
         return work()
     except InputError as error:
@@ -79,8 +80,8 @@ def _explain(error: BaseException) -> int:
     """Tells what ended the run; its exit code."""
     if isinstance(error, OSError):
         error = DiskError(
-            f"{error.strerror}, {error.filename or 'a file of the run folder'}. Make room and run the same "
-            f"command again: it resumes."
+            f"{error.strerror}, {error.filename or 'a temporary file'}. Make room and run the same command "
+            f"again. A run resumes."
         )
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.observe.metrics.formats import NOTHING, compact, duration
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import Table, print_table
 from asyncrl.readers.compare.run_comparison import Comparison, GroupRow, RunRow
@@ -59,22 +59,17 @@ def _last(group: GroupRow, rows: Sequence[RunRow]) -> str:
     found = group["accuracy"]
     if found is None:
         return NOTHING
-    share = _share(found["mean"], found["low"], found["high"])
+    share = exact_share(found["mean"], found["low"], found["high"])
     last = [row["last"] for row in rows if row["last"] is not None]
     if len(last) == 1:
         return f"{share} at step {last[0]['step']}"
     return f"{share}: {', '.join(fixed(100 * row['greedy_accuracy'], 1) for row in last)}"
 
 
-def _share(value: float, low: float, high: float) -> str:
-    return f"{as_percent(value, 1)} [{fixed(100 * low, 1)}, {fixed(100 * high, 1)}]"
-
-
 def _sampled(row: RunRow, name: str) -> str:
-    last = row["last"]
-    if last is None or last.get(f"{name}_at_k") is None:
-        return NOTHING
-    return f"{name}@{last['k']} {_share(*(last[f'{name}_{end}'] for end in ('at_k', 'low', 'high')))}"
+    last = row["last"] or {}
+    share = exact_share(*(last.get(f"{name}_{end}") for end in ("at_k", "low", "high")))
+    return share if share == NOTHING else f"{name}@{last['k']} {share}"
 
 
 def _cut(row: RunRow) -> str:

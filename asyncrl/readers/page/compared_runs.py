@@ -5,10 +5,9 @@ with. A comparison is computed again only after one of its runs has written a ro
 after each evaluation.
 """
 
-import asyncio
-from collections import OrderedDict
+import functools
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from aiohttp import web
 
@@ -16,7 +15,7 @@ from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, dif
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.request import RUNS, answer, whole
-from asyncrl.readers.page.runs import Run, stamp
+from asyncrl.readers.page.runs import stamp
 from asyncrl.run.folder import METRICS
 
 MOST_RUNS = 64
@@ -32,39 +31,26 @@ class Compared(TypedDict):
     """None where the page has this revision already."""
 
 
-class Known:
-    """Comparisons by what they were made of, the newest last. One request at a time reads it."""
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _compared(revision: str, folders: tuple[tuple[str, Path], ...]) -> Comparison:
+    """`revision` says what the files hold; `folders` are name and folder of each run."""
+    return compare(open_runs([folder for _, folder in folders], [name for name, _ in folders]))
 
-    def __init__(self) -> None:
-        self._found: OrderedDict[str, Comparison] = OrderedDict()
-        self.lock = asyncio.Lock()
 
-    def read(self, folders: dict[str, Path], after: str) -> Compared:
-        revision = _revision(folders)
-        if revision == after:
-            return {"revision": revision, "comparison": None}
-        if revision not in self._found:
-            self._found[revision] = compare(open_runs([*folders.values()], [*folders]))
-        self._found.move_to_end(revision)
-        if len(self._found) > MOST_KEPT:
-            self._found.popitem(last=False)
-        return {"revision": revision, "comparison": self._found[revision]}
+def read_comparison(folders: dict[str, Path], after: str) -> Compared:
+    revision = _revision(folders)
+    if revision == after:
+        return {"revision": revision, "comparison": None}
+    return {"revision": revision, "comparison": _compared(revision, tuple(folders.items()))}
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
-    known = Known()
-
-    async def compared(request: web.Request) -> web.Response:
-        async with known.lock:
-            return await answer(known.read, _folders(request), request.query.get("after", ""))
-
-    router.add_get("/api/compare", compared)
+    router.add_get("/api/compare", _comparison)
     router.add_get("/api/compare/answers", _answers)
 
 
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """Nothing: an exported document holds one run."""
-    return {}
+async def _comparison(request: web.Request) -> web.Response:
+    return await answer(read_comparison, _folders(request), request.query.get("after", ""))
 
 
 def read_answers(folders: dict[str, Path], kind: Kind, offset: int) -> DifferingAnswers:

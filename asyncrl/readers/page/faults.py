@@ -1,11 +1,8 @@
 """Verifier faults by cause, each with its first traceback: what a person would otherwise never see."""
 
-from typing import Any, TypedDict
-
-from aiohttp import web
+from typing import TypedDict
 
 from asyncrl.observe.metrics.fault_causes import group_faults
-from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 
 
@@ -22,14 +19,6 @@ class Cause(TypedDict):
     """The first traceback; None where the verifier did not raise."""
     trajectory_id: str | None
     """Trajectory whose verdict raised it; None where a retry gave one."""
-
-
-def add_routes(router: web.UrlDispatcher) -> None:
-    router.add_get("/api/runs/{run}/faults", _faults)
-
-
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    return {f"/api/runs/{run.name}/faults": read_causes(run)}
 
 
 def read_causes(run: Run) -> list[Cause]:
@@ -51,7 +40,3 @@ def read_causes(run: Run) -> list[Cause]:
             )
         )
     return causes
-
-
-async def _faults(request: web.Request) -> web.Response:
-    return await answer(read_causes, run_of(request))

@@ -26,16 +26,11 @@ class Books(TypedDict):
 
 def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/api/runs/{run}/ledger", _ledger)
-    router.add_get("/api/runs/{run}/conservation", _conservation)
 
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """The last steps and the whole conservation table."""
-    path = f"/api/runs/{run.name}"
-    return {
-        f"{path}/ledger": read_ledger(run.journal, limit=1000),
-        f"{path}/conservation": read_books(run),
-    }
+    """The last steps."""
+    return {f"/api/runs/{run.name}/ledger": read_ledger(run.journal, limit=1000)}
 
 
 def read_books(run: Run) -> Books:
@@ -56,7 +51,3 @@ def _fate(fate: Fate) -> dict[str, Any]:
 async def _ledger(request: web.Request) -> web.Response:
     before = whole(request, "before")
     return await answer(lambda journal: read_ledger(journal, before=before), run_of(request).journal)
-
-
-async def _conservation(request: web.Request) -> web.Response:
-    return await answer(read_books, run_of(request))

@@ -23,7 +23,7 @@ from asyncrl.model.flops import matrix_weights
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.observe.metrics.fault_causes import group_faults
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
+from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.costs import energy_of, flops_of, is_number, time_of
@@ -116,9 +116,9 @@ def _heldout(metrics: Metrics) -> schema.HeldOut | None:
     return schema.HeldOut(
         template=next((template for template in reversed(templates) if template), None),
         is_one_template=len(set(templates)) == 1,
-        base=None if base is None else _evaluation(base),
-        last=None if last is None else _evaluation(last),
-        best=None if best is None else _evaluation(best),
+        base=None if base is None else flat(base),
+        last=None if last is None else flat(last),
+        best=None if best is None else flat(best),
         num_candidates=len({row["step"] for row in trained}),
     )
 
@@ -128,28 +128,6 @@ def _best(trained: Sequence[Row]) -> Row | None:
     return max(
         known, key=lambda row: (row["greedy_accuracy"], -row["step"], row["when"] == "after"), default=None
     )
-
-
-def _evaluation(row: Row) -> schema.Evaluation:
-    return schema.Evaluation(
-        step=int(row["step"]),
-        when=row["when"],
-        num_tasks=int(row["num_tasks"]),
-        greedy=_share(row, "greedy_accuracy", "greedy"),
-        k=int(row["k"]) if is_number(row.get("k")) else None,
-        avg_at_k=_share(row, "avg_at_k", "avg"),
-        pass_at_k=_share(row, "pass_at_k", "pass"),
-        response_tokens_mean=_number(row, "response_tokens_mean"),
-        cut_share=_number(row, "cut_share"),
-        num_faults=int(row.get("num_faults") or 0),
-    )
-
-
-def _share(row: Row, value: str, bounds: str) -> schema.Share | None:
-    mean, low, high = (_number(row, name) for name in (value, f"{bounds}_low", f"{bounds}_high"))
-    if mean is None or low is None or high is None:
-        return None
-    return schema.Share(mean=mean, low=low, high=high)
 
 
 def _benchmarks(metrics: Metrics) -> list[schema.Benchmark]:
@@ -162,16 +140,10 @@ def _benchmarks(metrics: Metrics) -> list[schema.Benchmark]:
 def _benchmark(name: str, before: Row | None, after: Row | None) -> schema.Benchmark:
     return schema.Benchmark(
         name=name,
-        template=(after or before or {}).get("template"),
-        before=None if before is None else _evaluation(before),
-        after=None if after is None else _evaluation(after),
+        before=None if before is None else flat(before),
+        after=None if after is None else flat(after),
         changes={} if before is None or after is None else differences_of_rows(before, after),
     )
-
-
-def _number(row: Row, name: str) -> float | None:
-    value = row.get(name)
-    return float(value) if is_number(value) else None
 
 
 def _ends(steps: Sequence[Row], name: str) -> schema.Ends:

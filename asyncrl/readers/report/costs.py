@@ -17,10 +17,9 @@ TIMED_PARTS = {
     "wait_seconds": "waiting for rollouts",
     "publish_seconds": "publishing weights",
     "checkpoint_seconds": "saving checkpoints",
+    "drain_seconds": "draining servers",
 }
 """Parts of a trainer step in metrics.jsonl, with their display names."""
-DRAIN = "drain_seconds"
-"""A part of the step in runs with rollout.interrupt drain."""
 
 
 def flops_of(shape: ModelShape | None, sampled: SampledTokens | None, steps: Sequence[Row]) -> Flops:
@@ -108,15 +107,13 @@ def _step_shares(steps: Sequence[Row]) -> dict[str, float]:
         return {}
     parts = [_parts(row) for row in steps]
     shares = {words: sum(part[name] for part in parts) / whole for name, words in TIMED_PARTS.items()}
-    drained = sum(part[DRAIN] for part in parts) / whole
     # Parts are measured one by one and the step as a whole: show what lies between, do not spread it.
-    rest = max(0.0, 1.0 - sum(shares.values()) - drained)
-    return {**shares, "the rest": rest, **({"draining servers": drained} if drained else {})}
+    return {**shares, "the rest": max(0.0, 1.0 - sum(shares.values()))}
 
 
 def _parts(row: Row) -> dict[str, float]:
     """Seconds of each part of a step. The first wait is cut to the step: it began while servers started."""
-    parts = {name: row.get(name) or 0.0 for name in (*TIMED_PARTS, DRAIN)}
+    parts = {name: row.get(name) or 0.0 for name in TIMED_PARTS}
     others = sum(parts.values()) - parts["wait_seconds"]
     return parts | {"wait_seconds": min(parts["wait_seconds"], max(0.0, _step_seconds(row) - others))}
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from asyncrl.journal.conservation import Fate
 from asyncrl.observe.metrics.estimates import Difference
 from asyncrl.observe.metrics.fault_causes import FaultCause
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
 SCHEMA_VERSION: Final = "2"
@@ -22,45 +23,17 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
 
 
-class Share(Part):
-    """A mean over tasks with its 95% interval (Wilson), all in [0, 1]."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Evaluation(Part):
-    """Evaluation of one version of the model."""
-
-    step: int
-    """0 is the base model."""
-    when: str
-    """before, during or after training."""
-    num_tasks: int
-    greedy: Share | None
-    """The most likely answer of each task."""
-    k: int | None
-    """Samples per task."""
-    avg_at_k: Share | None
-    pass_at_k: Share | None
-    """pass@k by the unbiased estimator of Chen et al. 2021."""
-    response_tokens_mean: float | None
-    cut_share: float | None
-    """Share of responses that were cut off at the token limit."""
-    num_faults: int
-    """Responses without a verdict: neither right nor wrong."""
-
-
 class HeldOut(Part):
+    """Evaluations as their rows in metrics.jsonl: shares with the ends of their 95% intervals (Wilson)."""
+
     template: str | None
     """Template around the questions, for all versions alike."""
     is_one_template: bool
     """Whether every evaluation was asked under that template."""
-    base: Evaluation | None
-    last: Evaluation | None
+    base: Row | None
+    last: Row | None
     """Evaluation of the newest version that has one. No choice was made: report this one."""
-    best: Evaluation | None
+    best: Row | None
     """Evaluation with the highest greedy accuracy on these same tasks, the first of several: optimistic."""
     num_candidates: int
     """Trained versions that `best` was chosen from."""
@@ -68,9 +41,9 @@ class HeldOut(Part):
 
 class Benchmark(Part):
     name: str
-    template: str | None
-    before: Evaluation | None
-    after: Evaluation | None
+    before: Row | None
+    """Row in metrics.jsonl, with the score of each task."""
+    after: Row | None
     changes: dict[str, Difference]
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 

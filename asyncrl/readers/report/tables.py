@@ -1,11 +1,16 @@
 """The tables of a report, as rows of words: on the page, in Markdown and at the end of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
+from asyncrl.observe.terminal.model_differences import (
+    comparison_header,
+    comparison_rows,
+    comparison_table,
+)
 from asyncrl.observe.terminal.table import Table
-from asyncrl.readers.report.schema import Benchmark, Evaluation, RunReport, Share
-from asyncrl.system.rounding import as_percent, fixed, signed
+from asyncrl.readers.report.schema import RunReport
+from asyncrl.system.rounding import as_percent
 
 OPTIMISTIC = (
     "Last: the newest version that was evaluated. Best: the highest greedy accuracy on these very held-out "
@@ -29,61 +34,33 @@ def tables_of(report: RunReport) -> list[Table]:
 
 def learned(report: RunReport) -> list[Table]:
     """The held-out evaluations and the benchmarks."""
-    return [_results(report), *map(_benchmark, report.benchmarks)]
+    benchmarks = [
+        comparison_table(("before training", "after"), (each.before, each.after))
+        for each in report.benchmarks
+    ]
+    return [_heldout(report), *benchmarks]
 
 
-def _results(report: RunReport) -> Table:
+def _heldout(report: RunReport) -> Table:
     heldout = report.heldout
     if heldout is None:
         return Table("Held-out tasks", ("",), ())
     versions = [heldout.base, heldout.last, heldout.best]
     titles = ["base", "last", "best (chosen on these tasks)"]
-    header = [
-        title if version is None else f"{title}, step {version.step}"
+    titles = [
+        title if version is None else f"{title}, step {version['step']}"
         for title, version in zip(titles, versions, strict=True)
     ]
     template = f"template {heldout.template}" if heldout.template else "template not recorded"
     alike = "" if heldout.is_one_template else " THE EVALUATIONS WERE ASKED UNDER DIFFERENT TEMPLATES."
-    tasks = next((version.num_tasks for version in versions if version is not None), 0)
+    tasks = next((version["num_tasks"] for version in versions if version is not None), 0)
     note = f"{tasks} tasks, {template}, 95% intervals over tasks (Wilson).{alike}"
-    optimistic = OPTIMISTIC.format(n=heldout.num_candidates)
-    return Table("Held-out tasks", ("", *header), _evaluation_rows(versions), f"{note} {optimistic}")
-
-
-def _evaluation_rows(versions: Sequence[Evaluation | None]) -> list[tuple[str, ...]]:
-    k = next((version.k for version in versions if version is not None and version.k is not None), None)
-    measures: list[tuple[str, Callable[[Evaluation], str]]] = [
-        ("greedy accuracy", lambda each: share(each.greedy)),
-        (f"avg@{k}", lambda each: share(each.avg_at_k)),
-        (f"pass@{k}", lambda each: share(each.pass_at_k)),
-        ("response tokens", lambda each: compact(each.response_tokens_mean)),
-        ("cut off", lambda each: _percent(each.cut_share)),
-        ("faults, not counted", lambda each: str(each.num_faults or NOTHING)),
-    ]
-    rows = [
-        (title, *(NOTHING if version is None else cell(version) for version in versions))
-        for title, cell in measures
-    ]
-    return [row for row in rows if any(cell != NOTHING for cell in row[1:])]
-
-
-def _benchmark(benchmark: Benchmark) -> Table:
-    changes = {
-        name: f"{signed(100 * change.mean, 1)} "
-        f"[{signed(100 * change.low, 1)}, {signed(100 * change.high, 1)}]"
-        for name, change in benchmark.changes.items()
-    }
-    rows = _evaluation_rows([benchmark.before, benchmark.after])
     return Table(
-        f"Benchmark {benchmark.name}",
-        ("", "before", "after", "change"),
-        [(*row, changes.get(_measure(row[0]), "")) for row in rows],
-        f"Template {benchmark.template}. Changes in points, paired over tasks.",
+        "Held-out tasks",
+        comparison_header(titles, has_differences=False),
+        comparison_rows(versions, has_differences=False),
+        f"{note} {OPTIMISTIC.format(n=heldout.num_candidates)}",
     )
-
-
-def _measure(title: str) -> str:
-    return title.partition(" ")[0].partition("@")[0]
 
 
 def conservation(report: RunReport) -> Table:
@@ -206,12 +183,6 @@ def _line(text: str) -> str:
 
 def _cell(text: str) -> str:
     return _line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-
-def share(found: Share | None) -> str:
-    if found is None:
-        return NOTHING
-    return f"{as_percent(found.mean, 1)} [{fixed(100 * found.low, 1)}, {fixed(100 * found.high, 1)}]"
 
 
 def _percent(value: float | None) -> str:

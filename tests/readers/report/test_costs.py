@@ -61,6 +61,7 @@ def test_parts_are_shares_of_the_steps_and_add_up() -> None:
         "waiting for rollouts": 0.25,
         "publishing weights": 0.125,
         "saving checkpoints": 0.0,
+        "draining servers": 0.0,
         "the rest": 0.125,
     }
 

@@ -112,7 +112,7 @@ def test_benchmarks_stand_side_by_side_and_the_template_is_named(run_folder: Pat
         writer.benchmark({"step": 10, "when": "after", **row, "greedy_scores": [1.0, 1.0]})
     write_report(run_folder)
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (run_folder / "report.html").read_text()))
-    assert "Benchmark gsm8k" in text and "Template &lt;r1&gt;." in text
+    assert "gsm8k: 2 tasks, template &lt;r1&gt;, greedy, at most 64 tokens" in text
     # Differences 0 and 1: mean 0.5, centre 1 / 4, half 1.96 x sqrt((2 / 4 - 1 / 16) / 4) = 0.648
     assert "greedy accuracy 50.0% [10.0, 90.0] 50.0% [10.0, 90.0] +50.0 [-39.8, +89.8]" in text
     assert "10 tasks, template &lt;r1&gt;" in text
