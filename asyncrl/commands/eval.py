@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when evaluated, 1 when a server failed, 2 for bad input, 130 after Ctrl-C."""
+    """0 when evaluated, 1 when a server failed, 130 after Ctrl-C. Raises InputError."""
     if arguments.list:
         _print_catalog()
         return 0

@@ -11,7 +11,7 @@ from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_report
 from asyncrl.recipe.file import shown
 
 HELP = (
-    "Write the report of runs into their folders: base, last and best with intervals, cost, energy, "
+    "Write the report of runs into their folders: base, last and best with intervals, cost, "
     "staleness, environment. At any time, also while a run trains. `asyncrl compare` puts runs side by side."
 )
 

@@ -88,14 +88,8 @@ async def _verify(arguments: argparse.Namespace, options: dict[str, object], out
     summary, started = GradingSummary(), time.perf_counter()
     num_rows, count = _num_rows(arguments.file), 0
     async with VerifierPool(arguments.workers, arguments.timeout) as pool:
-        graded = grade_rows(
-            _rows(arguments.file),
-            pool,
-            arguments.verifier,
-            options,
-            folder=Path.cwd(),
-            num_workers=arguments.workers,
-        )
+        rows, folder, workers = _rows(arguments.file), Path.cwd(), arguments.workers
+        graded = grade_rows(rows, pool, arguments.verifier, options, folder=folder, num_workers=workers)
         with LateStage("grading") as shown:
             async for row, verdict, is_bad_gold in graded:
                 summary.add(verdict)

@@ -150,7 +150,7 @@ def _draw(axis: Any, panel: Panel, metrics: Metrics) -> None:
     if panel.is_log:
         axis.set_yscale("log")
     else:
-        highest = max(max(line.get_ydata()) for line in axis.lines)
+        highest = axis.dataLim.y1
         axis.set_ylim(0, 1.12 * highest if highest > 0 else 1.0)
         axis.yaxis.set_major_formatter(lambda value, _: panel.tick(value))
     # A row between title and curves, so that it hides none of them.

@@ -52,16 +52,12 @@ class AnswersOf:
         self._name = name
         self._prompts = None if _have_same_rows(runs, name) else {r.label: _prompts(r, name) for r in runs}
 
-    def task(self, run: RecordedRun, task_id: str) -> str:
-        """The name that all runs use for the task."""
-        return task_id if self._prompts is None else self._prompts[run.label].get(task_id, task_id)
-
     def at(self, run: RecordedRun, version: int) -> dict[str, list[Answer]]:
         """Task -> the answers of `version`, most likely one and samples; empty where none are recorded."""
         found: dict[str, list[Answer]] = {}
-        if run.journal is not None:
-            for answer in read_answers(run.journal, version, self._name):
-                found.setdefault(self.task(run, answer.task_id), []).append(answer)
+        names = {} if self._prompts is None else self._prompts[run.label]
+        for answer in () if run.journal is None else read_answers(run.journal, version, self._name):
+            found.setdefault(names.get(answer.task_id, answer.task_id), []).append(answer)
         return found
 
 

@@ -1,10 +1,11 @@
 """The ledger of a run: the fates of its groups, step by step, and of its tokens in all."""
 
+from dataclasses import asdict
 from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.journal.conservation import Conservation, Fate, read_conservation
+from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.ledger import read_ledger
 from asyncrl.readers.page.request import answer, run_of, whole
@@ -40,12 +41,8 @@ def read_books(run: Run) -> Books:
         generated_groups=books.generated_groups(),
         missing_tokens=books.missing_tokens(),
         repeated_tokens=read_counters(run.journal).get(REPEATED, 0),
-        fates=[_fate(fate) for fate in books.fates()],
+        fates=[asdict(fate) for fate in books.fates()],
     )
-
-
-def _fate(fate: Fate) -> dict[str, Any]:
-    return {"name": fate.name, "tokens": fate.tokens, "groups": fate.groups, "share": fate.share}
 
 
 async def _ledger(request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """A run's folder to its `RunReport`: at any time, read only, also while the run writes.
 
-What nothing recorded is null. Steps that a later start trained again count once; time and energy count as
-often as they were spent. Raises InputError for files that are damaged.
+What nothing recorded is null. Steps that a later start trained again count once; time counts as often as
+it was spent. Raises InputError for files that are damaged.
 """
 
 import os
@@ -26,7 +26,7 @@ from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.report import schema
-from asyncrl.readers.report.costs import energy_of, flops_of, is_number, time_of
+from asyncrl.readers.report.costs import flops_of, is_number, time_of
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
@@ -67,7 +67,6 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
         tokens=_tokens(books, metrics.steps, 0.0 if sampled is None else sampled.num_prompt_tokens),
         flops=flops_of(shape, sampled, metrics.steps),
         time=time_of(usage, metrics.steps),
-        energy=energy_of(usage, () if last is None else last.lacking_energy),
         off_policy=_off_policy(metrics.steps),
         faults=[] if journal is None else group_faults(journal.faults(), journal.retried_faults()),
         starts=_starts(starts, usage),

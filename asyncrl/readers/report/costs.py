@@ -1,4 +1,4 @@
-"""Costs of a run: time per process and per part of a step, energy, operations. Sums over all its starts."""
+"""Costs of a run: time per process and per part of a step, operations. Sums over all its starts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from asyncrl.journal.usage import ENERGY, RUN, Usage
 from asyncrl.model.flops import generation_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.observe.metrics.metrics_file import Row
-from asyncrl.readers.report.schema import Energy, Flops, ProcessUse, Time
+from asyncrl.readers.report.schema import Flops, ProcessUse, Time
 
 HOUR = 3600.0
 TIMED_PARTS = {
@@ -74,25 +74,6 @@ def _processes(rows: Sequence[Usage]) -> list[ProcessUse]:
             )
         )
     return found
-
-
-def energy_of(starts: Mapping[float, Sequence[Usage]], lacking: Sequence[str] = ()) -> Energy:
-    """Sums over the counters of all starts; `lacking` says why parts had none."""
-
-    def joules(*, is_gpu: bool) -> float | None:
-        counters = [
-            [
-                use.joules
-                for use in uses
-                if use.name.startswith(ENERGY) and use.name.startswith(f"{ENERGY}GPU") is is_gpu
-            ]
-            for uses in starts.values()
-        ]
-        return _sum([read for own in counters for read in own]) if counters and all(counters) else None
-
-    return Energy(
-        processors_joules=joules(is_gpu=False), gpus_joules=joules(is_gpu=True), lacking=list(lacking)
-    )
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -117,17 +117,6 @@ class Time(Part):
     processes: list[ProcessUse]
 
 
-class Energy(Part):
-    """Energy that counters measured; null where any start could not read them to its end."""
-
-    processors_joules: float | None
-    """RAPL: whole processor packages, other programs included."""
-    gpus_joules: float | None
-    """NVML: the run's GPUs."""
-    lacking: list[str]
-    """Why no counter measured a part, at the last start."""
-
-
 class Distribution(Part):
     """Distribution over the steps that measured the column. Quantiles are values that were seen."""
 
@@ -173,7 +162,6 @@ class RunReport(Part):
     tokens: Tokens
     flops: Flops
     time: Time
-    energy: Energy
     off_policy: dict[str, Distribution]
     """Staleness in versions, KL in nats per token, shares of tokens."""
     faults: list[FaultCause]

@@ -107,13 +107,10 @@ def scale(report: RunReport) -> Table:
         ("GPU hours", _number(time.gpu_hours)),
         ("CPU hours", _number(time.cpu_hours)),
         *((f"- {p.name}", _process(p.cpu_hours, p.gpu_hours, p.num_restarts)) for p in time.processes),
-        ("energy of the processors", _energy(report.energy.processors_joules)),
-        ("energy of the GPUs", _energy(report.energy.gpus_joules)),
         ("starts", f"{len(report.starts)}"),
         ("response tokens, first to last step", _ends(report)),
     ]
-    note = " ".join([FLOPS, *(f"Not measured: {why}." for why in report.energy.lacking)])
-    return Table("Cost and scale", ("", "value"), rows, note)
+    return Table("Cost and scale", ("", "value"), rows, FLOPS)
 
 
 def _idle(report: RunReport) -> str:
@@ -126,10 +123,6 @@ def _process(cpu_hours: float | None, gpu_hours: float, restarts: int) -> str:
     words += [f"{gpu_hours:.3g} GPU h"] if gpu_hours else []
     words += [f"{restarts} restarts"] if restarts else []
     return ", ".join(words)
-
-
-def _energy(joules: float | None) -> str:
-    return NOTHING if joules is None else f"{joules / 3.6e6:.3g} kWh"
 
 
 def _ends(report: RunReport) -> str:

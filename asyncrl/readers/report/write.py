@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.page import remarks_of, render
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import as_markdown, tables_of
-from asyncrl.run.folder import JOURNAL, METRICS, REPORT
+from asyncrl.run.folder import METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 
 FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md"}
@@ -41,8 +40,7 @@ def write_report(
     place.mkdir(parents=True, exist_ok=True)
     if "html" in formats:
         picture = curves.draw_curves(metrics)
-        journal = find_journal(run_folder / JOURNAL)
-        texts["html"] = lambda: render(report, journal, picture.svg, commands or {})
+        texts["html"] = lambda: render(report, picture.svg, commands or {})
         (place / CURVES).write_bytes(picture.png)
     for name in formats:
         write_whole(place / FORMATS[name], texts[name]())

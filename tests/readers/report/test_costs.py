@@ -1,9 +1,7 @@
-"""Hours, shares of time and energy, from what starts used and steps measured."""
-
-import pytest
+"""Hours and shares of time, from what starts used and steps measured."""
 
 from asyncrl.journal.usage import Usage
-from asyncrl.readers.report.costs import energy_of, time_of
+from asyncrl.readers.report.costs import time_of
 
 ONE_HOUR = [Usage("run", 3600.0, num_gpus=2), Usage("server 0", 3600.0, 7200.0, num_gpus=2)]
 STEP = {
@@ -16,31 +14,6 @@ STEP = {
 }
 
 
-def test_energy_is_the_sum_of_what_the_counters_of_all_starts_read() -> None:
-    starts = {
-        1.0: [Usage("run", 10.0), Usage("energy: package-0 0", 10.0, joules=5.0)],
-        2.0: [Usage("run", 10.0), Usage("energy: package-0 0", 10.0, joules=7.0)],
-    }
-    energy = energy_of(starts, ["no NVML"])
-    assert (energy.processors_joules, energy.gpus_joules, energy.lacking) == (12.0, None, ["no NVML"])
-
-
-@pytest.mark.parametrize("second", [None, []], ids=["a counter that failed", "a start without counters"])
-def test_energy_that_was_measured_in_part_is_unknown(second: list[Usage] | None) -> None:
-    lost = [Usage("energy: package-0 0", 10.0, joules=None)] if second is None else second
-    starts = {
-        1.0: [Usage("controller", 3600.0, 3600.0), Usage("energy: package-0 0", 10.0, joules=5.0)],
-        2.0: [Usage("controller", 3600.0, 3600.0), *lost],
-    }
-    assert energy_of(starts).processors_joules is None
-
-
-def test_gpus_and_processors_are_told_apart() -> None:
-    gpu, package = (Usage(f"energy: {name}", 9.0, joules=100.0) for name in ("GPU 0", "package-0 0"))
-    energy = energy_of({1.0: [*ONE_HOUR, gpu, gpu, package]})
-    assert (energy.processors_joules, energy.gpus_joules) == (100.0, 200.0)
-
-
 def test_a_process_of_another_machine_leaves_the_cpu_hours_unknown() -> None:
     time = time_of({1.0: [*ONE_HOUR, Usage("server 1", 3600.0, None)]}, [])
     assert time.cpu_hours is None and time.gpu_hours == 2.0
@@ -50,8 +23,6 @@ def test_a_process_of_another_machine_leaves_the_cpu_hours_unknown() -> None:
 def test_a_run_that_recorded_nothing_claims_nothing() -> None:
     time = time_of({}, [{"step_seconds": 2.0}])
     assert (time.wall_seconds, time.cpu_hours, time.gpu_hours, time.step_seconds) == (None, None, None, 2.0)
-    energy = energy_of({})
-    assert (energy.processors_joules, energy.gpus_joules) == (None, None)
 
 
 def test_parts_are_shares_of_the_steps_and_add_up() -> None:

@@ -66,9 +66,12 @@ def test_the_page_holds_evaluations_books_times_recipe_and_commands(page: str) -
         assert expected in text, expected
 
 
-def test_what_the_model_wrote_is_escaped(page: str) -> None:
-    assert "&lt;b&gt;5" in page
-    assert "<b>5" not in page
+def test_what_a_program_wrote_is_escaped(run_folder: Path) -> None:
+    with sqlite3.connect(run_folder / "journal.sqlite") as journal:
+        journal.execute("UPDATE trajectories SET outcome = 'fault', detail = '<b>no' WHERE sample = 0")
+    write_report(run_folder)
+    page = (run_folder / "report.html").read_text()
+    assert "&lt;b&gt;no" in page and "<b>no" not in page
 
 
 def test_the_curves_are_also_a_png_file(page: str, reported: Path) -> None:
