@@ -18,9 +18,9 @@ MEASURES = (("greedy", "greedy_accuracy"), ("avg", "avg_at_k"), ("pass", "pass_a
 PLAIN: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("response tokens", "response_tokens_mean", compact),
     ("cut at the limit", "cut_share", lambda share: as_percent(share, 1)),
-    ("faults, not counted", "num_faults", lambda number: f"{number:,}"),
+    ("faults, not counted", "num_faults", lambda number: f"{number:,}" if number else NOTHING),
 )
-"""Further rows: title, column, words of its value; nothing where it is 0."""
+"""Further rows: title, column, words of its value."""
 DIFFERENCE = "difference"
 
 
@@ -54,7 +54,7 @@ def comparison_rows(results: Sequence[Row | None], *, has_differences: bool = Tr
         if any(row.get(value) is not None for row in known)
     ]
     for title, name, words in PLAIN:
-        cells = [NOTHING if row is None or not row.get(name) else words(row[name]) for row in results]
+        cells = [NOTHING if row is None or row.get(name) is None else words(row[name]) for row in results]
         if any(cell != NOTHING for cell in cells):
             added = ("",) if has_differences else ()
             rows.append([title, cells[0], *(text for cell in cells[1:] for text in (cell, *added))])

@@ -61,6 +61,11 @@ def test_samples_and_faults_have_rows_where_there_are_any() -> None:
     )
 
 
+def test_a_share_of_nothing_is_shown_and_no_faults_are_not() -> None:
+    rows = comparison_rows([{**BASE, "cut_share": 0.0}, TRAINED])
+    assert rows[-1] == ["cut at the limit", "0.0%", "25.0%", ""]
+
+
 def test_a_task_without_a_verdict_of_both_is_no_part_of_the_difference() -> None:
     faulty = {**TRAINED, "greedy_scores": [None, 1.0, 1.0, 0.0]}
     found = differences(BASE, faulty)["greedy"]
