@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 
 from asyncrl.errors import InputError
 from asyncrl.system.distribution import check_distribution
@@ -33,8 +33,8 @@ COMMANDS = {
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
     "compare": "put runs side by side, and say whether one beats another",
-    "report": "write the report of runs: page, JSON, Markdown, LaTeX",
-    "reproduce": "train a step of a run, or a whole run by its report, again and compare",
+    "report": "write the report of runs: page, JSON, Markdown",
+    "reproduce": "train a step of a run again and compare",
     "track": "send a run to its trackers",
     "journal": "account for a run's tokens, groups and trajectories",
     "serve": "start a rollout server for a run on another machine",
@@ -82,7 +82,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
         parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
         command.add_arguments(parser)
-        code: int = command.run(_parse(parser, words))
+        code = _run_explained(command, _parse(parser, words))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -99,6 +99,16 @@ def _run(name: str, words: Sequence[str]) -> int:
         if (said := _explain_name(error)) is None:
             raise
         print(said, file=sys.stderr)
+        return 2
+    return code
+
+
+def _run_explained(command: ModuleType, arguments: argparse.Namespace) -> int:
+    """The exit code of the command; 2 and a sentence for what the user can correct."""
+    try:
+        code: int = command.run(arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
         return 2
     return code
 

@@ -1,7 +1,6 @@
 """`asyncrl journal RUN`: the fate of every token, or of one group or trajectory, and why."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -30,13 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 2 when the run, the group or the trajectory is not there."""
-    try:
-        lines = _lines(arguments)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(printable("\n".join(lines)))
+    """0. Raises InputError when the run, the group or the trajectory is not there."""
+    print(printable("\n".join(_lines(arguments))))
     return 0
 
 

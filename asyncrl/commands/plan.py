@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
@@ -81,23 +80,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when it fits, 2 when not."""
-    try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        shape = read_model_shape(recipe)
-        if arguments.simulate or arguments.gpus is not None:
-            print(_forecast(recipe, shape, arguments))
-            return 0
-        longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
-        # This machine's, unless the plan is for another one.
-        gpus = place(recipe) if size is None else None
-        print(describe(recipe, shape, gpus, longest_prompt=longest))
-        check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-        source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
-        print("\n".join(describe_tail(source)))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0 when it fits. Raises InputError when not."""
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    shape = read_model_shape(recipe)
+    if arguments.simulate or arguments.gpus is not None:
+        print(_forecast(recipe, shape, arguments))
+        return 0
+    longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
+    # This machine's, unless the plan is for another one.
+    gpus = place(recipe) if size is None else None
+    print(describe(recipe, shape, gpus, longest_prompt=longest))
+    check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
+    source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
+    print("\n".join(describe_tail(source)))
     return 0
 
 

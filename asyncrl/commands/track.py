@@ -34,17 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the trackers have every row, 1 when one of them failed, 2 for bad input."""
-    try:
-        recipe = _with_trackers(read_run_recipe(arguments.run), arguments.names, arguments.run)
-        check_trackers(recipe.trackers)
-        with RunFolder(arguments.run) as folder:
-            folder.open(recipe)
-            chosen = [s for s in recipe.trackers if s.name in arguments.names or not arguments.names]
-            codes = [_send(arguments.run, settings.label()) for settings in chosen]
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0 when the trackers have every row, 1 when one of them failed. Raises InputError."""
+    recipe = _with_trackers(read_run_recipe(arguments.run), arguments.names, arguments.run)
+    check_trackers(recipe.trackers)
+    with RunFolder(arguments.run) as folder:
+        folder.open(recipe)
+        chosen = [s for s in recipe.trackers if s.name in arguments.names or not arguments.names]
+        codes = [_send(arguments.run, settings.label()) for settings in chosen]
     return 1 if any(codes) else 0
 
 

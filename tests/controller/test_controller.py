@@ -16,7 +16,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.journal.evaluations import read_greedy_scores
+from asyncrl.journal.evaluations import GREEDY, read_answers
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.failure import first_cause
 from asyncrl.records import ScoredSequence
@@ -101,9 +101,10 @@ async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngin
         # The one of version 0 was complete before the first batch was given.
         assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
         # The journal has what each of them is made of.
-        recorded = read_greedy_scores(controller.queue.journal, "held-out")
-        shares = {version: sum(map(bool, each.values())) / len(each) for version, each in recorded.items()}
-        assert shares == pytest.approx(found)
+        for version, accuracy in found.items():
+            answers = read_answers(controller.queue.journal, version, "held-out")
+            greedy = [answer.correctness == 1.0 for answer in answers if answer.sample == GREEDY]
+            assert sum(greedy) / len(greedy) == pytest.approx(accuracy)
 
 
 async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_continues(

@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="
 SECTION = PAGE.partition("## Compare\n")[2].partition("\n## ")[0]
 TYPES = (
     *(comparison.Comparison, comparison.GroupRow, comparison.RunRow, comparison.DifferingKey),
-    *(comparison.Pair, comparison.StepDifference, comparison.Accuracy, Contest, Point),
+    *(comparison.Pair, Contest, Point),
 )
 
 

@@ -50,9 +50,9 @@ class RecordedRun:
         return max(self.evaluations(), key=lambda row: row["step"], default=None)
 
     def evaluations(self) -> list[Row]:
-        """Evaluations with a greedy accuracy, by step, the later one of two first."""
-        rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
-        return sorted(rows, key=lambda row: row["step"])
+        """Evaluations with a greedy accuracy and its interval, by step, the later one of two first."""
+        known = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_low") is not None]
+        return sorted(known, key=lambda row: row["step"])
 
     def machines(self) -> list[str]:
         """Machines that its starts ran on; empty where nothing says."""
