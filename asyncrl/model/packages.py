@@ -8,7 +8,7 @@ from asyncrl.model.layout import make_layout
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.system.machine import has_transformer_engine
 
-INSTALL = "install Transformer Engine (docs/scale-out.md)"
+INSTALL = "install Transformer Engine (docs/gpus.md)"
 
 
 def check_packages(recipe: Recipe, shape: ModelShape) -> None:

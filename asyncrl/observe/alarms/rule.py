@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 NO_CORRECT = ("no_correct", "alarms.no_correct_steps", "groups")
 """Name, key and view of the alarm that begins in controller/no_correct_alarm.py, which has the responses."""
-DOCUMENTED = "docs/watching.md#alarms-and-status"
+DOCUMENTED = "docs/alarms.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, S
 
 
 class Alarms(Section):
-    """When a run warns of itself: once as an alarm begins, once as it ends (docs/watching.md). Means are over
+    """When a run warns of itself: once as an alarm begins, once as it ends (docs/alarms.md). Means are over
     the last 5 steps. null turns an alarm off."""
 
     entropy_nats: PositiveFloat | None = 0.02
