@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, help="samples per task; 1: the most likely answer alone")
     parser.add_argument("--temperature", type=float, help="temperature where a task has several samples")
     parser.add_argument("--max-tokens", type=int, help="most tokens of a response")
-    parser.add_argument("--num-tasks", type=int, help="most tasks of each benchmark, the first ones")
+    parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="a file for the same JSON, written after each benchmark")
 

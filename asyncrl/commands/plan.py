@@ -74,12 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--costs",
         type=Path,
         metavar="FILE",
-        help="YAML with costs, lengths and failures that win over measured or estimated ones",
+        help="YAML with costs, lengths and failures that override measured or estimated ones",
     )
     group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(DEVICES)} (default: what the recipe computes on here, "
+        help=f"the device to estimate for: {', '.join(DEVICES)} (default: what the recipe computes on here, "
         f"measured where that is the CPU; {LIKELY_GPU} with --gpus or --gpu-memory-gb)",
     )
     group.add_argument(

@@ -97,12 +97,12 @@ def _formats(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     unknown = [name for name in names if name not in FORMATS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(FORMATS)}")
     return names
 
 
 def _amount(text: str) -> float:
     value = float(text)
     if not math.isfinite(value) or value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is no amount of 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
     return value

@@ -93,7 +93,7 @@ def _train_again(path: Path, overrides: Sequence[str], *, is_check: bool) -> int
     recorded = reproduce.read_report(path)
     unknown = next((word for word in overrides if not is_override(word)), None)
     if unknown is not None:
-        raise InputError(f"{unknown!r} is no section.key=value; steps are those of a run folder.")
+        raise InputError(f"{unknown!r} is not section.key=value; only a run folder has steps.")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / RECIPE
         reproduce.write_recipe(recorded, path, file)

@@ -145,9 +145,9 @@ def _check_content(wheel: PinnedWheel, file: Path, *, keep_in: Path) -> None:
     found = sha256_of(file)
     if found != wheel.sha256:
         raise InputError(
-            f"{wheel.file_name} from your package index has sha256 {found}, expected {wheel.sha256}: it is "
-            f"another file, or was damaged on the way. Set PIP_INDEX_URL=https://pypi.org/simple, or put the "
-            f"right file into {keep_in}, and run the same command again."
+            f"{wheel.file_name} from your package index has sha256 {found}, expected {wheel.sha256}: it is a "
+            f"different file, or was damaged in transit. Set PIP_INDEX_URL=https://pypi.org/simple, or put "
+            f"the right file into {keep_in}, and run the same command again."
         )
 
 

@@ -76,7 +76,7 @@ def _find_rapl(powercap: Path) -> tuple[list[EnergyCounter], str | None]:
             return [], f"only root may read the energy counters under {powercap}"
         except (OSError, ValueError) as error:
             return [], f"the energy counter {zone} cannot be read: {error}"
-    return found, None if found else f"this machine shows no energy counters under {powercap}"
+    return found, None if found else f"this machine exposes no energy counters under {powercap}"
 
 
 def _microjoules(path: Path) -> Callable[[], float]:

@@ -91,7 +91,7 @@ def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]], *, 
     first, names = next(iter(differing.items()))
     layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
     return (
-        f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
+        f"step {first} is the first that differs from the record: {', '.join(names)}. Seed, batches and "
         f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "
         f"another machine, a base model that was made again, or a step that depends on more than its batch."
     )

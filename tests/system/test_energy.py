@@ -55,7 +55,7 @@ def test_after_a_failed_reading_nothing_is_claimed(tmp_path: Path) -> None:
 def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     assert find_energy([], powercap=tmp_path / "none").counters == ()
     (why,) = find_energy([], powercap=tmp_path / "none").lacking
-    assert "shows no energy counters" in why
+    assert "exposes no energy counters" in why
 
 
 def test_gpus_count_in_millijoules_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

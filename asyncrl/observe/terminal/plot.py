@@ -1,6 +1,6 @@
 """Line plots for a terminal: braille dots, or stars if the encoding has none.
 
-Pure functions from numbers to lines of text; the caller adds colours.
+Pure functions from numbers to lines of text; the caller adds colors.
 """
 
 from collections.abc import Callable, Sequence

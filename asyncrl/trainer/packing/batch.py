@@ -107,7 +107,7 @@ class Bundle:
 def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
     """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
-    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
+    Neighbors with the same prompt stay neighbors, in an order that depends on `seed` and the step alone: no
     part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
