@@ -358,7 +358,7 @@ TABLE = [
     Case("no run to report", "report", "Name one run folder or more"),
     Case("a report without a run", "report nowhere", "nowhere is not a run folder"),
     Case("a format that nobody writes", "report runs/old --format pdf", "'pdf' is not one of html", 2, a_run),
-    Case("a price below zero", "report runs/old --price-per-hour -1", "is not a number of 0 or more", 2, a_run),
+    Case("a price below zero", "report runs/old --price-per-hour -1", "not a number of 0 or more", 2, a_run),
     Case("servers without a run", "servers nowhere list", "is not the folder of a live run"),
     Case("an unknown change of servers", "servers runs/old drop", "invalid choice: 'drop'", 2, a_run),
     Case("evaluation of nothing", "eval recipe.yaml evaluation.every_steps=0 data.heldout=null",

@@ -58,7 +58,7 @@ class Source(Section):
     path: str | None = None
     """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
     folder: str | None = None
-    """Folder inside a folder or hub id that keeps each dataset in a folder. Default: all of it."""
+    """Folder inside a folder or hub id that keeps each dataset in its own. Default: all of it."""
     gym: str | None = None
     """A dataset of reasoning-gym, such as countdown: tasks made by the package, graded by verifier gym.
     Needs `make setup GYM=1`. Several: list a source for each, with weights."""
