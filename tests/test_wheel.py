@@ -54,7 +54,7 @@ def test_the_wheel_has_types_and_all_that_is_read_at_run_time(site: Path):
 
 
 def test_help_and_version_answer_from_any_folder(site: Path, tmp_path: Path):
-    assert "train by a recipe" in _run(site, tmp_path, "--help").stdout
+    assert "train with a recipe" in _run(site, tmp_path, "--help").stdout
     assert _run(site, tmp_path, "--version").stdout.startswith("asyncrl 0.")
 
 

@@ -151,7 +151,8 @@ def test_a_disk_that_fills_up_while_a_folder_is_made_is_a_sentence(tmp_path):
     (tmp_path / "full.py").write_text("def make(folder, progress):\n    raise OSError(28, 'No space left')\n")
     section = Prepare(target=f"{tmp_path / 'full.py'}:make", folder=str(tmp_path / "made"))
     with pytest.raises(
-        DiskError, match=r"The output of .*full\.py:make under .* could not be written: No space left .* Make"
+        DiskError,
+        match=r"The output of .*full\.py:make under .* could not be written: No space left .* Free up",
     ):
         make_folder(section, ignore)
     assert names_beside(tmp_path / "made") == {"full.py", "made.lock"}
