@@ -24,7 +24,7 @@ from asyncrl.system.streams import OutputRefused, discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
-    "train": "train by a recipe; run again to resume",
+    "train": "train with a recipe; run again to resume",
     "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",
     "check": "validate a recipe and its data, print what would run",
     "prompt": "print what the model sees of one row, and what stops it",
@@ -130,7 +130,7 @@ def _explain_name(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in UNUSABLE_NAMES and error.filename is not None:
         name = str(error.filename)
         shown = name if len(name) <= 80 else f"{name[:60]}... ({len(name)} characters)"
-        return f"{shown} is no usable path: {error.strerror}. Name a file or folder that can exist."
+        return f"{shown} is not a usable path: {error.strerror}. Name a file or folder that can exist."
     # How Path.resolve of Python 3.11 and 3.12 says ELOOP.
     return f"{error}. Name a path without it." if str(error).startswith("Symlink loop") else None
 

@@ -70,7 +70,7 @@ def test_each_pattern_of_package_data_names_files():
 
 
 def test_help_and_version_answer_from_any_folder(site: Path, tmp_path: Path):
-    assert "train by a recipe" in _run(site, tmp_path, "--help").stdout
+    assert "train with a recipe" in _run(site, tmp_path, "--help").stdout
     assert _run(site, tmp_path, "--version").stdout.startswith("asyncrl 0.")
 
 

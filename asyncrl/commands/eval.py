@@ -60,15 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         type=lambda text: text.split(","),
-        help="models: base, best, last or steps, as base,best,40; default: base, and last of a run",
+        help="models: base, best, last or steps, such as base,best,40; default: base, and last of a run",
     )
     parser.add_argument(
         "--checkpoint", type=Path, action="append", default=[], help="another Hugging Face folder to evaluate"
     )
-    parser.add_argument("--k", type=int, help="samples per task; 1: the most likely answer alone")
+    parser.add_argument("--k", type=int, help="samples per task; 1: only the most likely answer")
     parser.add_argument("--temperature", type=float, help="temperature where a task has several samples")
-    parser.add_argument("--max-tokens", type=int, help="most tokens of a response")
-    parser.add_argument("--num-tasks", type=int, help="most tasks of each benchmark, the first ones")
+    parser.add_argument("--max-tokens", type=int, help="maximum tokens of a response")
+    parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="a file for the same JSON, written after each benchmark")
 

@@ -56,5 +56,5 @@ def _formats(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     unknown = [name for name in names if name not in FORMATS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(FORMATS)}")
     return names

@@ -26,7 +26,7 @@ from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
-HELP = "Train by a recipe. Run it again to resume after any interruption."
+HELP = "Train with a recipe. Run it again to resume after any interruption."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -186,7 +186,7 @@ def parse_json(content: bytes, path: str, *, line: int | None = None) -> tuple[A
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])
             raise InputError(
-                f"{where}: {half} is half of a surrogate pair, which is no character. Write the character "
+                f"{where}: {half} is half of a surrogate pair, which is not a character. Write the character "
                 f"itself, or both halves."
             ) from None
     return raw, flaws

@@ -53,8 +53,8 @@ def check_revision(section: Model) -> None:
     """Raises InputError where a revision is named of what has none. Reads and fetches nothing."""
     if section.revision is not None and not is_of_hub(section):
         raise InputError(
-            f'model.revision is "{section.revision}", but model.path is {section.path}, which is no hub id: '
-            f"only a model of a hub has revisions. Leave it out."
+            f'model.revision is "{section.revision}", but model.path is {section.path}, which is not a hub '
+            f"id: only hub models have revisions. Leave it out."
         )
 
 

@@ -74,7 +74,7 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
 def _read_yaml(path: Path) -> dict[str, Any]:
     if is_data_file(path.name) and path.suffix != ".json":
         raise InputError(
-            f"{path} is named as rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
+            f"{path} looks like rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
             f"the ones shipped are in recipes/."
         )
     try:

@@ -55,8 +55,8 @@ class Recipe(Section):
     placement: Annotated[Placement, CHANGEABLE] = Placement()
     view: Annotated[View, CHANGEABLE] = View()
     trackers: Annotated[Trackers, OBJECT, CHANGEABLE] = []
-    """Where the numbers of the run are sent as well: names, or mappings with settings. Each has a process of
-    its own: one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
+    """Other places that the run's numbers are sent to: names, or mappings with settings. Each runs in its own
+    process, so one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
 
     def folder(self) -> Path:
         """The run folder."""
@@ -105,7 +105,7 @@ class Recipe(Section):
         if overlong >= rollout.max_new_tokens:
             raise ValueError(
                 f"algorithm.overlong_buffer_tokens is {overlong} but rollout.max_new_tokens is "
-                f"{rollout.max_new_tokens}: every response would be punished. Lower "
+                f"{rollout.max_new_tokens}: every response would be penalized. Lower "
                 f"algorithm.overlong_buffer_tokens."
             )
         if self.trainer.optimizer_steps_per_batch > rollout.groups_per_batch:
@@ -233,8 +233,8 @@ class Recipe(Section):
         size = serving.tensor_parallel_size
         if serving.servers and self.placement.servers:
             raise ValueError(
-                f"placement.servers is {self.placement.servers} but serving.servers names servers that run "
-                f"already. Remove placement.servers, or serving.servers to start local ones."
+                f"placement.servers is {self.placement.servers} but serving.servers names servers that are "
+                f"already running. Remove placement.servers, or serving.servers to start local ones."
             )
         for key, count, why in (
             ("trainer", trainer.num_processes, "trainer.num_processes"),
@@ -260,7 +260,7 @@ class Recipe(Section):
         for is_wrong, what, remedy in (
             (
                 bool(serving.servers),
-                "serving.servers names servers that run already, which share no GPU with the trainer",
+                "serving.servers names servers that are already running, which share no GPU with the trainer",
                 "serving.servers",
             ),
             (
@@ -271,7 +271,7 @@ class Recipe(Section):
             ),
             (
                 self.cluster.backend == "ray",
-                "cluster.backend is ray, which gives each process GPUs of its own",
+                "cluster.backend is ray, which gives each process its own GPUs",
                 "cluster.backend",
             ),
             (

@@ -103,7 +103,7 @@ class GroupCompletion:
             self._drop(group, DropReason.FAULT)
             return
         lengths = [trajectory.num_response_tokens() for trajectory in sampled]
-        # An advantage that fails does so here, while the group is open: it resumes once that is mended.
+        # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
             advantages = group_advantages(
                 GroupRewards(rewards, lengths, greedy, min_size), self.advantage, self.algorithm

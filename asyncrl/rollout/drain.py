@@ -33,7 +33,7 @@ class Drain:
 
     async def run(self, version: PolicyVersion) -> None:
         """Returns when nothing is generated and every end is on disk, before `version` is published. May be
-        cancelled and called again.
+        canceled and called again.
 
         Raises Superseded when no trainer is at work on a batch, or another one comes meanwhile.
         """

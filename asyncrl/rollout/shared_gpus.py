@@ -29,7 +29,7 @@ class SharedGpus:
     """Whether trajectories end before the next version (rollout.interrupt: drain)."""
 
     async def hand_to_trainer(self) -> None:
-        """Returns when no server holds memory. May be cancelled and called again."""
+        """Returns when no server holds memory. May be canceled and called again."""
         await self._wait(lambda: not self.is_evaluating(), "an evaluation, before the servers sleep")
         if self.ends_with_its_version:
             self.fleet.router.start_drain()

@@ -78,8 +78,8 @@ class RunFolder:
         found = None if source is None else model_digest(source.folder)
         if None not in (known, found) and known != found and self._has_begun():
             raise InputError(
-                f"run_folder {self.path} holds a run of another base model than {section.path} is now: its "
-                f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
+                f"run_folder {self.path} holds a run that began with another base model than {section.path} "
+                f"is now: config.json or safetensors files differ. Put the model back, or set run_folder (or "
                 f"name) to a new one to start over."
             )
 
@@ -220,7 +220,7 @@ def _check_place(path: Path) -> None:
             return
         if os.path.islink(place) and not os.path.exists(place):
             raise InputError(
-                f"run_folder {path}: {place} is a link to nothing. Remove it, or name another folder."
+                f"run_folder {path}: {place} is a broken link. Remove it, or name another folder."
             )
         if os.path.lexists(place):
             raise InputError(f"run_folder {path}: {place} is a file. Name a folder.")

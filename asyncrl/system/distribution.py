@@ -28,7 +28,7 @@ def check_distribution() -> None:
             continue
         raise InputError(
             f'"import {name}" finds {_owner(name, places)}, not the package of asyncrl at {home / name}. '
-            f"Install asyncrl in an environment of its own, and first on PYTHONPATH if that is set. A "
+            f"Install asyncrl in a separate environment, and first on PYTHONPATH if that is set. A "
             f"verifier that needs the other package runs in another environment: verifier `remote`."
         )
 

@@ -93,7 +93,7 @@ def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]], *, 
     first, names = next(iter(differing.items()))
     layout = ", ".join(f"{key} {value_at(plan.recipe, key)}" for key in marked(Recipe, LAYOUT))
     return (
-        f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
+        f"step {first} is the first that differs from the record: {', '.join(names)}. Seed, batches and "
         f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "
         f"another machine, a base model that was made again, or a step that depends on more than its batch."
     )

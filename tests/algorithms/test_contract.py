@@ -65,7 +65,7 @@ def test_terms_of_ones_own_are_used(own: str):
         ("importance_weight", "missing", 'has no "missing"'),
         ("rejection", "number", r"expected torch\.bool"),
         ("surrogate", "dead", "without a gradient"),
-        ("surrogate", "neighbourly", "a token that was rejected would be trained by its neighbours"),
+        ("surrogate", "neighbourly", "a token that was rejected would be trained by its neighbors"),
     ],
 )
 def test_a_term_that_breaks_the_contract_is_refused_by_name(own: str, key: str, name: str, message: str):

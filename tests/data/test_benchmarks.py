@@ -151,7 +151,7 @@ def test_a_file_is_asked_as_its_rows_are_and_sampled_as_held_out_tasks(tmp_path:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gsm8", r"gsm8 is no benchmark and no file of rows.* Did you mean gsm8k\?"),
+        ("gsm8", r"gsm8 is neither a benchmark nor a file of rows.* Did you mean gsm8k\?"),
         ("gsm8k:/nowhere.jsonl", r"gsm8k:/nowhere.jsonl needs /nowhere.jsonl, which does not exist"),
         ("/nowhere.parquet", r"needs /nowhere.parquet, which does not exist"),
     ],

@@ -169,7 +169,7 @@ def test_an_integral_that_is_left_undone_is_no_answer_of_a_task():
     rows = read(gym="intermediate_integration", size=6, seed=3)
     complaints = [row.complaint for row in rows if isinstance(row, Unanswered)]
     assert complaints
-    assert all("its own answer is no plain formula: " in complaint for complaint in complaints)
+    assert all("its own answer is not a plain formula: " in complaint for complaint in complaints)
 
 
 @NEEDS_GYM

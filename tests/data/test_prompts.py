@@ -53,7 +53,7 @@ def test_chat_puts_system_prompt_and_examples_in_front():
     ]
     assert template("2+2") == expected
     assert template([{"role": "user", "content": "2+2"}]) == expected
-    with pytest.raises(InputError, match="a system message of its own"):
+    with pytest.raises(InputError, match="its own system message"):
         template([{"role": "system", "content": "x"}, {"role": "user", "content": "2+2"}])
 
 

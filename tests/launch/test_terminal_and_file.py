@@ -129,4 +129,4 @@ def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> No
 def test_who_warns_does_not_fail_when_the_disk_is_full(told: TerminalAndFile, output: io.StringIO) -> None:
     with told, refused_writes():
         log.warning("server a leaves")
-    assert "server a leaves" in output.getvalue() and "Make room on the disk" in output.getvalue()
+    assert "server a leaves" in output.getvalue() and "Free up disk space" in output.getvalue()

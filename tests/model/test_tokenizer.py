@@ -45,9 +45,11 @@ def test_a_stop_token_that_the_tokenizer_lacks_is_refused_with_the_nearest(tmp_p
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path) / "tokenizer.json"))
     tokenizer.add_special_tokens(["<|im_end|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"'<\|imend\|>', which is no token of .* Did you mean <\|im_end\|>"):
+    with pytest.raises(
+        InputError, match=r"'<\|imend\|>', which is not a token in .* Did you mean <\|im_end\|>"
+    ):
         TextCodec(tmp_path, rollout=Rollout(stop_tokens=["<|imend|>"]))
-    with pytest.raises(InputError, match=r"Text that takes several tokens is for rollout\.stop"):
+    with pytest.raises(InputError, match=r"For text of several tokens, use rollout\.stop"):
         TextCodec(tmp_path, rollout=Rollout(stop_tokens=["Question"]))
 
 

@@ -181,7 +181,7 @@ def test_a_group_whose_advantage_breaks_stays_open_and_is_trained_once_that_is_m
     group = generated(queue, 3, 4, 5, 6)
     said = (
         r"own\.py:broken, .* gave \[None, None, None, None\], None at place 0; .* It was asked about "
-        r"group 0, of the task train:1\. Mend it and run the same command again"
+        r"group 0, of the task train:1\. Fix it and run the same command again"
     )
     with pytest.raises(InputError, match=said):
         complete(queue, Algorithm(advantage=f"{tmp_path}/own.py:broken"), group, 1.0, 0.0, 1.0, 0.5)

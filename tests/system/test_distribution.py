@@ -28,7 +28,7 @@ def test_a_package_of_another_project_is_named_with_the_way_out(
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f'"import {name}" finds' in done.stderr and str(tmp_path / name) in done.stderr
-    assert "an environment of its own" in done.stderr and "verifier `remote`" in done.stderr
+    assert "a separate environment" in done.stderr and "verifier `remote`" in done.stderr
 
 
 def test_a_package_that_was_installed_over_ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

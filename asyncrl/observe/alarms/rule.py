@@ -7,7 +7,7 @@ from asyncrl.observe.alarms.history import History
 
 NO_CORRECT = ("no_correct", "alarms.no_correct_steps", "groups")
 """Name, key and view of the alarm that begins in controller/no_correct_alarm.py, which has the responses."""
-DOCUMENTED = "docs/watching.md#alarms-and-status"
+DOCUMENTED = "docs/alarms.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics, Row
 from asyncrl.system.rounding import as_percent
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
-# Okabe-Ito: distinct with every kind of colour vision.
+# Okabe-Ito: distinct with every kind of color vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa5a9c"
 
 STYLE = {

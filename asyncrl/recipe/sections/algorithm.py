@@ -62,7 +62,7 @@ class Algorithm(Section):
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k. Must not exceed rollout.samples_per_group."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
-    """Rewards of a group that are closer together than this count as equal, so that no normalisation turns
+    """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
     larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
     is the score of one test in a thousand; rounding is far below. 0: every difference counts."""

@@ -59,7 +59,7 @@ class Source(Section):
     path: Annotated[str | None, PATH_OR_HUB_ID] = None
     """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
     folder: str | None = None
-    """Folder inside a folder or hub id that keeps datasets apart by folders alone. Default: all of it."""
+    """Folder inside a folder or hub id that keeps each dataset in its own. Default: all of it."""
     gym: Annotated[str | None, GYM_ROWS] = None
     """A dataset of reasoning-gym, such as countdown: tasks made by the package, graded by verifier gym.
     Needs `make setup GYM=1`. Several: list a source for each, with weights."""
@@ -134,7 +134,9 @@ class Source(Section):
                     f"{self.title()} has the {key} {as_written(value)}, but {whose}. Leave it out."
                 )
         if self.gym is not None and self.columns != "asyncrl":
-            raise ValueError(f"{self.title()} has columns, but a gym makes rows of asyncrl. Leave them out.")
+            raise ValueError(
+                f"{self.title()} has columns, but the rows of a gym need no mapping. Leave columns out."
+            )
         if self.config is not None and isinstance(self.config, dict) == (self.gym is None):
             expected = "the name of one" if self.gym is None else "a mapping"
             raise ValueError(f"{self.title()} has the config {as_written(self.config)}, expected {expected}.")
@@ -160,8 +162,8 @@ class Data(Section):
     """A path, a source, or a list of both: a mixture. A path is a source with columns asyncrl, which are
     {"prompt": text or chat messages, "answer": ..., "verifier": optional}."""
     heldout: Annotated[Sources | None, PATH_OR_HUB_ID] = None
-    """The same for evaluation, never trained on. Of several sources, evaluation.num_tasks takes as many tasks
-    of one as of another, or as their weights say, the first ones of each."""
+    """The same for evaluation, never trained on. With several sources, evaluation.num_tasks is divided
+    equally or by their weights, and takes the first rows of each."""
     is_shuffled: bool = True
     """A new seeded permutation each epoch; false: the order of the file."""
     broken_rows: Annotated[Literal["refuse", "leave_out"], TASK_ROWS] = "refuse"

@@ -11,8 +11,8 @@ from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Sect
 def _whole_characters(value: str) -> str:
     if "\ufffd" in value:
         raise ValueError(
-            f"rollout.stop holds {value!r}: U+FFFD stands for a character whose bytes are not all there and "
-            f"cannot be searched for. Remove it."
+            f"rollout.stop holds {value!r}: U+FFFD stands for a character with missing bytes, which cannot "
+            f"be searched for. Remove it."
         )
     return value
 

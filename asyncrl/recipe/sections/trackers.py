@@ -27,7 +27,7 @@ class Tracker(Section):
     wandb: Weights & Biases; WANDB_API_KEY or `wandb login` names the account.
     mlflow: an MLflow server or store.
     trackio: its database on this machine, as `trackio show` reads it.
-    Or a function of your own that opens one: "package.module:function" or "./file.py:function"."""
+    Or your own function that opens one: "package.module:function" or "./file.py:function"."""
     project: str | None = None
     """Project name (wandb, trackio) or experiment name (mlflow). Default: asyncrl. The run is named after its
     recipe."""
@@ -42,7 +42,7 @@ class Tracker(Section):
     tags: list[str] = []
     """Tags of the run (wandb, mlflow, trackio)."""
     options: Annotated[dict[str, Any], OBJECT] = {}
-    """For a function of your own."""
+    """Settings of your own function."""
 
     def is_built_in(self) -> bool:
         return self.name in BUILT_IN
@@ -55,8 +55,8 @@ class Tracker(Section):
     def _check(self) -> "Tracker":
         if not self.is_built_in() and not _PLUGIN.fullmatch(self.name):
             raise ValueError(
-                f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or a function of your '
-                f'own as "package.module:function" or "./file.py:function".'
+                f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or your own '
+                f'function as "package.module:function" or "./file.py:function".'
             )
         known = BUILT_IN.get(self.name, ("options",))
         for key in sorted(self.model_fields_set - {"name", *known}):

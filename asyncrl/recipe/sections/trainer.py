@@ -114,14 +114,14 @@ class Trainer(Section):
     checkpoint. A process that dies without its machine is noticed at once. Set it above the time of the
     slowest micro-batch and of writing a process's part of a checkpoint. Waits for batches may be longer."""
     saves_in_background: Annotated[bool, CHANGEABLE] = True
-    """Trains on while a checkpoint is written from a copy of the state in host memory. false: training waits
-    for the write, which saves the copy: as much memory as weights and optimizer states, divided among
-    data-parallel processes and kept between checkpoints."""
+    """Training continues while a checkpoint is written from a copy of the state in host memory. false:
+    training waits for the write, which saves the copy: as much memory as weights and optimizer states,
+    divided among data-parallel processes and kept between checkpoints."""
     stop_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 4.0
-    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
-    killed, and the next start trains again what came after the last checkpoint. Raise it for large models.
-    Streams, verdicts and evaluations have 2 s of that time, at least. What follows has times of its own:
-    servers and journal 10 s, the report 10 s; a part that takes longer ends the process at once."""
+    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. After that the
+    trainer is killed, and the next start repeats the steps since the last checkpoint. Raise it for large
+    models. Streams, verdicts and evaluations get at least 2 s of it. Then servers and journal get 10 s and
+    the report 10 s; a part that takes longer ends the process at once."""
     keep_checkpoints: Annotated[Positive, CHANGEABLE] = 2
     """Newest checkpoints kept on disk."""
     keep_best: Annotated[bool, CHANGEABLE] = False

@@ -75,7 +75,7 @@ class MemoryBroadcast:
         had_group = bool(self._members)
         outcomes, again = self._send_round(publication, servers, model)
         if again and (had_group or len(servers) > 1):
-            log.warning("%d server(s) get version %d each by itself", len(again), publication.version)
+            log.warning("%d server(s) get version %d one by one", len(again), publication.version)
             for url in again:
                 outcomes |= self._send_round(publication, [url], None)[0]
                 self._leave()

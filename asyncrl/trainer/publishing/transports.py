@@ -24,7 +24,7 @@ class Transport(Protocol):
     """One way of sending; kept for the whole run."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        """Leaves the publication's weights in the paused server at `url`, labelled with the version.
+        """Leaves the publication's weights in the paused server at `url`, labeled with the version.
 
         Raises ServerError."""
         ...

@@ -51,7 +51,7 @@ class TrainerCopies:
         """Publications whose failure was reported: callers that need one ask again and again."""
 
     async def checkpoint(self, url: str, version: PolicyVersion) -> Path:
-        """The copy of the checkpoint at `url`, durable and complete. A cancelled caller may ask
+        """The copy of the checkpoint at `url`, durable and complete. A canceled caller may ask
         again. Raises FetchFailed and DiskError."""
         target = checkpoint_path(self._checkpoints, version)
         # A trainer that was lost may have begun the same copy, from a node that is gone.

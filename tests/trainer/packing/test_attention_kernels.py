@@ -134,7 +134,7 @@ def test_auto_takes_the_first_kernel_that_is_installed_and_works(
     ("heads", "words"),
     [
         (HEADS, "torch_varlen: it takes 16-bit numbers only"),
-        (Heads(4, 2, 320, torch.bfloat16), "torch_varlen: it takes head sizes up to 256 that 8 divides"),
+        (Heads(4, 2, 320, torch.bfloat16), "torch_varlen: it takes head sizes up to 256 divisible by 8"),
     ],
 )
 def test_where_no_fused_kernel_is_left_the_math_kernel_is_refused(

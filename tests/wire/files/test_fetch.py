@@ -205,7 +205,7 @@ async def test_a_listing_that_leads_out_of_the_folder_is_refused(tmp_path: Path)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        with pytest.raises(FetchFailed, match="lists '../evil', which leads out of the folder"):
+        with pytest.raises(FetchFailed, match="lists '../evil', which is outside of the folder"):
             await get(f"http://127.0.0.1:{runner.addresses[0][1]}/files/model", tmp_path / "m")
     finally:
         await runner.cleanup()

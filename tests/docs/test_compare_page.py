@@ -1,4 +1,4 @@
-"""docs/watching.md names every key of the JSON of a comparison."""
+"""docs/compare.md names every key of the JSON of a comparison."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ from asyncrl.readers.compare import run_comparison as comparison
 from asyncrl.readers.compare.contest import Contest
 from asyncrl.readers.compare.curves import Point
 
-PAGE = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## Compare\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## The JSON\n")[2]
 TYPES = (
     *(comparison.Comparison, comparison.GroupRow, comparison.RunRow, comparison.DifferingKey),
     *(comparison.Pair, Contest, Point),
