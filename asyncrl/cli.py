@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 
 from asyncrl.errors import InputError
 from asyncrl.system.distribution import check_distribution
@@ -24,7 +24,7 @@ from asyncrl.system.streams import OutputRefused, discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
-    "train": "train by a recipe; run again to resume",
+    "train": "train with a recipe; run again to resume",
     "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",
     "check": "validate a recipe and its data, print what would run",
     "prompt": "print what the model sees of one row, and what stops it",
@@ -33,8 +33,8 @@ COMMANDS = {
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
     "compare": "put runs side by side, and say whether one beats another",
-    "report": "write the report of runs: page, JSON, Markdown, LaTeX",
-    "reproduce": "train a step of a run, or a whole run by its report, again and compare",
+    "report": "write the report of runs: page, JSON, Markdown",
+    "reproduce": "train a step of a run again and compare",
     "track": "send a run to its trackers",
     "journal": "account for a run's tokens, groups and trajectories",
     "serve": "start a rollout server for a run on another machine",
@@ -82,7 +82,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
         parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
         command.add_arguments(parser)
-        code: int = command.run(_parse(parser, words))
+        code = _run_explained(command, _parse(parser, words))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -99,6 +99,16 @@ def _run(name: str, words: Sequence[str]) -> int:
         if (said := _explain_name(error)) is None:
             raise
         print(said, file=sys.stderr)
+        return 2
+    return code
+
+
+def _run_explained(command: ModuleType, arguments: argparse.Namespace) -> int:
+    """The exit code of the command; 2 and a sentence for what the user can correct."""
+    try:
+        code: int = command.run(arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
         return 2
     return code
 
@@ -120,7 +130,7 @@ def _explain_name(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in UNUSABLE_NAMES and error.filename is not None:
         name = str(error.filename)
         shown = name if len(name) <= 80 else f"{name[:60]}... ({len(name)} characters)"
-        return f"{shown} is no usable path: {error.strerror}. Name a file or folder that can exist."
+        return f"{shown} is not a usable path: {error.strerror}. Name a file or folder that can exist."
     # How Path.resolve of Python 3.11 and 3.12 says ELOOP.
     return f"{error}. Name a path without it." if str(error).startswith("Symlink loop") else None
 

@@ -8,6 +8,7 @@ AsyncrlError
 ├── Diverged              a gradient is not finite
 ├── RankLost              another rank of the trainer does not answer any more
 ├── QueueError            a call that the state of the replay queue does not allow
+│   └── Superseded        a request of a trainer that is gone: a later one came
 └── StalenessBreach       a token is staler than max_staleness: the admission proof is broken
 """
 
@@ -51,6 +52,10 @@ class RankLost(AsyncrlError):
 
 class QueueError(AsyncrlError):
     """A call that the state of the queue does not allow, such as a take of a step long past."""
+
+
+class Superseded(QueueError):
+    """A request of the trainer was given up, because a later one came: its sender is gone."""
 
 
 class StalenessBreach(AsyncrlError, AssertionError):

@@ -195,6 +195,12 @@ class Trajectory:
             self.segments.append(segment)
 
 
+def oldest_version(trajectories: Iterable[Trajectory], admitted_version: PolicyVersion) -> PolicyVersion:
+    """The oldest version that made one of a group's tokens, or the admitting one while it has none."""
+    versions = [segment.version for trajectory in trajectories for segment in trajectory.segments]
+    return min(versions, default=admitted_version)
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """The verdict on one trajectory, as training and its filters need it."""

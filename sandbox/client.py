@@ -1,7 +1,7 @@
 """The host's end of one worker: starts the process, exchanges messages, ends it. One request at a time.
 
 Never blocks the event loop: starting and ending happen in a thread, messages on a non-blocking socket. A
-worker whose request was cancelled or failed is not used again."""
+worker whose request was canceled or failed is not used again."""
 
 import asyncio
 import contextlib

@@ -26,7 +26,7 @@ settings.register_profile("random", _ANY_MACHINE)
 settings.load_profile("same")
 HEAVY = (
     # SGLang servers, Megatron, training.
-    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),
+    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "measuring"),
     *("model/test_memory.py", "examples/test_pretrain.py", "examples/test_muon.py"),
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
@@ -71,7 +71,6 @@ HEAVY = (
         "examples/test_code_tasks.py",
         "readers/compare/test_bootstrap.py",
     ),
-    "planning/test_planned_queue.py",
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )

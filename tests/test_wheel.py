@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = ("asyncrl", "verifiers", "sandbox")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     # setuptools builds in the source tree: a copy keeps the checkout clean.
     source = folder / "source"
-    for package in ("asyncrl", "verifiers", "sandbox"):
+    for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -45,16 +47,30 @@ def _run(site: Path, cwd: Path, *arguments: str, stdin: str = "") -> subprocess.
     )
 
 
-def test_the_wheel_has_types_and_all_that_is_read_at_run_time(site: Path):
-    for name in ("asyncrl/py.typed", "verifiers/py.typed", "sandbox/py.typed", "verifiers/README.md"):
-        assert (site / name).is_file(), name
-    for name in ("page", "report"):
-        assert list((site / "asyncrl" / "readers" / name / "static").iterdir())
-    assert (site / "asyncrl/serving/engine/cpu_path/sitecustomize.py").is_file()
+def test_the_wheel_has_every_file_of_its_packages(site: Path):
+    files = [
+        file.relative_to(ROOT)
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+    assert {".html", ".css", ".js", ".md", ".typed"} <= {file.suffix for file in files}
+    assert [str(file) for file in files if not (site / file).is_file()] == []
+
+
+def test_each_pattern_of_package_data_names_files():
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    empty = [
+        (package, pattern)
+        for package, patterns in data.items()
+        for pattern in patterns
+        if not any((ROOT / package.replace(".", "/")).glob(pattern))
+    ]
+    assert empty == []
 
 
 def test_help_and_version_answer_from_any_folder(site: Path, tmp_path: Path):
-    assert "train by a recipe" in _run(site, tmp_path, "--help").stdout
+    assert "train with a recipe" in _run(site, tmp_path, "--help").stdout
     assert _run(site, tmp_path, "--version").stdout.startswith("asyncrl 0.")
 
 

@@ -169,7 +169,7 @@ def _end_of(text: str, opening: re.Match[str]) -> int | None:
     if closing is not None:
         at = text.find(closing, opening.end(), opening.end() + 2 * _MAX_STRETCH)
         return at + len(closing) if at >= 0 else None
-    # A change of colour holds to the end of the group that it stands in.
+    # A change of color holds to the end of the group that it stands in.
     is_switch = mark.startswith(r"\color")
     depth = 0
     for brace in _BRACE.finditer(text, opening.end(), opening.end() + 2 * _MAX_STRETCH):

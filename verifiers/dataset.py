@@ -9,7 +9,7 @@ beyond that its gold parses."""
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,13 @@ class DataReport:
     def is_clean(self) -> bool:
         return not (self.unreadable or self.refused or self.accepted_mutants or self.faults)
 
+    def note_mutant(self, kind: str, complaint: str, outcome: Outcome) -> None:
+        """Counts a wrong answer, unless the verifier failed on it; `complaint` is kept where it passes."""
+        self.num_mutants[kind] += outcome is not Outcome.FAULT
+        if outcome is Outcome.CORRECT:
+            self.num_accepted[kind] += 1
+            self.accepted_mutants.append(complaint)
+
 
 async def check_rows(
     rows: Iterable[GoldRow],
@@ -113,19 +120,91 @@ async def _check_row(
             f"{row.where}: {row.gold!r} counts as text and as a product of its letters; "
             "option letters: word or product decides"
         )
-    if isinstance(reference, GymReference):
-        await _check_gym_row(row, reference, pool, folder, report)
-        return
-    if isinstance(reference, CodeReference):
-        await _check_code_row(row, reference, pool, folder, report)
-        return
-    if isinstance(reference, ChoiceReference) and reference.options:
-        await _check_choice_row(row, reference, pool, folder, report)
+
+    async def grade(response: str) -> Verdict:
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        return verdict
+
+    if (exam := _exam_of(reference)) is not None:
+        await _hold(exam, row, grade, report)
         return
     golds = _own_answers(row)
     report.num_checked += bool(golds)
     for gold in golds:
-        await _check_answer(rows, at, gold, reference, pool, folder, report)
+        await _check_answer(rows, at, gold, grade, pool, folder, report)
+
+
+Grade = Callable[[str], Awaitable[Verdict]]
+"""Grades a response to the row; a fault is in the report then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exam:
+    """Responses to a row of which it is known beforehand whether they are right."""
+
+    right: list[tuple[str, str]]
+    """(response, the beginning of the complaint about its verdict)."""
+    wrong: list[tuple[str, str, str]]
+    """(kind, response, the complaint where it passes)."""
+
+
+def _exam_of(reference: object) -> _Exam | None:
+    """None for a reference whose own answers are texts, see `_own_answers`."""
+    match reference:
+        case CodeReference():
+            return _code_exam(reference)
+        case GymReference():
+            own = own_response(reference)
+            senseless = {"nothing": "<answer></answer>", "nonsense": "<answer>qwxz vbnk</answer>"}
+            return _Exam(
+                [] if own is None else [(own, "its own answer is")],
+                [(kind, response, f"{kind} passes") for kind, response in senseless.items()],
+            )
+        case ChoiceReference() if reference.options:
+            return _choice_exam(reference)
+    return None
+
+
+def _code_exam(reference: CodeReference) -> _Exam:
+    fence = "`" * 8
+    solution = f"{fence}{reference.lang}\n{reference.solution}\n{fence}"
+    return _Exam(
+        [] if reference.solution is None else [(solution, "its own solution is graded")],
+        [
+            (kind, response, f"a program that does nothing ({kind}) passes its tests")
+            for kind, response in stubs(reference)
+        ],
+    )
+
+
+def _choice_exam(reference: ChoiceReference) -> _Exam:
+    """Its letters must be right, alone and with the option's own text; other letters and texts must not."""
+    own = ", ".join(sorted(reference.letters))
+    right = [own]
+    wrong = [("another letter", letter) for letter, _ in reference.options if letter != own]
+    if len(reference.letters) == 1:
+        right.append(f"{own}) {reference.text_of(own)}")
+        others = (text for letter, text in reference.options if letter != own)
+        wrong += [("another option's text", f"{own}) {text}") for text in others]
+    return _Exam(
+        [(f"\\boxed{{{text}}}", f"its own answer {text!r} is") for text in right],
+        [
+            (kind, f"\\boxed{{{text}}}", f"{text!r} ({kind}) passes for the gold {own!r}")
+            for kind, text in wrong
+        ],
+    )
+
+
+async def _hold(exam: _Exam, row: GoldRow, grade: Grade, report: DataReport) -> None:
+    report.num_checked += bool(exam.right)
+    for response, complaint in exam.right:
+        verdict = await grade(response)
+        if verdict.outcome not in (Outcome.CORRECT, Outcome.FAULT):
+            report.refused.append(f"{row.where}: {complaint} {verdict.outcome.value}: {verdict.detail[:300]}")
+    for kind, response, complaint in exam.wrong:
+        report.note_mutant(kind, f"{row.where}: {complaint}", (await grade(response)).outcome)
 
 
 def _own_answers(row: GoldRow) -> list[str]:
@@ -149,22 +228,15 @@ async def _check_answer(
     rows: Sequence[GoldRow],
     at: int,
     gold: str,
-    reference: Any,
+    grade: Grade,
     pool: VerifierPool,
     folder: Path | None,
     report: DataReport,
 ) -> None:
     """One answer to a row, and wrong ones made from it."""
     row = rows[at]
-
-    async def outcome(response: str) -> Outcome:
-        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
-        if verdict.outcome is Outcome.FAULT:
-            report.faults.append(f"{row.where}: {verdict.detail}")
-        return verdict.outcome
-
     templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
-    graded = [await outcome(template % gold) for template in templates]
+    graded = [(await grade(template % gold)).outcome for template in templates]
     if Outcome.CORRECT not in graded:
         report.refused.append(
             f"{row.where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer"
@@ -174,15 +246,11 @@ async def _check_answer(
     if template == "%s" and len(gold) > 200:
         return
     for kind, text in mutants(gold, other=_other_gold(rows, at)):
-        passes = await outcome(template % text) is Outcome.CORRECT
-        if passes and await _is_right(pool, row, kind, text, template, gold, folder):
+        outcome = (await grade(template % text)).outcome
+        if outcome is Outcome.CORRECT and await _is_right(pool, row, kind, text, template, gold, folder):
             continue
-        report.num_mutants[kind] += 1
-        if passes:
-            report.num_accepted[kind] += 1
-            report.accepted_mutants.append(
-                f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
-            )
+        complaint = f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
+        report.note_mutant(kind, complaint, outcome)
 
 
 def _is_guess(reference: object) -> bool:
@@ -190,57 +258,6 @@ def _is_guess(reference: object) -> bool:
     if isinstance(reference, tuple):
         return any(map(_is_guess, reference))
     return isinstance(reference, MathReference) and reference.is_guess
-
-
-async def _check_code_row(
-    row: GoldRow, reference: CodeReference, pool: VerifierPool, folder: Path | None, report: DataReport
-) -> None:
-    async def grade(response: str) -> Verdict:
-        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
-        if verdict.outcome is Outcome.FAULT:
-            report.faults.append(f"{row.where}: {verdict.detail}")
-        return verdict
-
-    if reference.solution is not None:
-        report.num_checked += 1
-        fence = "`" * 8
-        verdict = await grade(f"{fence}{reference.lang}\n{reference.solution}\n{fence}")
-        if verdict.outcome not in (Outcome.CORRECT, Outcome.FAULT):
-            report.refused.append(
-                f"{row.where}: its own solution is graded {verdict.outcome.value}: {verdict.detail[:300]}"
-            )
-    for kind, response in stubs(reference):
-        report.num_mutants[kind] += 1
-        if (await grade(response)).outcome is Outcome.CORRECT:
-            report.num_accepted[kind] += 1
-            report.accepted_mutants.append(
-                f"{row.where}: a program that does nothing ({kind}) passes its tests"
-            )
-
-
-async def _check_gym_row(
-    row: GoldRow, reference: GymReference, pool: VerifierPool, folder: Path | None, report: DataReport
-) -> None:
-    """Its scorer must accept the task's own answer, and no empty or senseless one."""
-    own = own_response(reference)
-    asked = {} if own is None else {"own answer": own}
-    asked |= {"nothing": "<answer></answer>", "nonsense": "<answer>qwxz vbnk</answer>"}
-    for kind, response in asked.items():
-        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
-        passes = verdict.outcome is Outcome.CORRECT
-        if verdict.outcome is Outcome.FAULT:
-            report.faults.append(f"{row.where}: {verdict.detail}")
-        elif kind == "own answer":
-            report.num_checked += 1
-            if not passes:
-                report.refused.append(
-                    f"{row.where}: its own answer is {verdict.outcome.value}: {verdict.detail}"
-                )
-        else:
-            report.num_mutants[kind] += 1
-            if passes:
-                report.num_accepted[kind] += 1
-                report.accepted_mutants.append(f"{row.where}: {kind} passes")
 
 
 async def _is_right(
@@ -256,35 +273,6 @@ async def _is_right(
         if other != gold and await _accepts(pool, row, [other], template % text, folder):
             return True
     return False
-
-
-async def _check_choice_row(
-    row: GoldRow, reference: ChoiceReference, pool: VerifierPool, folder: Path | None, report: DataReport
-) -> None:
-    """Its letters must be right, alone and with the option's own text; other letters and texts must not."""
-    own = ", ".join(sorted(reference.letters))
-    asked = [("own answer", own)]
-    asked += [("another letter", letter) for letter, _ in reference.options if letter != own]
-    if len(reference.letters) == 1:
-        asked.append(("own answer", f"{own}) {reference.text_of(own)}"))
-        asked += [
-            ("another option's text", f"{own}) {text}") for known, text in reference.options if known != own
-        ]
-    report.num_checked += 1
-    for kind, text in asked:
-        response = f"\\boxed{{{text}}}"
-        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
-        passes = verdict.outcome is Outcome.CORRECT
-        if verdict.outcome is Outcome.FAULT:
-            report.faults.append(f"{row.where}: {verdict.detail}")
-        elif kind == "own answer":
-            if not passes:
-                report.refused.append(f"{row.where}: its own answer {text!r} is {verdict.outcome.value}")
-        else:
-            report.num_mutants[kind] += 1
-            if passes:
-                report.num_accepted[kind] += 1
-                report.accepted_mutants.append(f"{row.where}: {text!r} ({kind}) passes for the gold {own!r}")
 
 
 async def _accepts(

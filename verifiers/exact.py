@@ -1,4 +1,4 @@
-"""Exact or normalised equality of strings."""
+"""Exact or normalized equality of strings."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class ExactVerifier:
             raise ValueError(f"The gold answer is {raw!r}, expected a string or a list of strings.")
         normal = frozenset(self._normal(str(gold)) for gold in golds)
         if "" in normal:
-            raise ValueError(f"The gold answer is {raw!r}, expected text: it is empty (after normalisation).")
+            raise ValueError(f"The gold answer is {raw!r}, expected text: it is empty (after normalization).")
         return normal
 
     def verify(self, response: str, reference: frozenset[str]) -> Verdict:

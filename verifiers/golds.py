@@ -33,7 +33,7 @@ def missing(gold: object) -> str | None:
     if gold is None or _is_missing_scalar(gold):
         return f"The gold is missing: it is {_shown(gold)}. Correct the row."
     found = missing_inside(gold)
-    return None if found is None else f"The gold holds {found}, which is no value. Correct the row."
+    return None if found is None else f"The gold holds {found}, which is not a value. Correct the row."
 
 
 def missing_inside(value: object) -> str | None:

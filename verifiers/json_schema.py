@@ -44,7 +44,7 @@ class JsonSchemaVerifier:
             try:
                 raw = strict_json.loads(raw)
             except ValueError as error:
-                raise ValueError(f"The gold is no JSON: {error}. Expected a JSON schema.") from error
+                raise ValueError(f"The gold is not JSON: {error}. Expected a JSON schema.") from error
         if not isinstance(raw, (dict, bool)):
             raise ValueError(f"The gold is {raw!r}, expected a JSON schema (an object).")
         has_value = isinstance(raw, dict) and set(raw) == {"schema", "value"}

@@ -8,20 +8,16 @@ from verifiers.verdict import MAX_SHAPING, Outcome, Verdict
 
 
 def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
-    """DAPO's soft overlong punishment, in [-1, 0] (Yu et al. 2025, arXiv:2503.14476, eq. 13).
+    """0 up to max_length - buffer, then linearly to -1 at max_length, -1 beyond; in any unit
 
-    0 up to max_length - buffer, then linear down to -1 at max_length, -1 beyond. Any unit of length."""
-    if max_length <= 0 or not 0 <= buffer <= max_length:
-        raise ValueError(
-            f"max_length is {max_length} and buffer {buffer}, expected 0 <= buffer <= max_length "
-            "and max_length above 0."
-        )
-    free = max_length - buffer
-    if length <= free:
-        return 0.0
-    if length > max_length or buffer == 0:
-        return -1.0 if length > max_length else 0.0
-    return (free - length) / buffer
+    Source: DAPO's soft overlong punishment, Yu et al. 2025 (arXiv 2503.14476, eq. 13).
+    Use: answers that are cut off for length: makes them a little shorter before they are lost.
+    Fails: with a long buffer it punishes thinking; near the limit a right answer earns nothing.
+    """
+    if length > max_length:
+        return -1.0
+    over = length - (max_length - buffer)
+    return -over / buffer if over > 0 else 0.0
 
 
 class LengthVerifier:

@@ -82,13 +82,13 @@ class OwnLoop:
         try:
             return await asyncio.wrap_future(awaited)
         except asyncio.CancelledError:
-            # Cancelled there, not here: the caller has an answer due.
+            # Canceled there, not here: the caller has an answer due.
             if self._loop is None and not current.cancelling():
                 raise RuntimeError("the pool is closed") from None
             raise
 
     def close(self) -> None:
-        """Ends it; what is still awaited is cancelled. Does not wait: a verifier may block it."""
+        """Ends it; what is still awaited is canceled. Does not wait: a verifier may block it."""
         loop, self._loop = self._loop, None
         if loop is not None and self._end is not None:
             loop.call_soon_threadsafe(self._end.set)

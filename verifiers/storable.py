@@ -18,6 +18,8 @@ MAX_WORDS_CHARACTERS = 4_000
 MAX_TRACE_CHARACTERS = 16_000
 MAX_FRAMES = 20
 """Limit for a traceback: its innermost frames."""
+RAISED = "the verifier raised "
+"""Begins the detail of a verifier that raised; then come the type, a colon, the message and (file:line)."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -79,7 +81,7 @@ def fault_of(error: BaseException) -> Verdict:
     return Verdict(
         Outcome.FAULT,
         None,
-        detail=f"the verifier raised {_describe(error)}{where}",
+        detail=f"{RAISED}{_describe(error)}{where}",
         trace=storable(trace, limit=MAX_TRACE_CHARACTERS),
     )
 

@@ -250,7 +250,7 @@ class Template:
         messages = [ORDER.pack(kind, what if isinstance(what, int) else len(what))]
         if isinstance(what, bytes):
             messages.append(what)
-        # Shielded: a cancelled caller must not leave a reply in the socket for the next one to read.
+        # Shielded: a canceled caller must not leave a reply in the socket for the next one to read.
         exchange = self._exchange(messages, [os.dup(descriptor) for descriptor in passed])
         return await asyncio.shield(asyncio.ensure_future(exchange))
 

@@ -25,7 +25,7 @@ class Verdict:
     score: float | None
     """Raw correctness in [0, 1], before any shaping; None if and only if the outcome is FAULT."""
     extracted: str | None = None
-    """The answer as it was read from the response, before normalisation."""
+    """The answer as it was read from the response, before normalization."""
     detail: str = ""
     """Why, in one sentence."""
     seconds: float = 0.0

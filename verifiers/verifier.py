@@ -1,4 +1,4 @@
-"""The seam that every verifier fills, built in or yours. Owns no behaviour.
+"""The seam that every verifier fills, built in or yours. Owns no behavior.
 
 A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must
 not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising, exiting and crashing

@@ -52,7 +52,7 @@ def grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
     Source: GRPO, Shao et al. 2024 (arXiv 2402.03300, section 4.1.2).
     Use: the default: the same scale for every task.
-    Fails: the std favours tasks that are almost always right or wrong, where one odd answer counts most.
+    Fails: the std favors tasks that are almost always right or wrong, where one odd answer counts most.
     """
     std = statistics.stdev(group.rewards)
     return [x / (std + STD_EPSILON) for x in dr_grpo(group, algorithm)]
@@ -62,7 +62,7 @@ def dr_grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """r - mean r
 
     Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783).
-    Use: without the std that favours very easy and very hard tasks.
+    Use: without the std that favors very easy and very hard tasks.
     Fails: the own reward is in the baseline, which shrinks every advantage by (n - 1) / n; see rloo.
     """
     # Correctly rounded: equal rewards have advantages of exactly zero.
@@ -238,7 +238,7 @@ def _with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupRewar
 
 
 def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
-    """The batch with its advantages normalised over all its tokens, where the advantage asks for it.
+    """The batch with its advantages normalized over all its tokens, where the advantage asks for it.
 
     Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
     advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward this

@@ -13,10 +13,10 @@ from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
-from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.values import clipped_value_loss
 from asyncrl.algorithms.weights import WEIGHTS
+from verifiers.length import soft_overlong
 
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),

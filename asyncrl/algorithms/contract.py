@@ -64,7 +64,7 @@ def check_surrogate(term: OwnTerm, algorithm: Algorithm) -> None:
     if gradient[~inputs.mask].any():
         raise InputError(
             f"{term.where} has the gradient {gradient.tolist()} where inputs.mask is {inputs.mask.tolist()}: "
-            f"a token that was rejected would be trained by its neighbours. Take means over a sequence by "
+            f"a token that was rejected would be trained by its neighbors. Take means over a sequence by "
             f"asyncrl.algorithms.inputs.sequence_mean, which leaves it out."
         )
 

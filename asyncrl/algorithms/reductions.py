@@ -24,7 +24,7 @@ def dr_grpo_constant(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, T
     """sum l / (number of sequences x L)
 
     Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783).
-    Use: independent of the lengths sampled: neither short right nor long wrong answers are favoured.
+    Use: independent of the lengths sampled: neither short right nor long wrong answers are favored.
     Fails: steps are small where responses are far shorter than L; the learning rate must make up for it.
     """
     num_sequences = torch.bincount(inputs.sequence_ids).count_nonzero()

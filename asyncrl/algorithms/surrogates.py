@@ -1,4 +1,4 @@
-"""Surrogates: what a step minimises per token, before its importance weight; and what each of them clipped.
+"""Surrogates: what a step minimizes per token, before its importance weight; and what each of them clipped.
 
 Below, r = pi / pi_prox of one token (pi / mu with clip_around: behavior), A its advantage, low and high are
 clip_low and clip_high (no lower bound where clip_low is null), sg[] is a value without gradient. The mask is

@@ -1,4 +1,4 @@
-"""PPO with a critic, per token: generalised advantages, and the loss of the values.
+"""PPO with a critic, per token: generalized advantages, and the loss of the values.
 
 Pure functions of a micro-batch's tokens, whose sequences are whole and in order. A response has ended after
 its last token, also one that was cut off: its value there is 0 (`asyncrl check` says so).

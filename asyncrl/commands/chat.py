@@ -43,15 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """0 at the end of the input, 1 when the server failed. Raises InputError."""
     warn_on_stderr()
     try:
         recipe = read_run_recipe(arguments.run)
         if arguments.temperature < 0:
             raise InputError(f"--temperature is {arguments.temperature}, expected 0 or more.")
         asyncio.run(_chat(recipe, _model_folder(arguments, recipe), arguments))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    except InputError:
+        raise
     except AsyncrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -2,24 +2,22 @@
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
-from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
+from asyncrl.launch.prepare import check_names
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.planning.prompts import PromptTokens
 from asyncrl.planning.report import describe_tail
 from asyncrl.planning.sources import find_likely_source
 from asyncrl.readers.trackers.catalog import check_trackers
@@ -37,39 +35,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the recipe would run, 2 when not."""
+    """0 when the recipe would run. Raises InputError when not."""
     warn_on_stderr()
-    try:
-        recipe = fetch_model(load_recipe(arguments.recipe, arguments.overrides))
-        print(dump_recipe(recipe))
-        for note in notes(recipe):
-            print(f"# note      {note}")
-        check_gyms(recipe.data)
-        check_trackers(recipe.trackers)
-        gpus = place(recipe)
-        if recipe.algorithm.has_own_loss_terms():
-            # It imports torch, as the trainer does; recipes without such terms are checked in a second.
-            importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
-        if recipe.prepare is not None and not is_prepared(recipe.prepare):
-            print(
-                f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and "
-                f"data are not checked."
-            )
-            return 0
-        inputs, shape = read_inputs(recipe)
-        longest = inputs.longest_prompt()
-        check_machine(recipe, shape, gpus, longest_prompt=longest)
-        folder = RunFolder(shown(recipe.folder()))
-        resumes = folder.check(recipe)
-        remarks = check_unfinished(inputs, folder.journal) if resumes else []
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    check_names(recipe)
+    recipe = fetch_model(recipe)
+    print(dump_recipe(recipe))
+    for note in notes(recipe):
+        print(f"# note      {note}")
+    check_gyms(recipe.data)
+    check_trackers(recipe.trackers)
+    gpus = place(recipe)
+    if recipe.algorithm.has_own_loss_terms():
+        # It imports torch, as the trainer does; recipes without such terms are checked in a second.
+        importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
+    if recipe.prepare is not None and not is_prepared(recipe.prepare):
+        print(
+            f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and "
+            f"data are not checked."
+        )
+        return 0
+    inputs, shape = read_inputs(recipe)
+    longest = inputs.longest_prompt()
+    check_machine(recipe, shape, gpus, longest_prompt=longest)
+    folder = RunFolder(shown(recipe.folder()))
+    resumes = folder.check(recipe)
+    remarks = check_unfinished(inputs, folder.journal) if resumes else []
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
-    source = find_likely_source(
-        recipe, shape, is_elsewhere=False, prompts=PromptTokens(longest, "the longest one of data.train")
-    )
+    source = find_likely_source(recipe, shape, is_elsewhere=False, longest_prompt=longest)
     for line in describe_tail(source):
         print(f"# {line}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
@@ -98,7 +92,7 @@ def _plan(
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
-    begin = "new" if resumption is None else f"resumes at step {resumption.version}"
+    begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
         f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "

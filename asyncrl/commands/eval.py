@@ -9,43 +9,40 @@ import secrets
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from asyncrl.commands.arguments import is_override
+from asyncrl.commands.train import explained
 from asyncrl.controller.assemble import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import CATALOG, Benchmark
-from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
-from asyncrl.launch.failure import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
+from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
-from asyncrl.observe.terminal.model_differences import print_comparison
+from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
-from asyncrl.run.folder import RECIPE, RunFolder
-from asyncrl.system.disk import FULL_DISK
+from asyncrl.run.folder import RunFolder
 from asyncrl.system.hub import is_hub_id
+from asyncrl.system.run_files import RECIPE
 
 HELP = (
     "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "
     "Without any: on data.heldout and the benchmarks of the recipe."
 )
 HELDOUT = "heldout"
-NARROWEST = 160
-"""Columns of a table where there is no terminal to fit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,47 +60,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         type=lambda text: text.split(","),
-        help="models: base, best, last or steps, as base,best,40; default: base, and last of a run",
+        help="models: base, best, last or steps, such as base,best,40; default: base, and last of a run",
     )
     parser.add_argument(
         "--checkpoint", type=Path, action="append", default=[], help="another Hugging Face folder to evaluate"
     )
-    parser.add_argument("--k", type=int, help="samples per task; 1: the most likely answer alone")
+    parser.add_argument("--k", type=int, help="samples per task; 1: only the most likely answer")
     parser.add_argument("--temperature", type=float, help="temperature where a task has several samples")
-    parser.add_argument("--max-tokens", type=int, help="most tokens of a response")
-    parser.add_argument("--num-tasks", type=int, help="most tasks of each benchmark, the first ones")
+    parser.add_argument("--max-tokens", type=int, help="maximum tokens of a response")
+    parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="a file for the same JSON, written after each benchmark")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when evaluated, 1 when a server failed, 2 for bad input, 130 after Ctrl-C."""
+    """0 when evaluated, 1 when a server failed, 130 after Ctrl-C. Raises InputError."""
     if arguments.list:
         _print_catalog()
         return 0
     warn_on_stderr()
     started: list[Comparison] = []
-    try:
-        # With --json standard output holds the object alone.
-        with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
-            comparison = _compare(arguments, started)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+    code = explained(lambda: _evaluated(arguments, started))
+    if code == INTERRUPTED:
         print(f"Stopped. {started[0].progress() if started else 'Nothing was asked yet.'}", file=sys.stderr)
-        return 130
-    except (AsyncrlError, OSError, BaseExceptionGroup) as error:
-        cause = first_cause(error)
-        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
-            print(f"{cause.strerror}: {cause.filename or 'a temporary file'}. Make room.", file=sys.stderr)
-        elif isinstance(cause, AsyncrlError):
-            print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
-        else:
-            raise
-        if started:
-            print(started[0].progress(), file=sys.stderr)
-        return 1
+    elif code and started:
+        print(started[0].progress(), file=sys.stderr)
+    return code
+
+
+def _evaluated(arguments: argparse.Namespace, started: list[Comparison]) -> int:
+    # With --json standard output holds the object alone.
+    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+        comparison = _compare(arguments, started)
     if arguments.json:
         print(json.dumps(comparison.as_json()))
     else:
@@ -223,12 +211,10 @@ async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, compa
 
 
 def _print(comparison: Comparison) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
+    console = table_console()
     for eval_set in comparison.eval_sets:
         console.print()
-        print_comparison(comparison.models, comparison.rows(eval_set), console)
+        print_table(comparison_table(comparison.models, comparison.rows(eval_set)), console)
     console.print()
     words = "95% intervals over tasks, Wilson's"
     if len(comparison.models) > 1:
@@ -240,21 +226,23 @@ def _print(comparison: Comparison) -> None:
 
 
 def _print_catalog() -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("benchmark", "rows", "k", "tokens", "verifier", "asked as", "source"):
-        table.add_column(title, header_style="dim", no_wrap=True)
-    for benchmark in CATALOG.values():
-        source = benchmark.source
-        place = f"{source.path} {source.config or ''}".strip()
-        table.add_row(
+    header = ("benchmark", "rows", "k", "tokens", "verifier", "asked as", "source")
+    rows = [
+        (
             benchmark.name,
             f"{benchmark.num_rows:,}",
             str(benchmark.num_samples),
             f"{benchmark.max_new_tokens:,}",
             benchmark.verifier or "",
             benchmark.instruction_name,
-            f"{place} {source.split} at {(source.revision or 'main')[:8]}",
+            _source(benchmark),
         )
-    console = Console(highlight=False)
-    console.width = max(console.width, NARROWEST)
-    console.print(table)
+        for benchmark in CATALOG.values()
+    ]
+    print_table(Table("", header, rows), table_console())
+
+
+def _source(benchmark: Benchmark) -> str:
+    source = benchmark.source
+    place = f"{source.path} {source.config or ''}".strip()
+    return f"{place} {source.split} at {(source.revision or 'main')[:8]}"

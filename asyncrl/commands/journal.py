@@ -1,7 +1,6 @@
 """`asyncrl journal RUN`: the fate of every token, or of one group or trajectory, and why."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -11,6 +10,7 @@ from asyncrl.journal.explain import conservation_lines, explain_group, explain_t
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.schema import tables_in_words
 from asyncrl.observe.terminal.live import printable
+from asyncrl.system.run_files import JOURNAL
 
 HELP = (
     "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. "
@@ -29,18 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 2 when the run, the group or the trajectory is not there."""
-    try:
-        lines = _lines(arguments)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(printable("\n".join(lines)))
+    """0. Raises InputError when the run, the group or the trajectory is not there."""
+    print(printable("\n".join(_lines(arguments))))
     return 0
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
-    path = arguments.run / "journal.sqlite"
+    path = arguments.run / JOURNAL
     journal = JournalReader(path)
     if arguments.trajectory is not None:
         group_id = journal.group_of(arguments.trajectory)

@@ -1,9 +1,7 @@
 """`asyncrl keys [KEY]`: prints what a recipe may set, as Markdown."""
 
 import argparse
-import sys
 
-from asyncrl.errors import InputError
 from asyncrl.recipe.keys import markdown
 
 HELP = "Print every key of a recipe with its kind, default and documentation."
@@ -14,9 +12,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        print(markdown(arguments.key))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    print(markdown(arguments.key))
     return 0

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
@@ -26,19 +25,17 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
-from asyncrl.planning.device import LIKELY_GPU
-from asyncrl.planning.estimated import DEVICES
-from asyncrl.planning.prompts import PromptTokens
+from asyncrl.planning.devices import LIKELY_GPU, NAMES
 from asyncrl.planning.report import describe_tail, forecast
 from asyncrl.planning.sources import find_likely_source, find_source
-from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.system.memory import machine_memory
 
 HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
-    "model's config.json, and its rows where they are here; "
+    "model's config.json alone; "
     "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
 
@@ -71,43 +68,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take costs and lengths from the folder of a run, in place of estimates",
     )
     group.add_argument(
-        "--costs",
-        type=Path,
-        metavar="FILE",
-        help="YAML with costs, lengths and failures that win over measured or estimated ones",
-    )
-    group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(DEVICES)} (default: what the recipe computes on here, "
-        f"measured where that is the CPU; {LIKELY_GPU} with --gpus or --gpu-memory-gb)",
+        help=f"what estimates are for: {', '.join(NAMES)} (default: what the recipe computes on here; "
+        f"{LIKELY_GPU} with --gpus or --gpu-memory-gb)",
     )
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
     )
-    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all)")
+    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all, 200 at most)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when it fits, 2 when not."""
-    try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        shape = read_model_shape(recipe)
-        if arguments.simulate or arguments.gpus is not None:
-            print(_forecast(recipe, shape, arguments))
-            return 0
-        longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
-        # This machine's, unless the plan is for another one.
-        gpus = place(recipe) if size is None else None
-        print(describe(recipe, shape, gpus, longest_prompt=longest))
-        check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-        source = find_likely_source(
-            recipe, shape, is_elsewhere=gpus is None, prompts=_longest_prompt(arguments)
-        )
-        print("\n".join(describe_tail(source)))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0 when it fits. Raises InputError when not."""
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    shape = read_model_shape(recipe)
+    if arguments.simulate or arguments.gpus is not None:
+        print(_forecast(recipe, shape, arguments))
+        return 0
+    longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
+    # This machine's, unless the plan is for another one.
+    gpus = place(recipe) if size is None else None
+    print(describe(recipe, shape, gpus, longest_prompt=longest))
+    check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
+    source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
+    print("\n".join(describe_tail(source)))
     return 0
 
 
@@ -118,15 +103,9 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
         measured_run=arguments.measured_run,
         device=arguments.device,
         is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
-        prompts=_longest_prompt(arguments),
-        stated=None if arguments.costs is None else read_stated(arguments.costs),
+        longest_prompt=arguments.longest_prompt,
     )
     return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
-
-
-def _longest_prompt(arguments: argparse.Namespace) -> PromptTokens | None:
-    longest = arguments.longest_prompt
-    return None if longest is None else PromptTokens(longest, "--longest-prompt")
 
 
 def read_model_shape(recipe: Recipe) -> ModelShape:
@@ -197,7 +176,7 @@ def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
     """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
     rollout, serving = recipe.rollout, recipe.serving
     fitting = serving.fleet_size() * serving.max_running_requests // rollout.samples_per_group
-    allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
+    allowed = QueueSettings.of(recipe).batches_ahead() * rollout.groups_per_batch
     if rollout.oversampling is not None:
         allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))
     groups = min(fitting, allowed)

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         subparser.add_argument("--tier", choices=["namespaces", "landlock"], help="use this tier or refuse")
         subparser.add_argument(
-            "--allow-unsafe", action="store_true", help="run with rlimits only where there is no isolation"
+            "--allow-unsafe", action="store_true", help="where there is no isolation, run with rlimits only"
         )
 
 

@@ -33,19 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """1 when the server cannot be kept alive, 2 when it cannot be started as asked."""
+    """1 when the server cannot be kept alive. Raises InputError when it cannot be started as asked."""
     warn_on_stderr()
-    try:
-        key = own_token()
-        if not key:
-            raise InputError(
-                f"{TOKEN_VARIABLE} is not set. Set it to the key that serving.api_key_variable of the run "
-                f"names: the server requires it of its clients and sends it to the controller."
-            )
-        server = fetch_server(arguments.controller, key, address=_address(arguments), port=arguments.port)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    key = own_token()
+    if not key:
+        raise InputError(
+            f"{TOKEN_VARIABLE} is not set. Set it to the key that serving.api_key_variable of the run "
+            f"names: the server requires it of its clients and sends it to the controller."
+        )
+    server = fetch_server(arguments.controller, key, address=_address(arguments), port=arguments.port)
     with tempfile.TemporaryDirectory(prefix="asyncrl-") as logs:
         try:
             asyncio.run(serve(server, Path(logs), ready=_say))

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
-from asyncrl.run.folder import CONTROLLER_URL, TOKEN
+from asyncrl.system.run_files import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 
 HELP = (
@@ -30,13 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 2 when the run is not live or refuses."""
-    try:
-        servers = change_servers(arguments.run, arguments.action, arguments.url)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    for server in servers:
+    """0. Raises InputError when the run is not live or refuses."""
+    for server in change_servers(arguments.run, arguments.action, arguments.url):
         print(_line(server))
     return 0
 

@@ -2,20 +2,18 @@
 
 import argparse
 import json
-import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 
-from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import Metrics, read_metrics
-from asyncrl.observe.metrics.summary import METRICS_FILE
+from asyncrl.observe.metrics.metrics_file import MetricsFollower
 from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import short_line, status_lines
+from asyncrl.system.run_files import METRICS
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "
@@ -34,34 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit code, as HELP says."""
-    reader = _Reader(arguments.run)
-    try:
-        if arguments.follow:
-            now = _follow(reader, is_json=arguments.json)
-        else:
-            now = reader.read()
-            _print(now, Console(highlight=False), is_json=arguments.json)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """The exit code, as HELP says. Raises InputError where there is no run folder."""
+    read = _reader(arguments.run)
+    if arguments.follow:
+        now = _follow(read, is_json=arguments.json)
+    else:
+        now = read()
+        _print(now, Console(highlight=False), is_json=arguments.json)
     return EXIT_CODES.get(now.state, 0)
 
 
-class _Reader:
-    """Parses metrics.jsonl again only when it has grown."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._size = -1
-        self._metrics = Metrics()
-
-    def read(self) -> CurrentRun:
-        path = self._folder / METRICS_FILE
-        size = path.stat().st_size if os.path.isfile(path) else 0
-        if size != self._size and size:
-            self._size, self._metrics = size, read_metrics(path)
-        return read_run(self._folder, metrics=self._metrics)
+def _reader(folder: Path) -> Callable[[], CurrentRun]:
+    """The function that reads the run as it is now; of metrics.jsonl only what was added."""
+    follower = MetricsFollower(folder / METRICS)
+    return lambda: read_run(folder, metrics=follower.read())
 
 
 def _print(now: CurrentRun, console: Console, *, is_json: bool) -> None:
@@ -72,14 +56,14 @@ def _print(now: CurrentRun, console: Console, *, is_json: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _follow(reader: _Reader, *, is_json: bool) -> CurrentRun:
+def _follow(read: Callable[[], CurrentRun], *, is_json: bool) -> CurrentRun:
     """Draws one picture that changes on a terminal; elsewhere a line when the state or the step does."""
     console = Console(highlight=False)
     if has_terminal(console) and not is_json:
-        return _follow_on_terminal(reader, console)
+        return _follow_on_terminal(read, console)
     said = ""
     while True:
-        now = reader.read()
+        now = read()
         words = f"{now.state} {now.step} {[told for told in now.alarms if told.is_on]}"
         if words != said:
             said = words
@@ -89,10 +73,10 @@ def _follow(reader: _Reader, *, is_json: bool) -> CurrentRun:
         time.sleep(INTERVAL_SECONDS)
 
 
-def _follow_on_terminal(reader: _Reader, console: Console) -> CurrentRun:
+def _follow_on_terminal(read: Callable[[], CurrentRun], console: Console) -> CurrentRun:
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            now = reader.read()
+            now = read()
             # The width is asked for each picture: the window may have changed.
             live.update(Group(*status_lines(now, width=console.width)), refresh=True)
             if _has_ended(now):

@@ -13,7 +13,8 @@ from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.readers.trackers.position import position_path, read_position, rows_left
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.run.folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run.folder import RunFolder, read_run_recipe
+from asyncrl.system.run_files import METRICS
 from sandbox.process import die_with_parent
 
 HELP = (
@@ -33,17 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the trackers have every row, 1 when one of them failed, 2 for bad input."""
-    try:
-        recipe = _with_trackers(read_run_recipe(arguments.run), arguments.names, arguments.run)
-        check_trackers(recipe.trackers)
-        with RunFolder(arguments.run) as folder:
-            folder.open(recipe)
-            chosen = [s for s in recipe.trackers if s.name in arguments.names or not arguments.names]
-            codes = [_send(arguments.run, settings.label()) for settings in chosen]
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0 when the trackers have every row, 1 when one of them failed. Raises InputError."""
+    recipe = _with_trackers(read_run_recipe(arguments.run), arguments.names, arguments.run)
+    check_trackers(recipe.trackers)
+    with RunFolder(arguments.run) as folder:
+        folder.open(recipe)
+        chosen = [s for s in recipe.trackers if s.name in arguments.names or not arguments.names]
+        codes = [_send(arguments.run, settings.label()) for settings in chosen]
     return 1 if any(codes) else 0
 
 

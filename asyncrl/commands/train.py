@@ -19,14 +19,14 @@ from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.end_of_run import print_summary
+from asyncrl.readers.status.end_of_run import print_end
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
-HELP = "Train by a recipe. Run it again to resume after any interruption."
+HELP = "Train with a recipe. Run it again to resume after any interruption."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the run reached its end, 1 when it or its last evaluation failed, 2 for bad input, 130 after
-    Ctrl-C."""
+    """0 when the run reached its end, 1 when it or its last evaluation failed, 130 after Ctrl-C. Raises
+    InputError."""
     warn_on_stderr()
     return explained(lambda: _train_words(arguments))
 
@@ -49,41 +49,25 @@ def _train_words(arguments: argparse.Namespace) -> int:
 
 
 def explained(work: Callable[[], int]) -> int:
-    """The result of `work`, or the exit code of what it raised, told in a sentence."""
+    """The result of `work`; where it failed 1 and a sentence, after Ctrl-C 130. Raises InputError, and what
+    no sentence explains."""
     try:
         return work()
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    except InputError:
+        raise
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
-    except BaseExceptionGroup as group:
-        cause = first_cause(group)
-        if not _is_explained(cause):
+    except (BaseExceptionGroup, AsyncrlError, OSError) as error:
+        cause = first_cause(error)
+        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+            cause = DiskError(
+                f"{cause.strerror}, {cause.filename or 'a temporary file'}. Make room and run the same "
+                f"command again. A run resumes."
+            )
+        if not isinstance(cause, AsyncrlError):
             raise
-        return _explain(cause)
-    except AsyncrlError as error:
-        return _explain(error)
-    except OSError as error:
-        if not _is_explained(error):
-            raise
-        return _explain(error)
-
-
-def _is_explained(error: BaseException) -> bool:
-    """Whether a sentence says it all, without a traceback."""
-    return isinstance(error, AsyncrlError) or (isinstance(error, OSError) and error.errno in FULL_DISK)
-
-
-def _explain(error: BaseException) -> int:
-    """Tells what ended the run; its exit code."""
-    if isinstance(error, OSError):
-        error = DiskError(
-            f"{error.strerror}, {error.filename or 'a file of the run folder'}. Make room and run the same "
-            f"command again: it resumes."
-        )
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return 1
+        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
+        return 1
 
 
 def train(recipe: Recipe, gpus: GpuMap) -> int:
@@ -120,9 +104,10 @@ def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
+        commands["checkpoint"] = str(checkpoint)
         commands["chat with it"] = f"asyncrl chat {path}"
         commands["compare it"] = f"asyncrl eval {path}"
     if outcome != "finished":
         commands["resume"] = "the same command again"
-    _, summary = write_report(folder.path, checkpoint=checkpoint, commands=commands)
-    print_summary(summary)
+    report = write_report(folder.path, commands=commands)
+    print_end(report, folder.path, commands)

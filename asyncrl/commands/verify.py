@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
@@ -86,19 +86,18 @@ def parse_settings(settings: list[str]) -> dict[str, object]:
 
 async def _verify(arguments: argparse.Namespace, options: dict[str, object], output: TextIO) -> int:
     summary, started = GradingSummary(), time.perf_counter()
-    progress = _Progress(arguments.file)
+    num_rows, count = _num_rows(arguments.file), 0
     async with VerifierPool(arguments.workers, arguments.timeout) as pool:
-        graded = grade_rows(
-            _rows(arguments.file), pool, arguments.verifier, options,
-            folder=Path.cwd(), num_workers=arguments.workers,
-        )  # fmt: skip
-        async for row, verdict, is_bad_gold in graded:
-            summary.add(verdict)
-            summary.num_bad_golds += is_bad_gold
-            print(json.dumps({**row.fields, "verdict": verdict_fields(verdict)}), file=output)
-            progress.step()
+        rows, folder, workers = _rows(arguments.file), Path.cwd(), arguments.workers
+        graded = grade_rows(rows, pool, arguments.verifier, options, folder=folder, num_workers=workers)
+        with LateStage("grading") as shown:
+            async for row, verdict, is_bad_gold in graded:
+                summary.add(verdict)
+                summary.num_bad_golds += is_bad_gold
+                print(json.dumps({**row.fields, "verdict": verdict_fields(verdict)}), file=output)
+                count += 1
+                shown.show(f"{count:,} rows", done=count, total=num_rows)
     output.flush()
-    progress.clear()
     print(summary.sentence(time.perf_counter() - started), file=sys.stderr)
     return 0
 
@@ -115,40 +114,12 @@ async def _rows(name: str) -> AsyncIterator[ResponseRow]:
         yield row
 
 
-BAR_WIDTH = 30
-
-
-class _Progress:
-    """A bar on standard error when that is a terminal; nothing otherwise."""
-
-    def __init__(self, file: str) -> None:
-        self._shown = sys.stderr.isatty()
-        self._total = 0
-        self._count = 0
-        self._drawn = 0.0
-        if self._shown and file != "-":
-            with Path(file).open("rb") as lines:
-                self._total = sum(1 for line in lines if line.strip())
-
-    def step(self) -> None:
-        self._count += 1
-        now = time.monotonic()
-        if self._shown and now - self._drawn > 0.1:
-            self._drawn = now
-            if self._total:
-                count = f"{self._count}/{self._total}"
-                # A line that the terminal breaks cannot be drawn over; 0 is one of unknown width.
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-                width = max(0, min(BAR_WIDTH, columns - len(count) - 4))
-                filled = width * self._count // self._total
-                bar = f"[{'#' * filled}{'.' * (width - filled)}] {count}"
-            else:
-                bar = f"{self._count} rows"
-            print(f"\r{bar}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _num_rows(name: str) -> int | None:
+    """Rows of a file; None for standard input, whose end is not known."""
+    if name == "-":
+        return None
+    with Path(name).open("rb") as file:
+        return sum(1 for line in file if line.strip())
 
 
 async def _contract(arguments: argparse.Namespace, options: dict[str, object]) -> int:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when every row can be verified, 1 when not, 2 for bad input."""
+    """0 when every row can be verified, 1 when not. Raises InputError."""
     is_clean = True
     try:
         verifying, sources = _asked(arguments)
@@ -52,9 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
                 report = _report(source, key, split, verifying, arguments.workers)
             _print_report(f"{key} {source.title()}", report, arguments.list)
             is_clean = is_clean and report.is_clean
-    except (InputError, ValueError) as error:
-        print(f"asyncrl verify-data: {error}", file=sys.stderr)
-        return 2
+    except ValueError as error:
+        raise InputError(str(error)) from error
     return 0 if is_clean else 1
 
 

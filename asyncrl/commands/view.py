@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import signal
-import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -23,15 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        runs = Runs(arguments.runs)
-        if arguments.export is not None:
-            _export(runs, arguments.export, num_groups=arguments.groups)
-        else:
-            asyncio.run(_serve(runs, arguments.port))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """0. Raises InputError."""
+    runs = Runs(arguments.runs)
+    if arguments.export is not None:
+        _export(runs, arguments.export, num_groups=arguments.groups)
+    else:
+        asyncio.run(_serve(runs, arguments.port))
     return 0
 
 

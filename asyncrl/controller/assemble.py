@@ -9,17 +9,23 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.commits import Commits
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.dropped_groups import DroppedGroups
+from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
+from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
+from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
@@ -50,6 +56,7 @@ from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
+from asyncrl.system.run_files import EVALUATION, LOGS
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.wire.access import Keys
@@ -81,11 +88,12 @@ def assemble(
     waits = Waits()
     state = RunPhase(waits)
     journal.on_failure(state.fail_from_thread)
+    trainer = TrainerSession(waits, state)
     order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
-    load = find_load(
-        shared_disk=recipe.cluster.shared_disk, service_url=lambda: service.url, run_folder=run_folder
-    )
+    cluster = recipe.cluster
+    endpoint = Endpoint(cluster.bind_address, cluster.port, advertised_host=cluster.host())
+    load = find_load(shared_disk=cluster.shared_disk, service_url=endpoint.url, run_folder=run_folder)
     make_fleet = functools.partial(_make_fleet, inputs, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     loops = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
@@ -93,18 +101,49 @@ def assemble(
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
     grader = _make_grader(inputs, run_folder, journal)
-    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader)
+    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
+    dropped = _make_dropped(inputs, metrics)
+    completion = _make_completion(inputs, queue, generator, grader, waits, dropped)
+    early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
+
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
+
+    num_steps = recipe.trainer.num_steps
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    dropped = _make_dropped(inputs, metrics)
-    requests = _make_requests(
-        inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies, dropped
+    compaction = _make_compaction(recipe, queue)
+    drainer = Drain(queue, fleet, generator, waits)
+    shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
+    versions = TrainerVersions(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps)
+    batches = StepBatches(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature)
+    takes = Takes(
+        session=trainer,
+        versions=versions,
+        batches=batches,
+        journal=journal,
+        compaction=compaction,
+        fleet=fleet,
+        shared_gpus=shared_gpus,
+        heldout=heldout,
+        report=report,
+        keys=keys,
+        waits=waits,
+        state=state,
+        num_steps=num_steps,
     )
-    metrics.num_waiting = lambda: requests.num_waiting
-    service = _make_service(recipe, requests, ServerMembership(fleet, supervisor), metrics, keys, run_folder)
+    commits = Commits(trainer, queue, compaction, copies, waits)
+    requests = TrainerRequests(trainer, takes, drainer, commits)
+    service = ControllerService(
+        requests,
+        endpoint=endpoint,
+        keys=keys,
+        servers=ServerMembership(fleet, supervisor),
+        files=_make_files(recipe, run_folder),
+        metrics=metrics,
+        has_open_metrics=cluster.open_metrics,
+    )
     return Controller(
         recipe=recipe,
         waits=waits,
@@ -116,16 +155,16 @@ def assemble(
         added_servers=added_servers,
         oversampling=oversampling,
         generator=generator,
-        early_abort=EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds),
+        early_abort=early_abort,
         grader=grader,
-        completion=_make_completion(inputs, queue, generator, grader, waits, dropped),
+        completion=completion,
         heldout=heldout,
         report=report,
         requests=requests,
         service=service,
         watched=(
-            RolloutSide(recipe, queue, fleet, heldout, requests),
-            TrainerSide(recipe, requests, state, supervisor),
+            RolloutSide(recipe, queue, fleet, heldout, trainer),
+            TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
 
@@ -205,33 +244,13 @@ def _make_fleet(
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
 
 
-def _make_service(
-    recipe: Recipe,
-    requests: TrainerRequests,
-    servers: ServerMembership,
-    metrics: RunMetrics,
-    keys: Keys,
-    run_folder: Path | None,
-) -> ControllerService:
-    files = None
-    if not recipe.cluster.shared_disk:
-        assert run_folder is not None, "publications are handed out from the run folder"
-        terms = object_files(recipe.algorithm.model_dump())
-        files = FileRoutes(model_folder(recipe.model), run_folder, terms)
-    return ControllerService(
-        requests.take,
-        requests.commit,
-        drain=requests.drain,
-        change_servers=servers.change,
-        metrics=metrics.text,
-        has_open_metrics=recipe.cluster.open_metrics,
-        files=files,
-        token=keys.token,
-        files_key=keys.external,
-        host=recipe.cluster.bind_address,
-        port=recipe.cluster.port,
-        advertised_host=recipe.cluster.host(),
-    )
+def _make_files(recipe: Recipe, run_folder: Path | None) -> FileRoutes | None:
+    """None where every process sees the disk."""
+    if recipe.cluster.shared_disk:
+        return None
+    assert run_folder is not None, "publications are handed out from the run folder"
+    terms = object_files(recipe.algorithm.model_dump())
+    return FileRoutes(model_folder(recipe.model), run_folder, terms)
 
 
 def _make_pinned(
@@ -241,7 +260,7 @@ def _make_pinned(
     if not urls:
         return None
     assert run_folder is not None, "the pinned publications need a place"
-    return EvaluationServers(make_fleet(urls), waits, run_folder / "evaluation")
+    return EvaluationServers(make_fleet(urls), waits, run_folder / EVALUATION)
 
 
 def _make_generator(
@@ -277,7 +296,7 @@ def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> G
         recipe.verifying,
         inputs.verifiers,
         max_fault_retries=recipe.rollout.max_fault_retries,
-        prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
+        prints=None if run_folder is None else run_folder / LOGS / "verifiers.log",
         on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
     )
 
@@ -286,6 +305,7 @@ def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
     rollout = inputs.recipe.rollout
     zero_reward = ZeroReward(
         inputs.codec.decode,
+        metrics.alarm,
         max_new_tokens=rollout.max_new_tokens,
         num_steps=inputs.recipe.alarms.no_correct_steps,
         groups_per_batch=rollout.groups_per_batch,
@@ -316,44 +336,12 @@ def _make_completion(
     )
 
 
-def _make_requests(
-    inputs: Inputs,
-    queue: ReplayQueue,
-    fleet: Fleet,
-    generator: Generator,
-    heldout: HeldOutSchedule,
-    report: StepReport,
-    metrics: RunMetrics,
-    waits: Waits,
-    state: RunPhase,
-    keys: Keys,
-    copies: TrainerCopies,
-    dropped: DroppedGroups,
-) -> TrainerRequests:
-    recipe = inputs.recipe
-    compaction = Compaction(
+def _make_compaction(recipe: Recipe, queue: ReplayQueue) -> Compaction:
+    return Compaction(
         queue.journal,
         keep_steps=recipe.replay.keep_steps,
         keep_checkpoints=recipe.trainer.keep_checkpoints,
-        repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
-    )
-    drainer = Drain(queue, fleet, generator, waits)
-    return TrainerRequests(
-        recipe=recipe,
-        queue=queue,
-        fleet=fleet,
-        generator=generator,
-        drainer=drainer,
-        heldout=heldout,
-        report=report,
-        metrics=metrics,
-        dropped_groups=dropped,
-        compaction=compaction,
-        waits=waits,
-        state=state,
-        copies=copies,
-        shared_gpus=_make_shared_gpus(recipe, fleet, drainer, heldout, waits, state),
-        is_own_server=keys.is_own,
+        repeat_reach=queue.settings.repeat_reach(),
     )
 
 

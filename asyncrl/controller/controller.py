@@ -30,29 +30,36 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 |-------------------|-----------------------------------------|----------------------------------------------|
 | Controller        | launcher: run, stop                     | all loops; `train` of the launcher           |
 | ControllerService | trainer (wire 2); `asyncrl servers`     | TrainerRequests, ServerMembership            |
-| TrainerRequests   | ControllerService: take, drain, commit  | ReplayQueue, Fleet, Drain, SharedGpus,       |
-|                   |                                         | HeldOutSchedule, StepReport, DroppedGroups,  |
+| TrainerRequests   | ControllerService: take, drain, commit  | TrainerSession, Takes, Drain, Commits        |
+| Takes             | TrainerRequests: take                   | TrainerVersions, StepBatches, Fleet,         |
+|                   |                                         | SharedGpus, HeldOutSchedule, StepReport,     |
 |                   |                                         | Compaction                                   |
-| SharedGpus        | TrainerRequests: before a batch         | Drain: is_idle; Fleet: sleep                 |
+| TrainerVersions   | Takes: take_note                        | ReplayQueue, Fleet, Generator,               |
+|                   |                                         | HeldOutSchedule                              |
+| StepBatches       | Takes: give                             | ReplayQueue, Fleet, DroppedGroups            |
+| Commits           | TrainerRequests: commit                 | ReplayQueue, TrainerCopies, Compaction       |
+| TrainerSession    | the parts that answer the trainer;      | RunPhase: fail                               |
+|                   | watchdog and RunMetrics read it         |                                              |
+| SharedGpus        | Takes: before a batch                   | Drain: is_idle; Fleet: sleep                 |
 | ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
 | ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
-|                   | TrainerRequests                         |                                              |
+|                   | TrainerVersions, StepBatches, Commits   |                                              |
 | GroupCompletion   | feed: one run per group                 | Generator, Grader, SignalFilter, ReplayQueue |
 | Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
-|                   | TrainerRequests                         |                                              |
+|                   | TrainerVersions                         |                                              |
 | EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
 | Fleet             | feed, Generator, Evaluator, EarlyAbort, | servers; Supervisor: restart, end            |
-|                   | TrainerRequests, Drain, speed           |                                              |
-| HeldOutSchedule   | TrainerRequests, Controller             | Evaluator, EvaluationServers;                |
+|                   | Takes, TrainerVersions, Drain, speed    |                                              |
+| HeldOutSchedule   | Takes, TrainerVersions, Controller      | Evaluator, EvaluationServers;                |
 |                   |                                         | Observer: evaluation                         |
-| StepReport        | TrainerRequests: asked, given           | Observer: step                               |
-| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped                |
-|                   | TrainerRequests: taken                  |                                              |
+| StepReport        | Takes: asked, given                     | Observer: step                               |
+| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped, alarm         |
+|                   | StepBatches: taken                      |                                              |
 | watchdog          | its own loop                            | Fleet: restart_stuck;                        |
 |                   |                                         | Supervisor: kill_trainer                     |
 | RunPhase          | all read it; Controller,                | Waits: notify                                |
-|                   | TrainerRequests, HeldOutSchedule and    |                                              |
-|                   | Journal change it                       |                                              |
+|                   | TrainerSession, Takes, TrainerVersions, |                                              |
+|                   | HeldOutSchedule and Journal change it   |                                              |
 """
 
 import asyncio
@@ -68,7 +75,7 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.loops.waits import TrainersWait, Waits, now_seconds
 from asyncrl.loops.watchdog import Watched, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
@@ -173,7 +180,7 @@ class Controller:
 
     async def _evaluate_result(self) -> None:
         if not self.state.is_stopped and self.queue.version is not None:
-            await self.fleet.weight_owner.until_written("train")
+            await self.fleet.weight_owner.until_written(TrainersWait.EVALUATION)
             last = self.fleet.weight_owner.published()
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
 

@@ -1,4 +1,4 @@
-"""The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
+"""The controller's end of wire 2: HTTP around the answers to `take`, `drain` and `commit`.
 
 Owns no state, only the rule that a request without a token gets 401, except for GET /health, and GET /metrics
 where the recipe opens it. A take, drain or commit that is not ready within POLL_SECONDS is answered 204 and
@@ -6,14 +6,15 @@ asked again, so that a waiting trainer knows the controller alive.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
+from asyncrl.controller.endpoint import Endpoint
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.metrics.exposition import CONTENT_TYPE
-from asyncrl.wire.access import is_shown
+from asyncrl.wire.access import Keys, is_shown
 from asyncrl.wire.client import POLL_SECONDS
 from asyncrl.wire.files.service import PREFIX, FileRoutes
 from asyncrl.wire.messages import (
@@ -27,16 +28,33 @@ from asyncrl.wire.messages import (
     TakeRequest,
 )
 
-Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
-"""Given the request and the seconds it may wait."""
-Commit = Callable[[CommitRequest, float], Awaitable[CommitReply | None]]
-"""Given the request and the seconds it may wait."""
-Drain = Callable[[DrainRequest, float], Awaitable[bool]]
-"""Given the request and the seconds it may wait: whether nothing is generated any more."""
+
+class Requests(Protocol):
+    """The answers to the trainer; each raises AsyncrlError for a request that it refuses."""
+
+    async def take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None: ...
+
+    async def drain(self, request: DrainRequest, wait_seconds: float) -> bool:
+        """Whether nothing is generated any more."""
+        ...
+
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None: ...
 
 
-ChangeServers = Callable[[str, str], list[dict[str, Any]]]
-"""Given "add", "remove" or "list", and a URL: what is known of each server then. Raises AsyncrlError."""
+class Membership(Protocol):
+    """The servers of a run, as a person changes them."""
+
+    def change(self, action: str, url: str) -> list[dict[str, Any]]:
+        """Given "add", "remove" or "list": the known of each server then. Raises AsyncrlError."""
+        ...
+
+
+class Scraped(Protocol):
+    """The source of GET /metrics."""
+
+    def text(self) -> str: ...
+
+
 SERVERS_PATH = "/servers"
 HEALTH_PATH = "/health"
 METRICS_PATH = "/metrics"
@@ -44,40 +62,33 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControllerService:
-    """Serves on `host`; `url`, known after `start`, names `advertised_host` where that is another one."""
+    """Serves at `endpoint`, whose URL is known after `start`."""
 
     def __init__(
         self,
-        take: Take,
-        commit: Commit,
+        requests: Requests,
         *,
-        drain: Drain | None = None,
-        change_servers: ChangeServers | None = None,
+        endpoint: Endpoint | None = None,
+        keys: Keys | None = None,
+        servers: Membership | None = None,
         files: FileRoutes | None = None,
-        metrics: Callable[[], str] | None = None,
+        metrics: Scraped | None = None,
         has_open_metrics: bool = False,
-        token: str = "",
-        files_key: str = "",
-        host: str = "127.0.0.1",
-        port: int = 0,
-        advertised_host: str = "",
     ) -> None:
-        """`metrics` is the answer to Prometheus. Without a `token` no request needs one. Servers of the
-        user's own show `files_key` to fetch. `port` 0 is any that is free."""
-        self._take = take
-        self._commit = commit
-        self._drain = drain
-        self._change_servers = change_servers
+        """Without a token in `keys` no request needs one; servers of the user's own show their key to fetch
+        `files`. Paths of parts that are not given are not there."""
+        self._requests = requests
+        self._endpoint = endpoint or Endpoint()
+        self._keys = keys or Keys()
+        self._servers = servers
         self._files = files
         self._metrics = metrics
         self._open_paths = {HEALTH_PATH} | ({METRICS_PATH} if has_open_metrics else set())
-        self._token = token
-        self._files_key = files_key
-        self._host = host
-        self._port = port
-        self._advertised_host = advertised_host or host
         self._runner: web.AppRunner | None = None
-        self.url = ""
+
+    @property
+    def url(self) -> str:
+        return self._endpoint.url()
 
     async def start(self) -> None:
         app = web.Application(client_max_size=2**30, middlewares=[self._check_token])
@@ -86,18 +97,16 @@ class ControllerService:
             app.router.add_get(METRICS_PATH, self._on_metrics)
         app.router.add_post(TAKE_PATH, self._on_take)
         app.router.add_post(COMMIT_PATH, self._on_commit)
-        if self._drain is not None:
-            app.router.add_post(DRAIN_PATH, self._on_drain)
-        if self._change_servers is not None:
+        app.router.add_post(DRAIN_PATH, self._on_drain)
+        if self._servers is not None:
             app.router.add_post(SERVERS_PATH, self._on_servers)
         if self._files is not None:
             self._files.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._endpoint.host, self._endpoint.port)
         await site.start()
-        port = self._runner.addresses[0][1]
-        self.url = f"http://{self._advertised_host}:{port}"
+        self._endpoint.listens_on(self._runner.addresses[0][1])
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -105,38 +114,37 @@ class ControllerService:
 
     @web.middleware
     async def _check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._token and not self._is_allowed(request):
+        if self._keys.token and not self._is_allowed(request):
             return web.Response(status=401, text="this needs the run's token (access.token in its folder)")
         return await handler(request)
 
     def _is_allowed(self, request: web.Request) -> bool:
         is_read = request.method == "GET"
         shown = request.headers.get("Authorization")
-        if is_shown(self._token, shown) or (is_read and request.path in self._open_paths):
+        if is_shown(self._keys.token, shown) or (is_read and request.path in self._open_paths):
             return True
         is_file = is_read and request.path.startswith(f"{PREFIX}/")
-        return is_file and bool(self._files_key) and is_shown(self._files_key, shown)
+        return is_file and bool(self._keys.external) and is_shown(self._keys.external, shown)
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         assert self._metrics is not None
-        return web.Response(text=self._metrics(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(text=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _on_take(self, request: web.Request) -> web.Response:
         try:
             message = msgspec.msgpack.decode(await request.read(), type=TakeRequest)
-            reply = await self._take(message, POLL_SECONDS)
+            reply = await self._requests.take(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
         return _answer(reply)
 
     async def _on_drain(self, request: web.Request) -> web.Response:
-        assert self._drain is not None
         try:
             message = msgspec.msgpack.decode(await request.read(), type=DrainRequest)
-            is_drained = await self._drain(message, POLL_SECONDS)
+            is_drained = await self._requests.drain(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
         return web.Response(status=200 if is_drained else 204)
@@ -144,17 +152,17 @@ class ControllerService:
     async def _on_commit(self, request: web.Request) -> web.Response:
         try:
             message = msgspec.msgpack.decode(await request.read(), type=CommitRequest)
-            reply = await self._commit(message, POLL_SECONDS)
+            reply = await self._requests.commit(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
         return _answer(reply)
 
     async def _on_servers(self, request: web.Request) -> web.Response:
         """For people, not for the trainer: JSON {"action", "url"} -> the servers."""
-        assert self._change_servers is not None
+        assert self._servers is not None
         try:
             body = await request.json()
-            return web.json_response(self._change_servers(str(body["action"]), str(body["url"])))
+            return web.json_response(self._servers.change(str(body["action"]), str(body["url"])))
         except (ValueError, KeyError, TypeError, AsyncrlError) as error:
             return _refusal(error)
 

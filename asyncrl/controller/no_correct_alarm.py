@@ -7,7 +7,7 @@ never writes a box or whose answers are all cut off.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, tell
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.system.rounding import as_percent
@@ -31,14 +31,16 @@ class ZeroReward:
     def __init__(
         self,
         decode: Callable[[Sequence[int]], str],
+        tell: Callable[[Alarm], None],
         *,
         max_new_tokens: int,
         num_steps: int | None,
         groups_per_batch: int,
     ) -> None:
-        """`num_steps` in a row without a single correct response are told of; None: never. As many groups as
-        a batch holds that are dropped in a row count as a step."""
+        """`tell` gets each alarm. `num_steps` in a row without a single correct response are told of; None:
+        never. As many groups as a batch holds that are dropped in a row count as a step."""
         self._decode = decode
+        self._tell = tell
         self._max_new_tokens = max_new_tokens
         self._limit = num_steps
         self._num_steps = 0
@@ -88,7 +90,7 @@ class ZeroReward:
             self._is_told = True
             names = dict.fromkeys(group.task.verifier.name for group in groups)
             words = self._words(list(names), [trajectory for _, trajectory, _ in graded])
-            tell(Alarm(*NO_CORRECT, step, Finding(self._num_steps, self._limit, words)))
+            self._tell(Alarm(*NO_CORRECT, step, Finding(self._num_steps, self._limit, words)))
 
     def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:
         total = self._reasons.total()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from asyncrl.controller.supervisor import Supervisor
-from asyncrl.controller.trainer_requests import TrainerRequests
+from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED
@@ -29,12 +29,12 @@ class RolloutSide:
         queue: ReplayQueue,
         fleet: Fleet,
         heldout: HeldOutSchedule,
-        requests: TrainerRequests,
+        session: TrainerSession,
     ) -> None:
         self._queue = queue
         self._fleet = fleet
         self._heldout = heldout
-        self._requests = requests
+        self._session = session
         limit = recipe.serving.request_timeout_seconds
         self.deadlines = Deadlines(
             warn_seconds=0.5 * limit,
@@ -44,7 +44,7 @@ class RolloutSide:
         )
 
     def is_due(self) -> bool:
-        return self._requests.num_waiting > 0
+        return self._session.num_waiting > 0
 
     def progress(self) -> Any:
         """Raises AsyncrlError when every server was given up: nothing will move."""
@@ -68,9 +68,9 @@ class TrainerSide:
     knob = "trainer.step_timeout_seconds"
 
     def __init__(
-        self, recipe: Recipe, requests: TrainerRequests, state: RunPhase, supervisor: Supervisor
+        self, recipe: Recipe, session: TrainerSession, state: RunPhase, supervisor: Supervisor
     ) -> None:
-        self._requests = requests
+        self._session = session
         self._state = state
         self._supervisor = supervisor
         self._num_kills = 0
@@ -78,11 +78,11 @@ class TrainerSide:
         self.deadlines = Deadlines(warn_seconds=0.5 * limit, act_seconds=limit, stop_seconds=2.0 * limit)
 
     def is_due(self) -> bool:
-        return self._requests.num_waiting == 0 and self._state.is_training
+        return self._session.num_waiting == 0 and self._state.is_training
 
     def progress(self) -> Any:
         # A trainer that was killed and restarted has its own time, a few times.
-        return self._requests.num_asked, min(self._num_kills, MAX_TRAINER_KILLS)
+        return self._session.num_asked, min(self._num_kills, MAX_TRAINER_KILLS)
 
     def act(self, why: str) -> None:
         self._num_kills += 1

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
+from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.columns import values_of
 from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histogram, text
 from asyncrl.observe.metrics.metrics_file import flat
@@ -30,7 +32,13 @@ class RunMetrics:
     """An observer of the run that hands everything on to another one."""
 
     def __init__(
-        self, name: str, observer: Observer, queue: ReplayQueue, fleet: Fleet, grader: Grader
+        self,
+        name: str,
+        observer: Observer,
+        queue: ReplayQueue,
+        fleet: Fleet,
+        grader: Grader,
+        session: TrainerSession,
     ) -> None:
         """`name` is the recipe's."""
         self._name = name
@@ -38,13 +46,12 @@ class RunMetrics:
         self._queue = queue
         self._fleet = fleet
         self._grader = grader
+        self._session = session
         self._step_seconds = Histogram(STEP_BOUNDS)
         self._staleness = Histogram(STALENESS_BOUNDS)
         self._last: dict[str, float] = {}
         """Name -> value of the last step, evaluation and benchmarks that had it."""
         self._num_steps = 0
-        self.num_waiting: Callable[[], int] = lambda: 0
-        """Takes and drains of the trainer that wait now."""
 
     def step(self, row: dict[str, Any]) -> None:
         self._num_steps += 1
@@ -62,6 +69,9 @@ class RunMetrics:
 
     def dropped(self, row: dict[str, Any]) -> None:
         self._observer.dropped(row)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._observer.alarm(alarm)
 
     def took(self, staleness: int) -> None:
         """The trainer took a group whose oldest token was `staleness` versions old."""
@@ -134,7 +144,8 @@ class RunMetrics:
         yield histogram(
             "staleness_versions", "Of the oldest token of each group that was taken.", self._staleness
         )
-        yield gauge("trainer_waiting", "Requests of the trainer that wait for rollouts.", self.num_waiting())
+        waiting = self._session.num_waiting
+        yield gauge("trainer_waiting", "Requests of the trainer that wait for rollouts.", waiting)
 
     def _of_servers(self) -> Iterator[Iterator[str]]:
         servers = list(self._fleet.members.servers.values())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from asyncrl.journal import counters
 from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import VERDICT_BY, Wait, Waits, now_seconds
+from asyncrl.loops.waits import BlockerKind, TrainersWait, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.run.status import (
@@ -142,7 +142,7 @@ class StatusWriter:
     def _state_now(self, waits: list[Wait]) -> State:
         if not self._state.is_open:
             return "starting"
-        is_held_up = any(w.owner == "train" and w.blocker.startswith("the evaluation") for w in waits)
+        is_held_up = any(wait.blocker.kind is BlockerKind.EVALUATION for wait in waits)
         return "evaluating" if is_held_up else "training"
 
     def _queue_status(self) -> QueueStatus:
@@ -164,12 +164,12 @@ class StatusWriter:
         """By the waits of its requests: it waits in a take, in a drain, and for an evaluation."""
         if self._state.is_open and not self._state.is_training:
             return None
-        own = [w for w in waits if w.owner in ("take", "train") or w.owner.startswith("the publish of")]
+        own = [wait for wait in waits if isinstance(wait.owner, TrainersWait)]
         if not own:
             return None
         # Of a trainer that died, a request may still wait here: the newest one counts.
         blocker = max(own, key=lambda wait: wait.since_seconds).blocker
-        if not blocker.startswith("groups for step"):
+        if blocker.kind is not BlockerKind.GROUPS:
             return f"for {blocker}"
         ready = sum(group.state is GroupState.READY for group in self._queue.live.values())
         batch = self._queue.settings.groups_per_batch
@@ -188,7 +188,7 @@ class StatusWriter:
             states = Counter(server.state.value for server in self._fleet.members.servers.values())
             return "for a server: " + ", ".join(f"{count} {name}" for name, count in states.items())
         if any(group.state is GroupState.OPEN for group in self._queue.live.values()):
-            return _verdicts_wait([wait for wait in waits if wait.blocker.startswith(VERDICT_BY)])
+            return _verdicts_wait([wait for wait in waits if wait.blocker.kind is BlockerKind.VERDICT])
         if self._queue.version is None:
             return "for the trainer to start"
         if not self._queue.can_admit():
@@ -214,7 +214,7 @@ def _verdicts_wait(waits: list[Wait]) -> str | None:
     """`waits`: for verdicts, the longest first."""
     if not waits:
         return None
-    names = ", ".join(sorted({wait.blocker.removeprefix(VERDICT_BY).strip() for wait in waits}))
+    names = ", ".join(sorted({f'"{wait.blocker.subject}"' for wait in waits}))
     return f"for {len(waits)} verdicts by {names}: {now_seconds() - waits[0].since_seconds:.0f} s"
 
 

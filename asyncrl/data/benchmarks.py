@@ -211,7 +211,7 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
         near = difflib.get_close_matches(given, CATALOG, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise InputError(
-            f"{given} is no benchmark and no file of rows. Known: {', '.join(CATALOG)}.{meant} "
+            f"{given} is neither a benchmark nor a file of rows. Known: {', '.join(CATALOG)}.{meant} "
             f"`asyncrl eval --list` describes them."
         )
     _check_exists(given, place)

@@ -1,11 +1,6 @@
-"""Arrow's columns as Python objects: whole columns at once, and only those that a mapping reads.
+"""Which columns of a table a mapping reads: the others are never made into Python objects."""
 
-The same objects as pyarrow's `to_pylist`, which makes a scalar of each value first: for chat messages that
-takes ten times as long.
-"""
-
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncrl.data.columns import Columns, ToRow, near_names, parts_of
 
@@ -41,62 +36,3 @@ def _has(schema: "pyarrow.Schema", path: str) -> bool:
         else:
             return False
     return True
-
-
-def rows_of_batch(batch: "pyarrow.RecordBatch", names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of `batch`, with the columns `names`."""
-    columns = [to_objects(batch.column(name)) for name in names]
-    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-
-
-def to_objects(array: "pyarrow.Array") -> list[Any]:
-    """The objects that `array.to_pylist()` makes."""
-    import pyarrow.types as kinds
-
-    kind = array.type
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
-        return _listed(array)
-    if kinds.is_struct(kind) and kind.num_fields:
-        return _structs(array)
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return _lists(array)
-    if kinds.is_dictionary(kind):
-        return to_objects(array.dictionary_decode())
-    is_number = kinds.is_integer(kind) or kinds.is_float32(kind) or kinds.is_float64(kind)
-    # Numpy has no numbers that are missing.
-    if array.null_count == 0 and (is_number or kinds.is_boolean(kind)):
-        return _listed(array)
-    objects: list[Any] = array.to_pylist()
-    return objects
-
-
-def _listed(array: "pyarrow.Array") -> list[Any]:
-    objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-    return objects
-
-
-def _structs(array: "pyarrow.StructArray") -> list[Any]:
-    names = [field.name for field in array.type]
-    if len(set(names)) < len(names):
-        objects: list[Any] = array.to_pylist()
-        return objects
-    fields = [to_objects(child) for child in array.flatten()]
-    made: list[Any] = [dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True)]
-    if array.null_count:
-        return [
-            one if is_there else None for one, is_there in zip(made, _listed(array.is_valid()), strict=True)
-        ]
-    return made
-
-
-def _lists(array: "pyarrow.ListArray") -> list[Any]:
-    values = to_objects(array.flatten())
-    lists: list[Any] = []
-    start = 0
-    for length in to_objects(array.value_lengths()):
-        if length is None:
-            lists.append(None)
-            continue
-        lists.append(values[start : start + length])
-        start += length
-    return lists

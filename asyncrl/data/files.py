@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from asyncrl.data.columnar import names_read, rows_of_batch
+from asyncrl.data.columnar import names_read
 from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
 from asyncrl.recipe.data_files import how_to_convert
@@ -186,7 +186,7 @@ def parse_json(content: bytes, path: str, *, line: int | None = None) -> tuple[A
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])
             raise InputError(
-                f"{where}: {half} is half of a surrogate pair, which is no character. Write the character "
+                f"{where}: {half} is half of a surrogate pair, which is not a character. Write the character "
                 f"itself, or both halves."
             ) from None
     return raw, flaws
@@ -207,7 +207,7 @@ def _read_parquet(path: Path, key: str, make: ToRow | None) -> Iterator[Publishe
             names = names_read(make, file.schema_arrow)
             number = 0
             for batch in file.iter_batches(_ROWS_PER_BATCH, columns=names):
-                for row in rows_of_batch(batch, names):
+                for row in batch.to_pylist():
                     number += 1
                     yield PublishedRow(f"{path}, row {number}", number, row)
     except FileNotFoundError:
@@ -246,4 +246,4 @@ def _rows_of_dataset(rows: "datasets.Dataset", make: ToRow | None) -> Iterator[R
         return
     for table in rows.with_format("arrow").iter(_ROWS_PER_BATCH):
         for batch in table.to_batches():
-            yield from rows_of_batch(batch, names)
+            yield from batch.select(names).to_pylist()

@@ -17,6 +17,7 @@ from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Source
+from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
 from asyncrl.system.cache import cache_folder
 from sandbox.own_groups import available_cores
 from verifiers.gym.datasets import installed_version
@@ -33,7 +34,7 @@ def gym_digest(source: Source, key: str) -> str:
         version = installed_version()
     except ValueError as error:
         raise InputError(f'{key} has the gym "{source.gym}", but {error}') from None
-    decides = [_FORMAT, version, source.gym, source.config, source.seed, source.size]
+    decides = [_FORMAT, version, *(value_at(source, key) for key in marked(Source, GYM_ROWS))]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 

@@ -61,7 +61,7 @@ def make_row(request: Request, dataset: Dataset, index: int) -> dict[str, Any]:
         entry = dataset[index]
         if entry["answer"] is not None and not may_be_scored(request.gym, entry["answer"]):
             # Such as Integral(f(x), x), with which any task of integration could be answered.
-            return {"unmade": f"its own answer is no plain formula: {entry['answer']}"[:500]}
+            return {"unmade": f"its own answer is not a plain formula: {entry['answer']}"[:500]}
         answer = {"gym": request.gym, "config": request.config, "entry": written_entry(entry)}
         return {"prompt": str(entry["question"]), "answer": answer, "verifier": "gym"}
     except Exception as error:  # some configurations have no task for some seeds

@@ -125,7 +125,7 @@ class PromptTemplate:
             messages[-1] = self._with_suffix(messages[-1])
         opening = [] if self._system is None else [{"role": "system", "content": self._system}]
         if opening and messages[0].get("role") == "system":
-            raise InputError("prompt.system is set, but the row has a system message of its own. Keep one.")
+            raise InputError("prompt.system is set, but the row has its own system message. Keep one.")
         for example in self._examples:
             opening.append({"role": "user", "content": example["question"]})
             opening.append({"role": "assistant", "content": example["answer"]})

@@ -17,7 +17,7 @@ from asyncrl.evaluation.run import Evaluator
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Evaluation
@@ -118,7 +118,9 @@ class HeldOutSchedule:
         if self.lacks(publication.version, when):
             task = self.start(publication, when)
             await self._waits.wait_until(
-                lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
+                lambda: task.done() or unless(),
+                owner=TrainersWait.EVALUATION,
+                blocker=Blocker(BlockerKind.EVALUATION, when),
             )
 
     async def _run(self, version: PolicyVersion, when: str, kept: Publication | None) -> None:

@@ -128,7 +128,7 @@ def answer(task: CodeTask, numbers: list[int]) -> Any:
 def hidden_tests(task: CodeTask, random: Random) -> list[dict[str, str]]:
     """Calls with their values, on lists that tell each bug from the right program."""
     bound = int(task.condition.partition(" ")[2] or 5)
-    # The bound itself and its neighbours, and every number twice, so that a bug in the comparison or
+    # The bound itself and its neighbors, and every number twice, so that a bug in the comparison or
     # the set shows.
     around = [n for n in (bound - 1, bound, bound + 1) for _ in range(2)]
     lists = [

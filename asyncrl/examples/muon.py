@@ -15,7 +15,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; wide and tall matrices take steps of the same spectral size."""
+    """Nesterov momentum, orthogonalized; wide and tall matrices take steps of the same spectral size."""
 
     def __init__(self, params: list[Tensor], *, lr: float, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})

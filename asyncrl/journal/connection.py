@@ -92,7 +92,7 @@ def is_begun(path: Path) -> bool:
         author = f"asyncrl {meta[AUTHOR_KEY]}" if AUTHOR_KEY in meta else "another version of asyncrl"
         raise OtherSchema(
             f"{path} was written by {author} with schema {schema or 'unknown'}, and asyncrl {own_version()} "
-            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {START_OVER}.",
+            f"reads schema {SCHEMA_VERSION} only: use the version that began the run, {START_OVER}.",
             schema or "unknown",
         )
     return True

@@ -89,18 +89,6 @@ def read_answers(journal: Readable, version: PolicyVersion, name: str) -> list[A
     ]
 
 
-def read_greedy_scores(journal: Readable, name: str) -> dict[PolicyVersion, dict[str, float | None]]:
-    """Evaluated version -> the correctness of the most likely answer to each task."""
-    found: dict[PolicyVersion, dict[str, float | None]] = {}
-    rows = journal.read(
-        "SELECT version, task_id, correctness FROM evaluated WHERE name = ? AND sample = ? ORDER BY rowid",
-        (name, GREEDY),
-    )
-    for version, task_id, correctness in rows:
-        found.setdefault(version, {})[task_id] = correctness
-    return found
-
-
 def read_prompts(journal: Readable, name: str) -> dict[str, str]:
     """Task id -> the text that the model continued."""
     return dict(journal.read("SELECT task_id, prompt FROM evaluated_tasks WHERE name = ?", (name,)))

@@ -96,7 +96,7 @@ def _tokens(trajectory: TrajectoryRow) -> str:
 
 
 def _runs(segments: list[SegmentRow]) -> list[list[int]]:
-    """[version, tokens, is_continued] of neighbouring segments of one kind."""
+    """[version, tokens, is_continued] of neighboring segments of one kind."""
     runs: list[list[int]] = []
     for segment in segments:
         kind = [segment["version"], segment["is_continued"]]

@@ -96,17 +96,10 @@ def groups_taken_since(
     return _groups(journal, samples_per_group, f"taken_version >= {version}")
 
 
-def restored_tasks(journal: Readable, *, max_staleness: int, has_repetition: bool) -> list[tuple[str, str]]:
-    """(task id, prompt) of each group that a restart restores."""
-    where = _LIVE
-    if has_repetition:
-        where += f" OR taken_version >= (SELECT max(taken_version) + 1 FROM groups) - {max_staleness}"
-    return [
-        (task_id, prompt)
-        for task_id, prompt in journal.read(
-            f"SELECT task_id, prompt FROM groups WHERE {where} ORDER BY group_id"
-        )
-    ]
+def live_tasks(journal: Readable) -> list[tuple[str, str]]:
+    """(task id, prompt) of the open and ready groups, in admission order."""
+    rows = journal.read(f"SELECT task_id, prompt FROM groups WHERE {_LIVE} ORDER BY group_id")
+    return [(task_id, prompt) for task_id, prompt in rows]
 
 
 def _groups(journal: Readable, samples_per_group: int, where: str) -> list[StoredGroup]:

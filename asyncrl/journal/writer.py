@@ -157,7 +157,7 @@ def _way_out(error: BaseException) -> str:
     # The low byte: the others tell which read, write or sync it was.
     kind = None if code is None else code & 0xFF
     if kind in DISK_CODES:
-        return "make room on the disk, or repair it, and run the same command again: it resumes"
+        return "free up disk space, or repair the disk, and run the same command again: it resumes"
     if kind in ACCESS_CODES:
         return "make the file writable for this process alone and run the same command again: it resumes"
     if kind in DAMAGE_CODES:

@@ -14,6 +14,7 @@ from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.system.digests import sha256_of
+from asyncrl.system.run_files import CHECKPOINTS
 
 BASE, BEST, LAST = "base", "best", "last"
 
@@ -31,7 +32,7 @@ def find_models(recipe: Recipe, places: Sequence[str], checkpoints: Sequence[Pat
     A checkpoint that two places name comes once. The base model must be on this machine where it is named.
     Raises InputError.
     """
-    folder = recipe.folder() / "checkpoints"
+    folder = recipe.folder() / CHECKPOINTS
     exported = [v for v in saved_versions(folder) if (checkpoint_path(folder, v) / "hf").is_dir()]
     names: dict[PolicyVersion | None, list[str]] = {}
     for place in places:

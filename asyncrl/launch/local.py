@@ -42,7 +42,7 @@ from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
+from asyncrl.launch.restarts import keep_training, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
@@ -67,6 +67,7 @@ from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
+from asyncrl.system.run_files import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         measured = read_metrics(folder.metrics)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = await _open_observer(stack, recipe, folder, metrics, measured)
+        observer = await _open_observer(stack, recipe, folder, metrics, measured, events)
         trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
         stack.push_async_callback(trackers.stop)
         await trackers.start()
@@ -120,7 +121,6 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
             known=measured.up_to(folder.resumption.version),
         )
-        servers.on_restart = controller.fleet.members.note_restart
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)
@@ -133,7 +133,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         if not controller.state.is_stopped:
-            trackers.flush_seconds = FLUSH_SECONDS
+            trackers.allow(FLUSH_SECONDS)
         journal.barrier_blocking()
         return _outcome(controller.state)
 
@@ -165,6 +165,7 @@ async def _open_observer(
     folder: RunFolder,
     metrics: MetricsWriter,
     measured: Metrics,
+    events: RecentEvents,
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
@@ -179,7 +180,9 @@ async def _open_observer(
     memory = MemoryMeter()
     await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
-    return stack.enter_context(TerminalAndFile(live, metrics, alarms, memory, step=folder.resumption.version))
+    return stack.enter_context(
+        TerminalAndFile(live, metrics, alarms, memory, events, step=folder.resumption.version)
+    )
 
 
 def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
@@ -311,7 +314,7 @@ def _say_what_resumes(
     for remark in folder.resumption.remarks:
         log.warning("%s", remark)
     metrics.resumed(version)
-    log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
+    log.warning("resuming %s at step %d: %d groups admitted", folder.path, version + 1, num_admitted)
 
 
 async def _run(
@@ -337,7 +340,7 @@ async def _run(
                 trainers,
                 controller,
                 stopped,
-                folder.path / "checkpoints",
+                folder.path / CHECKPOINTS,
                 stop_seconds=stop_seconds,
             )
             try:
@@ -352,13 +355,13 @@ async def _start_both(
     controller: Controller, servers: LocalServers, trainers: TrainerRanks, stopped: asyncio.Event
 ) -> None:
     """Side by side, or servers first where they share GPUs: each measures what is free while it starts."""
-    is_colocated = controller.recipe.placement.colocated
+    is_colocated, told = controller.recipe.placement.colocated, controller.fleet.members.note_restart
     try:
         if is_colocated:
-            await wait_for_servers(servers.start(), stopped)
+            await wait_for_start(servers.start(told), stopped, None)
         if not stopped.is_set():
             await trainers.start(controller.queue_url)
         if not is_colocated:
-            await wait_for_start(servers.start(), stopped, trainers)
+            await wait_for_start(servers.start(told), stopped, trainers)
     except (ServerError, TrainerFailed) as error:
         raise InputError(f"The run cannot start: {error}") from error

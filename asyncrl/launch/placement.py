@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.errors import InputError
+from asyncrl.launch.rank_names import is_rank_name, rank_name
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
@@ -55,7 +56,7 @@ class GpuMap:
         """
         if not self.uses_gpus:
             return HIDDEN
-        gpus = self.trainer if name.startswith("trainer ") else dict(self.processes())[name]
+        gpus = self.trainer if is_rank_name(name) else dict(self.processes())[name]
         return {VISIBLE: ",".join(gpu.device for gpu in gpus), **ORDER}
 
     def lines(self) -> list[str]:
@@ -73,7 +74,7 @@ class GpuMap:
         ]
 
     def processes(self) -> list[tuple[str, tuple[Gpu, ...]]]:
-        ranks = [(f"trainer {rank}", (gpu,)) for rank, gpu in enumerate(self.trainer)]
+        ranks = [(rank_name(rank), (gpu,)) for rank, gpu in enumerate(self.trainer)]
         servers = [(f"server {index}", gpus) for index, gpus in enumerate(self.servers)]
         evaluation = [(f"evaluation server {index}", gpus) for index, gpus in enumerate(self.evaluation)]
         return [*ranks, *servers, *evaluation]
@@ -123,14 +124,12 @@ def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) 
         else:
             given[role], free = tuple(free[: needs[role]]), free[needs[role] :]
     size = recipe.serving.tensor_parallel_size
-    found = GpuMap(
+    return GpuMap(
         visible=tuple(visible),
         trainer=given.get("trainer", ()),
         servers=_dealt(given.get("servers", ()), size),
         evaluation=_dealt(given.get("evaluation", ()), size),
     )
-    _check_slices(found)
-    return found
 
 
 def _check_visible(role: Role, numbers: Sequence[int], num_visible: int) -> None:
@@ -216,19 +215,6 @@ def _check_compilers() -> None:
     """A server would end in its first pass."""
     if (missing := missing_compiler()) is not None:
         raise InputError(f"SGLang compiles kernels on a GPU as it starts, but {missing}.")
-
-
-def _check_slices(found: GpuMap) -> None:
-    """CUDA gives a process the first slice that it sees and no other."""
-    for name, gpus in (
-        ("trainer.num_processes", found.trainer),
-        *(("serving.tensor_parallel_size", each) for each in (*found.servers, *found.evaluation)),
-    ):
-        if len(gpus) > 1 and any(gpu.is_slice for gpu in gpus):
-            raise InputError(
-                f"{name} is {len(gpus)} on slices of GPUs (MIG), but a process can use one slice only. Set "
-                f"{name} to 1, name whole GPUs in placement, or switch MIG off."
-            )
 
 
 def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:

@@ -21,7 +21,6 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set, read_evaluation_set
-from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
@@ -36,8 +35,11 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
+from asyncrl.replay.recovery import restored_tasks
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
+from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
 from asyncrl.tasks.order import MixturePart
@@ -191,11 +193,7 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
     recipe = inputs.recipe
     changed = changed_data(reader, data_digests(recipe))
     order = inputs.order()
-    for task_id, prompt in restored_tasks(
-        reader,
-        max_staleness=recipe.rollout.max_staleness,
-        has_repetition=recipe.replay.repeated_groups_per_batch > 0,
-    ):
+    for task_id, prompt in restored_tasks(reader, QueueSettings.of(recipe)):
         order.find(task_id, prompt, may_have_moved="data.train" in changed)
     return [words_of_change(key) for key in changed]
 
@@ -227,6 +225,8 @@ def check_machine(
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
     _check_backend(recipe)
+    if recipe.cluster.backend == "local" and recipe.serving.num_started():
+        check_plugin()
     external_key(recipe.serving.api_key_variable)
     check_ports(recipe)
     _check_addresses(recipe.cluster)

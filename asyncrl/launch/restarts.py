@@ -16,18 +16,19 @@ log = logging.getLogger(__name__)
 
 
 async def wait_for_start(
-    starting: Coroutine[Any, Any, None], stopped: asyncio.Event, trainers: TrainerRanks
+    starting: Coroutine[Any, Any, None], stopped: asyncio.Event, trainers: TrainerRanks | None
 ) -> None:
-    """Waits for the servers, until the trainer fails or the run is asked to stop.
+    """Waits for the servers, until the trainer fails or the run is asked to stop. `trainers` is None while
+    none has started.
 
     A trainer that is killed meanwhile starts again, MAX_RESTARTS times.
     """
     ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
-    ended = asyncio.create_task(trainers.wait())
+    ended = asyncio.create_task(trainers.wait() if trainers is not None else asyncio.Event().wait())
     try:
         for attempt in itertools.count():
             await asyncio.wait((ready, asked, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
+            if trainers is None or not ended.done():
                 break
             error = ended.exception()
             if attempt < MAX_RESTARTS and isinstance(error, TrainerFailed) and error.was_killed:
@@ -42,20 +43,8 @@ async def wait_for_start(
     finally:
         for task in (ready, asked, ended):
             task.cancel()
+        # Takes what they failed with, too.
         await asyncio.gather(ready, asked, ended, return_exceptions=True)
-
-
-async def wait_for_servers(starting: Coroutine[Any, Any, None], stopped: asyncio.Event) -> None:
-    """Waits for servers that start before any trainer, or until the run is asked to stop."""
-    ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
-    try:
-        await asyncio.wait((ready, asked), return_when=asyncio.FIRST_COMPLETED)
-        if ready.done():
-            ready.result()
-    finally:
-        ready.cancel()
-        asked.cancel()
-        await asyncio.gather(ready, asked, return_exceptions=True)
 
 
 async def keep_training(

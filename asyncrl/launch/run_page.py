@@ -7,12 +7,13 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from asyncrl.errors import InputError
+from asyncrl.launch.servers import check_free
 from asyncrl.system.ports import free_ports
 from sandbox.process import die_with_parent
 
@@ -35,13 +36,13 @@ def serve_page(folder: Path, port: int | None, *, log_folder: Path) -> Iterator[
     if port is None:
         yield None
         return
-    if port != 0 and not _is_free(port):
-        log.warning(
-            f"view.port {port} of {HOST} is taken, so this run serves no page. Another run may serve it "
-            f"already; if not, set view.port to another port, or 0 for any free one."
-        )
-        yield None
-        return
+    if port:
+        try:
+            check_free(port, HOST, "view.port")
+        except InputError as error:
+            log.warning(f"This run serves no page, another run may serve it already: {error}")
+            yield None
+            return
     chosen = port or free_ports(1)[0]
     command = [sys.executable, "-P", "-m", "asyncrl.cli", "view", os.path.abspath(folder.parent)]
     with (log_folder / LOG).open("ab") as output:
@@ -63,17 +64,6 @@ def serve_page(folder: Path, port: int | None, *, log_folder: Path) -> Iterator[
 def _be_modest(parent: int) -> None:
     os.nice(LOWER_PRIORITY)
     die_with_parent(parent)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the server asks for it: a port whose last connections fade away is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

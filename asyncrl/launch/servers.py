@@ -58,8 +58,7 @@ class LocalServers:
         self._unsampled = find_unsampled(model_folder, recipe.rollout.stop_tokens)
         self._keys = keys or Keys()
         self._site = site
-        self.on_restart: Callable[[str], None] = lambda url: None
-        """Told the URL of each server that is about to be started again."""
+        self._on_restart: Callable[[str], None] = lambda url: None
         self.processes: dict[str, Process] = {}
         self._roles: dict[str, _Role] = {}
         self.urls = [url for url in recipe.serving.servers if url not in changes.removed]
@@ -107,8 +106,10 @@ class LocalServers:
         )
         return url
 
-    async def start(self) -> None:
-        """Returns when all are ready. Raises ServerError with the last lines of one that ended."""
+    async def start(self, on_restart: Callable[[str], None] = lambda url: None) -> None:
+        """Returns when all are ready; `on_restart` is told the URL of each server that is about to be started
+        again, from now on. Raises ServerError with the last lines of one that ended."""
+        self._on_restart = on_restart
         for process in self.processes.values():
             await process.start()
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
@@ -126,14 +127,14 @@ class LocalServers:
                 hangs = process is not None and process.is_running() and attempt == 1
                 if not (was_killed or hangs):
                     raise
-                self.on_restart(url)
+                self._on_restart(url)
                 await self._start_again(url)
 
     async def restart(self, url: str) -> str:
         """Brings the server at `url` up again; an external one is only waited for. Returns where it is: after
         the loss of its node at another URL. Raises ServerError."""
         process = self.processes.get(url)
-        self.on_restart(url)
+        self._on_restart(url)
         if process is None or not process.why_lost:
             await self._start_again(url)
         # Which may have been noticed only when it was to start in its place.
@@ -214,7 +215,7 @@ class LocalServers:
         if self._keys.token and await health.is_open(url):
             raise ServerError(
                 f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
-                f"asyncrl where SGLang is installed, and leave SGLANG_PLUGINS unset."
+                f"asyncrl where SGLang is installed (`make setup`), and leave SGLANG_PLUGINS unset."
             )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from typing import Self
 
 from asyncrl.errors import DiskError
@@ -11,6 +12,7 @@ from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
 from asyncrl.observe.metrics.metrics_file import DROPPED, MetricsWriter, Row
 from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.observe.terminal.postmortem import RecentEvents
 
 
 class TerminalAndFile(logging.Handler):
@@ -20,22 +22,31 @@ class TerminalAndFile(logging.Handler):
     """
 
     def __init__(
-        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter, *, step: int
+        self,
+        live: LiveLine,
+        metrics: MetricsWriter,
+        alarms: AlarmWatch,
+        memory: MemoryMeter,
+        events: RecentEvents,
+        *,
+        step: int,
     ) -> None:
-        """`step` is the one that the run resumes at: until the next one ends, warnings stand there."""
+        """`events` hear of alarms too, for the post-mortem. `step` is the one that the run resumes at: until
+        the next one ends, warnings stand there."""
         super().__init__(logging.WARNING)
         self._live = live
         self._metrics = metrics
         self._warnings = WarningLog(metrics, step=step)
         self._alarms = alarms
         self._memory = memory
+        self._events = events
 
     def step(self, row: Row) -> None:
         row = {**row, **self._memory.row()}
         self._metrics.step(row)
         self._warnings.step = int(row["step"])
         self._live.step(row)
-        self._alarms.step(row)
+        self._tell(self._alarms.step(row))
 
     def evaluation(self, row: Row) -> None:
         self._metrics.evaluation(row)
@@ -49,27 +60,32 @@ class TerminalAndFile(logging.Handler):
     def dropped(self, row: Row) -> None:
         self._metrics.event(DROPPED, **row)
         self._live.dropped(row)
-        self._alarms.dropped(row)
+        self._tell(self._alarms.dropped(row))
+
+    def alarm(self, alarm: Alarm) -> None:
+        fields = self._alarms.admit(alarm)
+        if fields is None:
+            return
+        self._events.add(alarm.words())
+        self._live.note(alarm.words(), style="bold yellow" if alarm.is_on else "dim")
+        self._metrics.event(ALARM, **fields)
+
+    def _tell(self, alarms: Iterable[Alarm]) -> None:
+        for alarm in alarms:
+            self.alarm(alarm)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises: a part that warns must not fail by it, least of all while it stops the run.
 
         After an error of the disk or the terminal, the next row ends the run.
         """
-        text, style = record.getMessage(), "yellow"
+        text = record.getMessage()
         try:
-            alarm: Alarm | None = getattr(record, "alarm", None)
-            if alarm is None:
-                self._warnings.add(text, kind=str(record.msg))
-            elif (fields := self._alarms.admit(alarm)) is None:
-                return
-            else:
-                style = "bold yellow" if alarm.is_on else "dim"
-                self._metrics.event(ALARM, **fields)
+            self._warnings.add(text, kind=str(record.msg))
         except DiskError as error:
             text += f"\n{error}"
         try:
-            self._live.note(text, style=style)
+            self._live.note(text)
         except OSError:
             # The terminal is gone, say after a SIGHUP.
             self.handleError(record)

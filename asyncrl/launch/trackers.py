@@ -16,7 +16,7 @@ from asyncrl.readers.trackers.position import position_path, read_position, rows
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.file import shown
-from asyncrl.run.folder import METRICS
+from asyncrl.system.run_files import METRICS
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class TrackerProcesses:
         }
         self._watchers: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        self.flush_seconds = HURRIED_SECONDS
-        """Time that `stop` gives them: FLUSH_SECONDS once the run has reached its end."""
+        self._flush_seconds = HURRIED_SECONDS
 
     async def start(self) -> None:
         for label, process in self._processes.items():
@@ -69,8 +68,12 @@ class TrackerProcesses:
             watcher = asyncio.create_task(self._watch(label, process), name=process.name)
             self._watchers.append(watcher)
 
+    def allow(self, seconds: float) -> None:
+        """Gives `stop` that time, in place of HURRIED_SECONDS: the run has reached its end."""
+        self._flush_seconds = seconds
+
     async def stop(self) -> None:
-        """Lets them send what is left for `flush_seconds`, then kills them."""
+        """Lets them send what is left for the time that is allowed, then kills them."""
         self._is_stopping = True
         await asyncio.gather(*(self._end(label, process) for label, process in self._processes.items()))
         await end_tasks(*self._watchers)
@@ -85,10 +88,10 @@ class TrackerProcesses:
     async def _end(self, label: str, process: ChildProcess) -> None:
         if not process.is_running():
             return
-        await process.stop(grace_seconds=self.flush_seconds)
+        await process.stop(grace_seconds=self._flush_seconds)
         code = process.returncode()
         if code == -signal.SIGKILL:
-            why = f"it did not end within {self.flush_seconds:g} s"
+            why = f"it did not end within {self._flush_seconds:g} s"
         elif code == -signal.SIGTERM:
             why = "the run was over before it had begun"
         elif code:

@@ -6,12 +6,14 @@ import signal
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
+from asyncrl.launch.rank_names import rank_name
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import group_environment
 from asyncrl.wire.access import TOKEN_VARIABLE
+from asyncrl.wire.ending import find_ending
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ BAD_INPUT = 2
 """Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 """Exit codes that another start would end with too."""
+TOLD = (DiskError.EXIT_CODE, Diverged.EXIT_CODE)
+"""Exit codes of a trainer that tells why in a record (`wire.ending`)."""
 
 
 class TrainerFailed(AsyncrlError):
@@ -52,17 +56,17 @@ class TrainerRanks:
         """All ranks; they take their batches at `queue_url`. Raises InputError where no node has room."""
         self._queue_url = queue_url
         places = await self._site.place(trainer_needs(self._recipe))
-        first = places["trainer 0"]
+        first = places[rank_name(0)]
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         self.ranks = [
             self._site.process(
-                f"trainer {rank}",
+                rank_name(rank),
                 arguments,
                 environment={
                     **rank_environment(self._recipe.trainer, rank, port=first.port, host=first.host),
                     **(group_environment() if self._recipe.serving.weight_transport == "distributed" else {}),
-                    **({"LOCAL_RANK": "0"} if places[f"trainer {rank}"].is_alone else {}),
+                    **({"LOCAL_RANK": "0"} if places[rank_name(rank)].is_alone else {}),
                     **forwarded([self._recipe.serving.api_key_variable]),
                     TOKEN_VARIABLE: self._token,
                 },
@@ -117,19 +121,14 @@ class TrainerRanks:
 
 def _last_words(rank: Process, exit_code: int) -> str:
     lines = rank.last_lines()
+    if exit_code in TOLD and (ending := find_ending(lines)) is not None:
+        return f"{rank.name} stopped. {ending.error}: {ending.message}"
     if exit_code == DiskError.EXIT_CODE:
-        for line in reversed(lines.splitlines()):
-            if line.startswith(DiskError.__name__) and line.endswith("resumes."):
-                return f"{rank.name} stopped. {line}"
         # What it said may have found no room in its log.
         return (
             f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Make "
             f"room on the disk and run the same command again: it resumes."
         )
-    if exit_code == Diverged.EXIT_CODE:
-        for line in reversed(lines.splitlines()):
-            if line.startswith(Diverged.__name__):
-                return f"{rank.name} stopped. {line}"
     how = f"ended with exit code {exit_code}"
     if rank.why_lost:
         how = f"is lost: {rank.why_lost}"

@@ -2,15 +2,44 @@
 
 No wait is silent: `Waits.pending` tells at any time what waits for what and since when, for the watchdog and
 the post-mortem. Conditions are cheap predicates; code that changes state calls `notify`.
+
+Names are for people. Code that tells waits apart asks for the type of the owner and the kind of the blocker.
 """
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-VERDICT_BY = "its verdict by"
-"""Begins the blocker of a trajectory that waits for its verifier, whose name follows."""
+
+class TrainersWait(enum.StrEnum):
+    """Names of what holds the trainer up when it waits; all other owners have plain names."""
+
+    TAKE = "take"
+    EVALUATION = "train"
+    """Training, for an evaluation before or after it."""
+    PUBLISH = "the publish"
+
+
+class BlockerKind(enum.Enum):
+    """Blockers that code tells apart, each with its words around the subject."""
+
+    OTHER = "{}"
+    GROUPS = "groups for step {}"
+    EVALUATION = "the evaluation {} training"
+    VERDICT = 'its verdict by "{}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The cause of a wait; as text, for people, its kind's words."""
+
+    kind: BlockerKind
+    subject: str
+
+    def __str__(self) -> str:
+        return self.kind.value.format(self.subject)
 
 
 def now_seconds() -> float:
@@ -21,7 +50,7 @@ def now_seconds() -> float:
 @dataclass(frozen=True, slots=True)
 class Wait:
     owner: str
-    blocker: str
+    blocker: Blocker
     since_seconds: float
     """As `now_seconds`."""
 
@@ -41,7 +70,7 @@ class Waits:
         condition: Callable[[], bool],
         *,
         owner: str,
-        blocker: str,
+        blocker: Blocker | str,
         timeout_seconds: float | None = None,
     ) -> bool:
         """True once the condition holds; False when `timeout_seconds` passed first."""
@@ -57,8 +86,11 @@ class Waits:
                 return condition()
 
     @contextlib.contextmanager
-    def waiting(self, owner: str, blocker: str) -> Iterator[None]:
-        """Names a wait for something that is awaited directly: a stream, a verdict, a disk, a reply."""
+    def waiting(self, owner: str, blocker: Blocker | str) -> Iterator[None]:
+        """Names a wait for something that is awaited directly: a stream, a verdict, a disk, a reply. Plain
+        words are a blocker that no code tells from others."""
+        if isinstance(blocker, str):
+            blocker = Blocker(BlockerKind.OTHER, blocker)
         # A key of its own, because two waits may have the same words.
         key = object()
         self._waits[key] = Wait(owner, blocker, now_seconds())

@@ -233,7 +233,7 @@ def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
         raise InputError(
-            f"{file}: the model is quantised ({method}), which cannot be trained. Take the original."
+            f"{file}: the model is quantized ({method}), which cannot be trained. Use the original."
         )
     if other := set(config.get("layer_types") or ()) - {"full_attention"}:
         raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")

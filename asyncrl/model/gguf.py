@@ -1,6 +1,6 @@
 """A GGUF file as a Hugging Face folder: config.json, float32 safetensors and the tokenizer. No torch.
 
-Llama and Qwen2. Quantised tensors are dequantised, so training starts from exactly what llama.cpp computes
+Llama and Qwen2. Quantized tensors are dequantized, so training starts from exactly what llama.cpp computes
 with. Layout of the format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 
     blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight, rows un-permuted for Llama
@@ -106,8 +106,8 @@ def _config(file: Path, reader: GGUFReader) -> dict[str, Any]:
     kind = known.get("general.architecture")
     if kind not in ARCHITECTURES:
         raise InputError(
-            f"{file} holds a model of architecture {kind!r}; {', '.join(ARCHITECTURES)} can be converted. "
-            f"Use the original model folder, or its hub id."
+            f"{file} holds a model of architecture {kind!r}; only {', '.join(ARCHITECTURES)} can be "
+            f"converted. Use the original model folder, or its hub id."
         )
     scaled = [name for name in known if name.startswith(f"{kind}.rope.scaling")]
     tensors = {tensor.name for tensor in reader.tensors}
@@ -203,7 +203,7 @@ def _hugging_face_name(name: str) -> str:
 
 
 def unpermuted(weight: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """Rows in the order of transformers: llama.cpp rotates pairs of neighbours, transformers pairs of halves.
+    """Rows in the order of transformers: llama.cpp rotates pairs of neighbors, transformers pairs of halves.
 
     `weight` is (heads * head size, hidden) or a bias (heads * head size,).
     """

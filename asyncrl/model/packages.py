@@ -8,7 +8,7 @@ from asyncrl.model.layout import make_layout
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.system.machine import has_transformer_engine
 
-INSTALL = "install Transformer Engine (docs/scale-out.md)"
+INSTALL = "install Transformer Engine (docs/gpus.md)"
 
 
 def check_packages(recipe: Recipe, shape: ModelShape) -> None:
@@ -46,7 +46,8 @@ def _check_state(key: str, value: object, recipe: Recipe, shape: ModelShape, *, 
         reason = f"it needs Transformer Engine, which is not installed: {INSTALL}"
     elif not make_layout(recipe).is_optimizer_distributed:
         reason = (
-            "Megatron-core has it for its distributed optimizer: set trainer.parallel.distributed_optimizer"
+            "Megatron-core has it only with its distributed optimizer: set "
+            "trainer.parallel.distributed_optimizer"
         )
     elif dtype != "bfloat16":
         reason = f"it is for models in bfloat16, and model.dtype is {dtype}"

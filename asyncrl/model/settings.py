@@ -100,7 +100,7 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], architecture: st
         elif key not in known and not _is_empty(value):
             raise InputError(
                 f"{file}: {key} is {_short(value)}, which asyncrl does not know for {architecture}: it "
-                f"may train another model than this one. If the setting has no effect, remove it."
+                f"might train a different model. If the setting has no effect, remove it."
             )
     for name in ("rope_parameters", "rope_scaling"):
         _refuse_unknown_rope(file, name, config.get(name) or {})
@@ -116,7 +116,7 @@ def _refuse_unknown_rope(file: Path, name: str, rope: dict[str, Any]) -> None:
         if key not in ROPE_KEYS and not _is_empty(value):
             raise InputError(
                 f"{file}: {name}.{key} is {_short(value)}, which asyncrl does not know: positions may be "
-                f"rotated differently than would be trained. If it has no effect, remove it."
+                f"rotated differently than the model expects. If it has no effect, remove it."
             )
 
 

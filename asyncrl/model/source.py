@@ -14,7 +14,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.model.gguf import Progress, convert_gguf, gguf_key, is_gguf
 from asyncrl.recipe import Model
-from asyncrl.recipe.file import MODEL, shown
+from asyncrl.recipe.file import shown
 from asyncrl.system.cache import cache_folder
 from asyncrl.system.hub import HUB_ID, fetch, find_cached
 
@@ -41,7 +41,9 @@ def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> Mo
     """
     check_revision(section)
     if is_of_hub(section):
-        snapshot = fetch(section.path, section.revision, kind="model", key=MODEL, files=files, ignored=NESTED)
+        snapshot = fetch(
+            section.path, section.revision, kind="model", key="model.path", files=files, ignored=NESTED
+        )
         return ModelSource(snapshot.folder, snapshot.commit)
     file = Path(section.path)
     return ModelSource(_converted(file, stage) if is_gguf(file) else file)
@@ -51,8 +53,8 @@ def check_revision(section: Model) -> None:
     """Raises InputError where a revision is named of what has none. Reads and fetches nothing."""
     if section.revision is not None and not is_of_hub(section):
         raise InputError(
-            f'model.revision is "{section.revision}", but model.path is {section.path}, which is no hub id: '
-            f"only a model of a hub has revisions. Leave it out."
+            f'model.revision is "{section.revision}", but model.path is {section.path}, which is not a hub '
+            f"id: only hub models have revisions. Leave it out."
         )
 
 

@@ -40,7 +40,7 @@ class StopStrings:
 class StopSearch:
     """Looks for a stop string in one response as its tokens arrive. Costs nothing without stop strings.
 
-    Decodes each chunk after the one before it, since the text of a token depends on its neighbours.
+    Decodes each chunk after the one before it, since the text of a token depends on its neighbors.
     """
 
     def __init__(self, stop: StopStrings, so_far: Sequence[int] = ()) -> None:
@@ -51,7 +51,7 @@ class StopSearch:
         self._num_before = 0
         """Response tokens before `_window`."""
         self._window: list[int] = []
-        """The tokens whose text is decoded again for their neighbours' sake, then those without text yet."""
+        """The tokens whose text is decoded again for their neighbors' sake, then those without text yet."""
         self._num_read = 0
         """Tokens of the window whose text has been read."""
         self._tail = ""

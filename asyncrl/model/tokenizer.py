@@ -1,6 +1,6 @@
 """Text <-> tokens for the controller: the model folder's tokenizer and chat template, without transformers.
 
-Tokens that a model produced are never re-tokenised: text is only decoded, for verifiers and people.
+Tokens that a model produced are never re-tokenized: text is only decoded, for verifiers and people.
 """
 
 import difflib
@@ -128,10 +128,8 @@ class TextCodec:
         if found is None:
             special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
             near = difflib.get_close_matches(name, special, n=1)
-            hint = (
-                f"Did you mean {near[0]}?" if near else "Text that takes several tokens is for rollout.stop."
-            )
-            raise InputError(f"rollout.stop_tokens names {name!r}, which is no token of {path}. {hint}")
+            hint = f"Did you mean {near[0]}?" if near else "For text of several tokens, use rollout.stop."
+            raise InputError(f"rollout.stop_tokens names {name!r}, which is not a token in {path}. {hint}")
         return int(found)
 
     def exact_text(self, tokens: Sequence[int]) -> str:
@@ -175,13 +173,13 @@ class TextCodec:
     def most_tokens(self, text: str) -> int:
         """At least as many as `text` has, found without counting them.
 
-        A token stands for one byte of the normalised text or more. A stretch that the tokenizer cuts out has
+        A token stands for one byte of the normalized text or more. A stretch that the tokenizer cuts out has
         one byte or more, too, and may get a space of the tokenizer's own.
         """
         is_normal = self._normalizer is None or (self._keeps_ascii and text.isascii())
         normalised = text if is_normal else self._normalizer.normalize_str(text)
         num_bytes = len(normalised) if normalised.isascii() else len(normalised.encode("utf-8", "replace"))
-        # A stretch is normalised alone, which may make more of it than of the whole text.
+        # A stretch is normalized alone, which may make more of it than of the whole text.
         per_byte = 1 if is_normal and self._only_cuts else 2
         return per_byte * num_bytes + self._num_special_tokens
 
@@ -223,7 +221,7 @@ class PlainEncoder:
 
 
 def _only_cuts(tokenizer: Tokenizer) -> bool:
-    """Whether it adds nothing to the normalised text, as most that work on bytes."""
+    """Whether it adds nothing to the normalized text, as most that work on bytes."""
     if tokenizer.pre_tokenizer is None:
         return True
     step = json.loads(tokenizer.pre_tokenizer.__getstate__())
@@ -262,5 +260,6 @@ def _stop_token_ids(folder: Path) -> tuple[int, ...]:
             )
         return tuple(ids)
     raise InputError(
-        f"{folder} names no eos_token_id in generation_config.json or config.json: nothing would stop."
+        f"{folder} names no eos_token_id in generation_config.json or config.json: nothing would end a "
+        f"response."
     )

@@ -63,7 +63,9 @@ class Unsampled:
         for part in filter(None, text.split(",")):
             found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
             if found is None:
-                raise InputError(f'{text!r} is no list of token ids, expected one such as "2,151669-151935".')
+                raise InputError(
+                    f'{text!r} is not a list of token ids; expected one such as "2,151669-151935".'
+                )
             ids.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
         return cls(tuple(sorted(set(ids))))
 

@@ -63,14 +63,14 @@ def weight_files(path: Path) -> list[Path]:
         )
     if SINGLE not in named and path / SINGLE in files:
         raise InputError(
-            f"{path} holds {SINGLE} and, in {INDEX}, other files: transformers would load the one, SGLang "
+            f"{path} holds {SINGLE} and, in {INDEX}, other files: transformers would load {SINGLE}, SGLang "
             f"the others. Remove what is not the model."
         )
     return [path / name for name in named]
 
 
 def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape. Raises InputError for files that are missing, damaged, quantised or hold NaN."""
+    """Tensor name -> shape. Raises InputError for files that are missing, damaged, quantized or hold NaN."""
     headers = {file: list(_read_header(file)) for file in weight_files(path)}
     num_bytes = sum(tensor.end - tensor.start for tensors in headers.values() for tensor in tensors)
     for file, tensors in headers.items():
@@ -128,8 +128,8 @@ def _read_header(file: Path) -> Iterator[_Tensor]:
     for tensor in tensors:
         if tensor.kind not in TRAINED_FROM:
             raise InputError(
-                f"{file}: tensor {tensor.name} is stored as {tensor.kind}; a quantised model cannot be "
-                f"trained. Take the original, with weights of {', '.join(TRAINED_FROM)}."
+                f"{file}: tensor {tensor.name} is stored as {tensor.kind}; a quantized model cannot be "
+                f"trained. Use the original, with weights in {', '.join(TRAINED_FROM)}."
             )
     yield from tensors
 
@@ -141,7 +141,7 @@ def _refuse_not_finite(file: Path, tensors: list[_Tensor], *, is_whole: bool) ->
                 if _has_not_finite(stream, tensor.kind, start, end):
                     raise InputError(
                         f"{file}: tensor {tensor.name} holds numbers that are not finite (NaN or infinity): "
-                        f"every log-prob of this model would be NaN. Take another checkpoint."
+                        f"every log-prob of this model would be NaN. Use another checkpoint."
                     )
 
 

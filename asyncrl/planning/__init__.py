@@ -1,1 +1,1 @@
-"""A forecast of a run before it is started: a discrete-event model of servers, queue and trainer."""
+"""A forecast of a run before it is started: a small event loop of servers, queue and trainer."""

@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from asyncrl.planning.settings import PlannedRun
+
 
 class PlannedStep(NamedTuple):
     """A step, from one take to the next."""
@@ -17,39 +19,26 @@ class PlannedStep(NamedTuple):
     request_seconds: float
     tokens_generated: float
     tokens_trained: float
-    staleness_mean: float
-    """Mean over the batch's tokens, in versions."""
-    staleness_max: int
+    staleness: dict[int, float]
+    """Versions -> the batch's tokens that are that old."""
 
 
 @dataclass(slots=True)
 class Outcome:
     """Outcome of one simulated run."""
 
-    num_servers: int
-    max_running_requests: int
+    run: PlannedRun
     steps: list[PlannedStep] = field(default_factory=list)
-    staleness: Counter[int] = field(default_factory=Counter)
-    """Versions -> trained tokens that were that old, over the whole run."""
-    tokens_dropped: float = 0.0
-    num_server_failures: int = 0
-    num_trainer_failures: int = 0
-    num_events: int = 0
-    first_steady: int = 0
-    last_steady: int | None = None
 
     def steady(self) -> list[PlannedStep]:
         """Steps without the first ones, and the last ones, which generate little."""
-        return self.steps[self.first_steady : self.last_steady] or self.steps
+        return self.steps[slice(*steady_range(self.run))] or self.steps
 
     def seconds(self) -> float:
         return sum(step.step_seconds for step in self.steady())
 
     def step_seconds(self) -> float:
         return statistics.fmean(step.step_seconds for step in self.steady())
-
-    def steps_per_hour(self) -> float:
-        return 3600.0 / self.step_seconds()
 
     def trainer_idle(self) -> float:
         """Share of its time in which it waits for the rollout side."""
@@ -58,10 +47,10 @@ class Outcome:
     def rollout_idle(self) -> float:
         """Share of the servers' time without any request, as the metric rollout_idle_share."""
         busy = sum(step.server_busy_seconds for step in self.steady())
-        return max(0.0, 1.0 - busy / (self.num_servers * self.seconds()))
+        return max(0.0, 1.0 - busy / (self.run.num_servers * self.seconds()))
 
     def requests_per_server(self) -> float:
-        return sum(step.request_seconds for step in self.steady()) / (self.num_servers * self.seconds())
+        return sum(step.request_seconds for step in self.steady()) / (self.run.num_servers * self.seconds())
 
     def tokens_per_second(self) -> float:
         """Tokens generated per second."""
@@ -70,9 +59,23 @@ class Outcome:
     def trained_tokens_per_second(self) -> float:
         return sum(step.tokens_trained for step in self.steady()) / self.seconds()
 
+    def staleness(self) -> dict[int, float]:
+        """Versions -> share of the trained tokens that were that old."""
+        tokens = Counter[int]()
+        for step in self.steady():
+            tokens.update(step.staleness)
+        total = sum(tokens.values())
+        return {age: count / total for age, count in sorted(tokens.items())}
+
     def staleness_mean(self) -> float:
-        total = sum(step.tokens_trained for step in self.steady())
-        return sum(step.staleness_mean * step.tokens_trained for step in self.steady()) / max(total, 1e-9)
+        return sum(age * share for age, share in self.staleness().items())
 
     def staleness_max(self) -> int:
-        return max(step.staleness_max for step in self.steady())
+        return max(self.staleness())
+
+
+def steady_range(run: PlannedRun) -> tuple[int, int | None]:
+    """Steps of the steady state, as a slice: the first ones fill the queue, the last ones empty it."""
+    ahead, count = run.queue.batches_ahead(), run.queue.num_steps
+    first, last = ahead + 1, count - ahead
+    return (first, last) if last - first >= 4 else (0, None)

@@ -1,11 +1,7 @@
-"""The parts of a simulated run: the recipe's rules, and what its work costs in seconds.
-
-The rules (queue, requests, interrupts) are the recipe's own. The costs are measured, stated or estimated;
-`origin` of each `Costs` says which.
-"""
+"""The parts of a simulated run: the recipe's rules, and what its work costs in seconds."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from asyncrl.recipe import Recipe
 from asyncrl.replay.settings import QueueSettings
@@ -13,7 +9,7 @@ from asyncrl.replay.settings import QueueSettings
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of wall-clock time."""
+    """Seconds of wall-clock time, measured or estimated."""
 
     decode_seconds: float
     """Time of a server's decode step, however many requests it holds."""
@@ -33,16 +29,11 @@ class Costs:
     """Controller time from one new group to the next: it admits them one by one."""
     verify_seconds: float = 0.0
     """From the last token of a group to its verdicts."""
-    prefill_pass_seconds: float = 0.0
-    """Time of a server's pass over prompts, whatever their length; nothing decodes meanwhile. A group starts
-    with two: one request computes the prompt, then the others find it in the cache."""
     prefill_group_seconds: float = 0.0
-    """More of these passes for each group in them."""
+    """Server time for the prompt of a group; nothing decodes meanwhile."""
     prefill_seconds_per_token: float = 0.0
     """Server time per token, where a request resumes from its prefix."""
-    decode_speed_during_training: float = 1.0
-    """Speed of servers that share processors with a trainer that trains, relative to their own."""
-    origin: str = "stated"
+    origin: str = "given"
     """Where the figures come from, in one line."""
 
     def decode_latency(self, num_requests: float) -> float:
@@ -55,7 +46,6 @@ class Costs:
             self,
             decode_seconds=factor * self.decode_seconds,
             decode_seconds_per_request=factor * self.decode_seconds_per_request,
-            prefill_pass_seconds=factor * self.prefill_pass_seconds,
             prefill_group_seconds=factor * self.prefill_group_seconds,
             prefill_seconds_per_token=factor * self.prefill_seconds_per_token,
         )
@@ -77,17 +67,6 @@ def training_tokens(
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
-    """Mean seconds between failures, exponentially distributed; None: none."""
-
-    server_seconds_between: float | None = None
-    """Mean for one server."""
-    server_restart_seconds: float = 60.0
-    trainer_seconds_between: float | None = None
-    trainer_restart_seconds: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedRun:
     """A run to simulate."""
 
@@ -100,8 +79,6 @@ class PlannedRun:
     """Requests of one server that its key-value cache holds at once; more take turns."""
     oversampling: float | None = None
     interrupt: str = "continue"
-    failures: Failures = field(default_factory=Failures)
-    checkpoint_every_steps: int = 25
     no_signal_share: float = 0.0
     """Share of the groups that are dropped because all their advantages would be 0."""
     evaluates_first: bool = False
@@ -130,23 +107,32 @@ class PlannedRun:
             decode_slots=(serving.max_total_tokens or cache_tokens) / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,
             interrupt=rollout.interrupt,
-            checkpoint_every_steps=recipe.trainer.checkpoint_every_steps,
             no_signal_share=no_signal_share if recipe.replay.drops_no_signal else 0.0,
             # A round of oversampling is over with its first batch, and parks the rest.
             evaluates_first=is_evaluated and rollout.oversampling is None,
         )
 
-    def with_queue(self, **changes: int | None) -> "PlannedRun":
+    def with_queue(self, **changes: int) -> "PlannedRun":
         """The same run with other settings of the queue."""
         return replace(self, queue=replace(self.queue, **changes))  # type: ignore[arg-type]
 
-    def scaled(self, share: float) -> "PlannedRun":
-        """A run of that share of servers and groups: what it predicts per server is about the same, because
-        servers and groups are many and alike. The trainer keeps its time per step."""
+    def scaled_to(self, most_trajectories: int) -> tuple["PlannedRun", float]:
+        """A run whose batches have no more trajectories, and its share of the servers.
+
+        What it predicts per server is about the same, because servers and groups are many and alike. The
+        trainer keeps its time per step.
+        """
+        share = most_trajectories / (self.queue.groups_per_batch * self.queue.samples_per_group)
+        if share >= 1.0:
+            return self, 1.0
         servers = max(1, round(self.num_servers * share))
         groups = max(1, round(self.queue.groups_per_batch * servers / self.num_servers))
-        per_token = self.costs.train_seconds_per_token * self.queue.groups_per_batch / groups
-        # There is one controller, whatever part of its groups is left.
-        admit = self.costs.admit_seconds * self.queue.groups_per_batch / groups
-        costs = replace(self.costs, train_seconds_per_token=per_token, admit_seconds=admit)
-        return replace(self.with_queue(groups_per_batch=groups), costs=costs, num_servers=servers)
+        # There are one trainer and one controller, whatever part of the groups is left.
+        factor = self.queue.groups_per_batch / groups
+        costs = replace(
+            self.costs,
+            train_seconds_per_token=factor * self.costs.train_seconds_per_token,
+            admit_seconds=factor * self.costs.admit_seconds,
+        )
+        small = replace(self.with_queue(groups_per_batch=groups), costs=costs, num_servers=servers)
+        return small, servers / self.num_servers

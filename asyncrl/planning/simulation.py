@@ -1,43 +1,60 @@
-"""A run as a discrete-event simulation: feed, servers, queue and trainer, as the controller connects them.
+"""A run as a small event loop: feed, servers, queue and trainer, as the controller connects them.
 
-The trainer is a generator that yields how long it is busy, or that it waits; everything else reacts to the
-end of a request, to verdicts and to failures. No clock is read: equal seeds give equal runs.
+All requests of a server get tokens at one rate, which falls with their number. The trainer is a generator
+that yields how long it is busy, or what it waits for; everything else reacts to the end of a request and to
+verdicts. Admission and choice of a batch are the replay queue's own. No clock is read: equal seeds give equal
+runs.
 
-Left out: evaluations, rollout.tokens_per_round, serving.hedge_seconds, and the trainer's own skew over ranks.
+Left out: evaluations but the first, rollout.tokens_per_round, rollout.abort_staleness, serving.hedge_seconds,
+failures, and the trainer's own skew over ranks.
 """
 
+import functools
 import heapq
 import itertools
+import math
 import random
-from collections.abc import Generator, Iterator
-from enum import Enum
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from asyncrl.planning.lengths import Lengths
 from asyncrl.planning.outcome import Outcome, PlannedStep
-from asyncrl.planning.planned_fleet import PlannedFleet
-from asyncrl.planning.planned_queue import PlannedGroup, PlannedQueue
 from asyncrl.planning.settings import PlannedRun, training_tokens
+from asyncrl.replay.group import GroupState
+from asyncrl.replay.policy import choose_liked, choose_oldest
 
 
-class Wait(Enum):
-    """The trainer's reason to wait."""
+@dataclass(slots=True, eq=False)
+class _Group:
+    group_id: int
+    admitted_version: int
+    num_open: int
+    """Trajectories that have not ended."""
+    state: GroupState = GroupState.OPEN
+    tokens: dict[int, float] = field(default_factory=dict)
+    """Version -> response tokens that it made."""
 
-    BATCH = "a batch"
-    IDLE_SERVERS = "idle servers"
+    def num_tokens(self) -> float:
+        return sum(self.tokens.values())
+
+    def mean_version(self) -> float:
+        return sum(version * count for version, count in self.tokens.items()) / self.num_tokens()
 
 
-class _Happening(NamedTuple):
-    """An event that is not the end of a request."""
-
-    seconds: float
-    number: int
-    kind: str
-    subject: Any
-
-
-class _TrainerDied(Exception):
-    """The trainer died, at the moment that was drawn for it."""
+@dataclass(slots=True, eq=False)
+class _Server:
+    ends: list[tuple[float, int, float, _Group]] = field(default_factory=list)
+    """A heap of what runs: (position at which it ends, a number that orders equals, position at which it
+    began, group)."""
+    position: float = 0.0
+    """Tokens that a request running all along would have."""
+    settled: float = 0.0
+    """Decode time up to which `position` is right; in the future while prompts are computed."""
+    installed: float = 0.0
+    """Position at which its weights were installed."""
+    stamp: int = 0
+    """Number of its newest scheduled end: older ones do not count."""
 
 
 def simulate(run: PlannedRun, lengths: Lengths, *, seed: int = 0) -> Outcome:
@@ -51,280 +68,270 @@ class Simulation:
     def __init__(self, run: PlannedRun, lengths: Lengths, *, seed: int) -> None:
         self.run = run
         self.lengths = lengths
-        self.chance = random.Random(seed)
-        self._lengths_of = lengths.begin(self.chance)
         self.now = 0.0
-        self.queue = PlannedQueue(run.queue, oversampling=run.oversampling)
-        self.fleet = PlannedFleet(run)
-        self.outcome = Outcome(run.num_servers, run.max_running_requests)
-        self.outcome.first_steady, self.outcome.last_steady = steady_range(run)
-        self._happenings: list[_Happening] = []
+        # Others would never have a group.
+        most_groups = run.queue.groups_per_batch * run.queue.batches_ahead()
+        self.servers = [_Server() for _ in range(min(run.num_servers, most_groups))]
+        self.live: dict[int, _Group] = {}
+        """Groups that are neither taken nor dropped, in admission order."""
+        self.num_generated = 0.0
+        """Tokens."""
+        self.num_dropped = 0.0
+        """Tokens of dropped groups."""
+        self._chance = random.Random(seed)
+        self._outcome = Outcome(run)
+        self._happenings: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._homeless: list[tuple[PlannedGroup, list[float]]] = []
-        """Groups whose server failed, with the tokens that their requests lack."""
+        self._num_groups = self._num_dropped_groups = self._num_taken = 0
+        self._num_busy = self._num_running = 0
+        """Servers with a request, and requests."""
+        self._busy_seconds = self._request_seconds = 0.0
+        self._decoded = 0.0
+        """Decode time: it stands still while servers are held."""
+        self._ends: list[tuple[float, int, _Server]] = []
+        """(decode time, stamp, server)."""
+        self._version = 0
         self._is_admitting = False
         """The controller is busy with a new group, before the next."""
-        self._is_paused = False
-        self._is_draining = False
-        self._is_training = False
-        self._is_catching_up = False
-        self._version = 0
-        self._training_tokens: list[float] = []
-        """Tokens of each batch taken, for a trainer that repeats it."""
-        self._trainer_dies = self._draw(run.failures.trainer_seconds_between)
+        self._is_paused = self._is_draining = self._is_over = False
+        self._is_batch_there: bool | None = None
+        """None where groups have changed since it was last looked at."""
         self._trainer = self._train()
-        self._waits_for: Wait | None = None
-        self._is_over = False
+        self._waits_for: Callable[[], bool] | None = None
+        self._group_size = run.queue.samples_per_group + run.queue.has_greedy
+        self._most_requests = max(run.max_running_requests, self._group_size)
+        self._rates = [0.0] + [
+            # Requests that do not fit into the cache wait their turn.
+            min(1.0, run.decode_slots / n) / run.costs.decode_latency(min(n, run.decode_slots))
+            for n in range(1, self._most_requests + 1)
+        ]
+        """Requests -> tokens per second of each."""
 
     def finish(self) -> Outcome:
-        self.fleet.install(0.0, 0)
-        if self.run.failures.server_seconds_between is not None:
-            for index in range(self.run.num_servers):
-                self._plan(self._draw(self.run.failures.server_seconds_between), "server fails", index)
         self._resume_trainer()
         while not self._is_over:
-            end = self.fleet.next_end()
-            if self._happenings and self._happenings[0].seconds <= end:
-                happening = heapq.heappop(self._happenings)
-                self.now = happening.seconds
-                self._happen(happening.kind, happening.subject)
+            while self._ends and self._ends[0][1] != self._ends[0][2].stamp:
+                heapq.heappop(self._ends)
+            is_held = self._is_held()
+            seconds = math.inf if is_held or not self._ends else max(0.0, self._ends[0][0] - self._decoded)
+            happening = self._happenings[0][0] - self.now if self._happenings else math.inf
+            assert min(seconds, happening) < math.inf, "nothing is left that could happen"
+            self._advance(min(seconds, happening), is_held=is_held)
+            if happening <= seconds:
+                heapq.heappop(self._happenings)[2]()
             else:
-                assert end < float("inf"), "nothing is left that could happen"
-                # A float may round it to just before now.
-                self.now = max(self.now, end)
-                for group in self.fleet.pop_ended(self.now):
-                    self._end_request(group)
-                self._feed()
-            self.outcome.num_events += 1
-            if self._waits_for is not None:
-                self._wake_trainer()
-        return self.outcome
+                self._end_requests(heapq.heappop(self._ends)[2])
+            self._feed()
+            if self._waits_for is not None and self._waits_for():
+                self._resume_trainer()
+        return self._outcome
 
     # The rollout side
 
+    def _is_held(self) -> bool:
+        """Whether no server generates: weights are installed, or a round of oversampling has its batch."""
+        return self._is_paused or (self.run.oversampling is not None and self._has_batch())
+
+    def _advance(self, seconds: float, *, is_held: bool) -> None:
+        self.now += seconds
+        self._busy_seconds += seconds * self._num_busy
+        self._request_seconds += seconds * self._num_running
+        if not is_held:
+            self._decoded += seconds
+
+    def _settle(self, server: _Server) -> None:
+        seconds = max(0.0, self._decoded - server.settled)
+        server.position += seconds * self._rates[len(server.ends)]
+        server.settled += seconds
+
+    def _schedule(self, server: _Server) -> None:
+        """The next end of a settled server."""
+        server.stamp = next(self._numbers)
+        if server.ends:
+            left = max(0.0, server.ends[0][0] - server.position)
+            at = server.settled + left / self._rates[len(server.ends)]
+            heapq.heappush(self._ends, (at, server.stamp, server))
+
     def _feed(self) -> None:
-        """Groups that lost their server first, then new ones while bound and servers allow."""
-        queue = self.queue
-        if queue.num_admitted - queue.num_dropped >= queue.most_admitted and not self._homeless:
-            return
-        if self._is_catching_up or queue.is_over():
-            return
-        while self._homeless and (place := self.fleet.pick(len(self._homeless[0][1]))) is not None:
-            group, left = self._homeless.pop(0)
-            self.fleet.begin(self.now, place, group, left)
-        size = self.run.queue.samples_per_group + self.run.queue.has_greedy
-        may_admit = not (self._is_draining or self._is_admitting)
-        while may_admit and self.queue.can_admit(num_waiting=len(self._homeless)):
-            place = self.fleet.pick(size)
-            if place is None:
+        """Admits new groups while bound and servers allow."""
+        while not (self._is_draining or self._is_admitting) and self._may_admit():
+            server = min(self.servers, key=lambda server: len(server.ends))
+            if len(server.ends) + self._group_size > self._most_requests:
                 return
-            group = self.queue.admit()
-            drawn = self._lengths_of(group.admitted_version, size)
-            self.fleet.begin(self.now, place, group, drawn)
+            group = _Group(self._num_groups, self._version, self._group_size)
+            self.live[group.group_id] = group
+            self._num_groups += 1
+            self._is_batch_there = None
+            self._settle(server)
+            server.settled += self.run.costs.prefill_group_seconds
+            self._num_busy += not server.ends
+            self._num_running += self._group_size
+            for tokens in self.lengths.of_group(group.group_id, self._group_size):
+                end = (server.position + tokens, next(self._numbers), server.position, group)
+                heapq.heappush(server.ends, end)
+            self._schedule(server)
             if self.run.costs.admit_seconds:
-                self._is_admitting, may_admit = True, False
-                self._plan(self.now + self.run.costs.admit_seconds, "admitted")
+                self._is_admitting = True
+                self._plan(self.run.costs.admit_seconds, self._end_admission)
 
-    def _end_request(self, group: PlannedGroup) -> None:
-        group.num_open -= 1
-        if not group.num_open:
-            if self.run.costs.verify_seconds:
-                self._plan(self.now + self.run.costs.verify_seconds, "verdicts", group)
-            else:
-                self._judge(group)
+    def _may_admit(self) -> bool:
+        """Whether the staleness bound, the run's length and, with oversampling, the round allow a group."""
+        queue, factor = self.run.queue, self.run.oversampling
+        if self._num_groups - self._num_dropped_groups >= queue.most_admitted(self._version):
+            return False
+        if factor is None:
+            return True
+        return len(self.live) < math.ceil(factor * queue.groups_per_batch) and not self._has_batch()
 
-    def _judge(self, group: PlannedGroup) -> None:
-        group.has_signal = self.chance.random() >= self.run.no_signal_share
-        if group.has_signal:
-            self.queue.make_ready(group)
-        else:
-            self.outcome.tokens_dropped += group.num_tokens()
-            self.queue.drop(group)
-        if self.run.oversampling is not None:
-            self._set_speed()
+    def _end_admission(self) -> None:
+        self._is_admitting = False
 
-    def _set_speed(self) -> None:
-        """Sets the speed of all servers, by what holds them up."""
-        is_held = self._is_paused or self._is_catching_up or self.queue.is_over()
-        shared = self.run.costs.decode_speed_during_training if self._is_training else 1.0
-        self.fleet.set_speed(self.now, 0.0 if is_held else shared)
+    def _end_requests(self, server: _Server) -> None:
+        self._settle(server)
+        while server.ends and server.ends[0][0] <= server.position + 1e-6:
+            end, _, begun, group = heapq.heappop(server.ends)
+            self._count(server, group, begun, end)
+            self._num_running -= 1
+            group.num_open -= 1
+            if not group.num_open:
+                self._plan(self.run.costs.verify_seconds, functools.partial(self._judge, group))
+        self._num_busy -= not server.ends
+        self._schedule(server)
 
-    def _happen(self, kind: str, subject: Any) -> None:
-        match kind:
-            case "trainer":
-                self._resume_trainer()
-            case "admitted":
-                self._is_admitting = False
-            case "verdicts":
-                if subject.group_id in self.queue.live:
-                    self._judge(subject)
-            case "server fails":
-                self.outcome.num_server_failures += 1
-                self._homeless += self.fleet.fail(self.now, subject)
-                self._plan(self.now + self.run.failures.server_restart_seconds, "server returns", subject)
-            case "server returns":
-                self.fleet.come_back(subject)
-                after = self._draw(self.run.failures.server_seconds_between)
-                self._plan(self.now + after, "server fails", subject)
-        self._feed()
+    def _count(self, server: _Server, group: _Group, begun: float, end: float) -> None:
+        """The tokens of a request since the newest version was installed."""
+        tokens = end - max(begun, server.installed)
+        group.tokens[self._version] = group.tokens.get(self._version, 0.0) + tokens
+        self.num_generated += tokens
 
-    def _plan(self, seconds: float, kind: str, subject: Any = None) -> None:
-        heapq.heappush(self._happenings, _Happening(seconds, next(self._numbers), kind, subject))
+    def _judge(self, group: _Group) -> None:
+        self._is_batch_there = None
+        if self._chance.random() >= self.run.no_signal_share:
+            group.state = GroupState.READY
+            return
+        del self.live[group.group_id]
+        self._num_dropped_groups += 1
+        self.num_dropped += group.num_tokens()
 
-    def _draw(self, mean: float | None) -> float:
-        return float("inf") if mean is None else self.chance.expovariate(1.0 / mean)
+    def _choose(self) -> list[_Group] | None:
+        """The next batch by the queue's rules; None while there is none."""
+        queue, live = self.run.queue, list(self.live.values())
+        if queue.order == "strict_admission":
+            return choose_oldest(live, batch_size=queue.groups_per_batch)
+        # Groups without signal are dropped or alike here: the order "signal" has nothing to tell apart.
+        liked = [group for group in live if group.state is GroupState.READY]
+        if queue.order == "freshness" and len(liked) >= queue.groups_per_batch:
+            liked.sort(key=lambda group: (-group.mean_version(), group.group_id))
+        return choose_liked(
+            live,
+            liked,
+            self._num_taken,
+            batch_size=queue.groups_per_batch,
+            max_staleness=queue.max_staleness,
+        )
+
+    def _has_batch(self) -> bool:
+        if self._is_batch_there is None:
+            self._is_batch_there = self._choose() is not None
+        return self._is_batch_there
+
+    def _is_idle(self) -> bool:
+        return not self._num_running
+
+    def _plan(self, seconds: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._happenings, (self.now + seconds, next(self._numbers), happen))
 
     # The trainer
-
-    def _wake_trainer(self) -> None:
-        match self._waits_for:
-            case Wait.BATCH if (
-                self.queue.num_ready >= self.run.queue.groups_per_batch and self.queue.has_batch()
-            ):
-                self._resume_trainer()
-            case Wait.IDLE_SERVERS if not self._homeless and not self.fleet.num_running:
-                self._resume_trainer()
 
     def _resume_trainer(self) -> None:
         """Runs the trainer until it is busy or waits; one that could continue at once does."""
         self._waits_for = None
-        try:
-            needed = next(self._trainer)
-        except StopIteration:
-            self._is_over = True
-            return
-        if isinstance(needed, Wait):
-            self._waits_for = needed
+        for needed in self._trainer:
+            if isinstance(needed, float):
+                if needed > 0.0:
+                    return self._plan(needed, self._resume_trainer)
+                continue
             self._feed()
-            self._wake_trainer()
-        else:
-            self._plan(self.now + needed, "trainer")
+            if not needed():
+                self._waits_for = needed
+                return
+        self._is_over = True
 
-    def _train(self) -> Iterator[float | Wait]:
-        while self._version < self.run.queue.num_steps:
-            yield from self._step()
-
-    def _step(self) -> Iterator[float | Wait]:
-        """Take, train, publish; a trainer that died repeats what its last checkpoint lacks."""
-        asked, before = self.now, self.fleet.sums(self.now)
-        self.queue.announce(self._version)
-        self._is_draining = False
-        self._feed()
-        if not self._version and self.run.evaluates_first and self.fleet.num_running:
-            yield Wait.IDLE_SERVERS
-        batch = None
-        while batch is None:
-            if not self.queue.has_batch():
-                yield Wait.BATCH
-            batch, dropped = self.queue.take()
-            self._forget(dropped)
-        waited = self.now - asked
-        # A round of oversampling is over: what was parked streams on.
-        self._set_speed()
-        self._feed()
-        staleness = self._note_staleness(batch)
-        num_tokens = sum(group.num_tokens() for group in batch)
-        self._training_tokens.append(
-            training_tokens(
-                len(batch),
-                samples_per_group=self.run.queue.samples_per_group,
-                prompt_tokens=self.lengths.prompt_tokens,
-                response_tokens=num_tokens,
+    def _train(self) -> Iterator[float | Callable[[], bool]]:
+        """Takes, trains and publishes, step by step: yields seconds of work, or what it waits for."""
+        costs, queue = self.run.costs, self.run.queue
+        for version in range(queue.num_steps):
+            began, before = self.now, self._sums()
+            self._is_draining = False
+            if version == 0 and self.run.evaluates_first:
+                yield self._is_idle
+            yield self._has_batch
+            batch = self._take()
+            waited = self.now - began
+            self._feed()
+            num_tokens = sum(group.num_tokens() for group in batch)
+            yield costs.between_seconds
+            yield costs.training(
+                training_tokens(
+                    len(batch),
+                    samples_per_group=queue.samples_per_group,
+                    prompt_tokens=self.lengths.prompt_tokens,
+                    response_tokens=num_tokens,
+                )
             )
-        )
-        try:
-            yield from self._busy(self.run.costs.between_seconds)
-            yield from self._train_on(self._version)
-            waited += yield from self._publish()
-        except _TrainerDied:
-            yield from self._restart()
-        after = self.fleet.sums(self.now)
-        busy, requests, tokens = (now - then for now, then in zip(after, before, strict=True))
-        self.outcome.steps.append(
-            PlannedStep(self.now - asked, waited, busy, requests, tokens, num_tokens, *staleness)
-        )
+            yield costs.publish_seconds - costs.install_seconds
+            if self.run.interrupt == "drain":
+                self._is_draining, asked = True, self.now
+                yield self._is_idle
+                waited += self.now - asked
+            self._is_paused = True
+            yield costs.install_seconds + self._recompute_seconds()
+            self._is_paused = False
+            self._install()
+            busy, requests, tokens = (now - then for now, then in zip(self._sums(), before, strict=True))
+            staleness = _staleness(batch, version)
+            step = PlannedStep(self.now - began, waited, busy, requests, tokens, num_tokens, staleness)
+            self._outcome.steps.append(step)
 
-    def _train_on(self, version: int) -> Iterator[float]:
-        self._is_training = True
-        self._set_speed()
-        yield from self._busy(self.run.costs.training(self._training_tokens[version]))
+    def _take(self) -> list[_Group]:
+        batch = self._choose()
+        assert batch is not None, "the trainer waited for it"
+        for group in batch:
+            del self.live[group.group_id]
+        self._num_taken += 1
+        self._is_batch_there = None
+        return batch
 
-    def _publish(self) -> Generator[float | Wait, None, float]:
-        """The next version, on all servers; returns the seconds of a drain."""
-        costs, drained = self.run.costs, 0.0
-        yield from self._busy(costs.publish_seconds - costs.install_seconds)
-        self._is_training = False
-        self._set_speed()
-        if self.run.interrupt == "drain":
-            self._is_draining, began = True, self.now
-            if self.fleet.num_running or self._homeless:
-                yield Wait.IDLE_SERVERS
-            drained = self.now - began
-        self._is_paused = True
-        self._set_speed()
-        yield from self._busy(costs.install_seconds + self._recompute_seconds())
-        self._is_paused = False
+    def _install(self) -> None:
+        """The next version, on all servers: what was generated until now is of the one before."""
+        for server in self.servers:
+            self._settle(server)
+            for _, _, begun, group in server.ends:
+                self._count(server, group, begun, server.position)
+            server.installed = server.position
         self._version += 1
-        self.fleet.install(self.now, self._version)
-        self._set_speed()
-        return drained
 
     def _recompute_seconds(self) -> float:
         """Time to recompute keys and values, where an interrupt discards them."""
         per_token = self.run.costs.prefill_seconds_per_token
         if self.run.interrupt not in ("retract", "abort") or not per_token:
             return 0.0
-        running = self.fleet.running(self.now)
-        tokens = sum(done + self.lengths.prompt_tokens for _, done in running)
-        return per_token * tokens / self.run.num_servers
+        held = sum(
+            server.position - begun + self.lengths.prompt_tokens
+            for server in self.servers
+            for _, _, begun, _ in server.ends
+        )
+        return per_token * held / self.run.num_servers
 
-    def _restart(self) -> Iterator[float | Wait]:
-        """Restarts from the last checkpoint: batches that were taken are trained again. Nothing streams then,
-        but for the batch that the trainer died with."""
-        self.outcome.num_trainer_failures += 1
-        self._trainer_dies = float("inf")
-        newest, every = self._version, self.run.checkpoint_every_steps
-        self._is_catching_up, self._is_training, self._is_paused = True, False, False
-        self._set_speed()
-        yield self.run.failures.trainer_restart_seconds
-        for version in range(newest - newest % every, newest):
-            yield self.run.costs.training(self._training_tokens[version]) + self.run.costs.publish_seconds
-        self._is_catching_up = False
-        self._set_speed()
-        yield from self._train_on(newest)
-        yield from self._publish()
-        self._trainer_dies = self.now + self._draw(self.run.failures.trainer_seconds_between)
-
-    def _busy(self, seconds: float) -> Iterator[float]:
-        if self.now + seconds > self._trainer_dies:
-            yield max(0.0, self._trainer_dies - self.now)
-            raise _TrainerDied
-        if seconds > 0.0:
-            yield seconds
-
-    def _forget(self, dropped: list[PlannedGroup]) -> None:
-        if not dropped:
-            return
-        self.fleet.remove(self.now, dropped)
-        gone = set(map(id, dropped))
-        self._homeless = [one for one in self._homeless if id(one[0]) not in gone]
-        self.outcome.tokens_dropped += sum(group.num_tokens() for group in dropped)
-        self._feed()
-
-    def _note_staleness(self, batch: list[PlannedGroup]) -> tuple[float, int]:
-        """(mean, maximum) over the batch's tokens, in versions."""
-        taken = self._version
-        ages: dict[int, float] = {}
-        for group in batch:
-            for version, tokens in group.tokens.items():
-                ages[taken - version] = ages.get(taken - version, 0.0) + tokens
-        for age, tokens in ages.items():
-            self.outcome.staleness[age] += round(tokens)
-        return sum(age * tokens for age, tokens in ages.items()) / sum(ages.values()), max(ages)
+    def _sums(self) -> tuple[float, float, float]:
+        """Up to an install, over all servers: seconds with a request, request-seconds, tokens generated."""
+        return self._busy_seconds, self._request_seconds, self.num_generated
 
 
-def steady_range(run: PlannedRun) -> tuple[int, int | None]:
-    """Steps of the steady state, as a slice: the first ones fill the queue, the last ones empty it."""
-    bound, count = run.queue.max_staleness, run.queue.num_steps
-    first, last = bound + 2, count - bound - 1
-    return (first, last) if last - first >= 4 else (0, None)
+def _staleness(batch: list[_Group], taken_at: int) -> dict[int, float]:
+    """Age in versions -> tokens of the batch."""
+    ages = Counter[int]()
+    for group in batch:
+        for version, tokens in group.tokens.items():
+            ages[taken_at - version] += tokens  # type: ignore[assignment]  # typed for whole numbers alone
+    return dict(ages)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from asyncrl.system.kinds import as_written, kind_of
 
 EXPECTED = {
-    "model_type": "expected a section, with keys of its own",
+    "model_type": "expected a section with keys",
     "dict_type": "expected keys with values",
     "string_type": "expected text",
 }

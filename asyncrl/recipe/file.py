@@ -16,29 +16,27 @@ import yaml
 from pydantic import ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Recipe, markers
 from asyncrl.recipe.complaint import complaint, place_of
 from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.markers import (
+    CHANGEABLE,
+    OBJECT,
+    PATH_OR_HUB_ID,
+    Marker,
+    changed_texts,
+    is_marked,
+    marked,
+)
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.hub import is_hub_id
 from asyncrl.system.kinds import kind_of
+from asyncrl.system.run_files import JOURNAL
 from asyncrl.system.text_file import read_text
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
-PATHS = ("run_folder", "prepare.folder", "model.path", "verifying.folder")
-"""Keys that hold a path."""
-MODEL = "model.path"
-"""The one of them that may hold a hub id, which stays as it is."""
-SOURCES = ("data.train", "data.heldout")
-"""Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
-BENCHMARKS = "evaluation.benchmarks"
-"""A key with a list of names, some of which are files, or end in ":" and a file."""
-OBJECTS = ("prepare.target", "verifying", "algorithm", "trackers")
-"""Keys that may hold "./file.py:name", at any depth."""
-JOURNAL = "journal.sqlite"
-"""A file next to it makes a recipe that of a run."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
@@ -76,7 +74,7 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
 def _read_yaml(path: Path) -> dict[str, Any]:
     if is_data_file(path.name) and path.suffix != ".json":
         raise InputError(
-            f"{path} is named as rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
+            f"{path} looks like rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
             f"the ones shipped are in recipes/."
         )
     try:
@@ -171,9 +169,9 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 def _make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:
     """Makes the paths in `raw`, a part of `recipe`, absolute, as seen from `folder`. A hub id stays."""
 
-    def change(key: str, path: str) -> str:
-        may_be_hub_id = key in (MODEL, *SOURCES)
-        return path if may_be_hub_id and _is_hub_id(path, folder, recipe) else absolute(path, folder)
+    def change(marker: Marker, path: str) -> str:
+        is_hub_id = marker is PATH_OR_HUB_ID and _is_hub_id(path, folder, recipe)
+        return path if is_hub_id else absolute(path, folder)
 
     _change_paths(raw, change)
 
@@ -182,7 +180,7 @@ def _is_hub_id(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
     """Whether `path` is a hub id and nothing that is there, or that `prepare` makes."""
     prepare = recipe.get("prepare")
     made = prepare.get("folder") if isinstance(prepare, dict) else None
-    is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(made)
+    is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(absolute(made, folder))
     return is_hub_id(path, folder) and not is_data_file(path) and not is_made
 
 
@@ -193,7 +191,7 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
     if not (folder / JOURNAL).is_file() or not isinstance(old, str) or old == new:
         return
 
-    def follow(key: str, path: str) -> str:
+    def follow(marker: Marker, path: str) -> str:
         if not os.path.isabs(path):  # a hub id
             return path
         moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
@@ -203,33 +201,20 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
     raw["run_folder"] = new
 
 
-def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> None:
-    """`change` takes the key and what it holds; a function's file in a data source has the key "columns"."""
-    for key in (*PATHS, *OBJECTS, *SOURCES, BENCHMARKS):
-        *parents, last = key.split(".")
-        place: Any = raw
-        for parent in parents:
-            place = place.get(parent) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or place.get(last) is None:
-            continue
-        if key in OBJECTS:
-            place[last] = with_changed_files(place[last], functools.partial(change, key))
-        elif key in SOURCES:
-            change_file, change_path = functools.partial(change, "columns"), functools.partial(change, key)
-            place[last] = _with_changed_source(place[last], change_file, change_path)
-        elif key == BENCHMARKS and isinstance(place[last], list):
-            place[last] = [
-                _with_changed_benchmark(item, functools.partial(change, key)) for item in place[last]
-            ]
-        elif isinstance(place[last], str):
-            place[last] = change(key, place[last])
+def _change_paths(raw: dict[str, Any], change: Callable[[Marker, str], str]) -> None:
+    """`change` takes what the key of a path is marked with, and the path."""
 
+    def change_text(marker: Marker, text: str) -> str:
+        match marker:
+            case markers.OBJECT:
+                return with_changed_file(text, functools.partial(change, marker))
+            case markers.BENCHMARK:
+                name, colon, file = text.rpartition(":")
+                return f"{name}{colon}{change(marker, file)}" if is_data_file(text) else text
+            case _:
+                return change(marker, text)
 
-def _with_changed_benchmark(item: Any, change: Callable[[str], str]) -> Any:
-    if not isinstance(item, str) or not is_data_file(item):
-        return item
-    name, colon, file = item.rpartition(":")
-    return f"{name}{colon}{change(file)}"
+    changed_texts(Recipe, raw, change_text)
 
 
 def object_files(section: Any) -> list[str]:
@@ -250,66 +235,43 @@ def with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
         return {key: with_changed_files(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
         return [with_changed_files(inner, change) for inner in value]
-    if isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value):
-        file, _, name = value.rpartition(":")
-        return f"{change(file)}:{name}"
-    return value
+    return with_changed_file(value, change) if isinstance(value, str) else value
 
 
-def _with_changed_source(value: Any, change: Callable[[str], str], change_path: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return change_path(value)
-        case list():
-            return [_with_changed_source(source, change, change_path) for source in value]
-        case dict():
-            changed = dict(value)
-            if isinstance(changed.get("path"), str):
-                changed["path"] = change_path(changed["path"])
-            if isinstance(changed.get("columns"), str):
-                changed["columns"] = with_changed_files(changed["columns"], change)
-            return changed
-        case _:
-            return value
+def with_changed_file(text: str, change: Callable[[str], str]) -> str:
+    """ "file.py:name" with another file; any other text unchanged."""
+    if not _OBJECT_IN_FILE.fullmatch(text):
+        return text
+    file, _, name = text.rpartition(":")
+    return f"{change(file)}:{name}"
 
 
 def is_moved(key: str, there: Any, now: Any) -> bool:
     """Whether both values of a key name the same file under two paths: by a link, or because it was moved."""
-    if any(key == sources or key.startswith(f"{sources}.") for sources in SOURCES):
-        return _is_moved_source(there, now)
-    if key == MODEL and not all(isinstance(value, str) and os.path.isabs(value) for value in (there, now)):
+    may_be_path = is_marked(Recipe, key, PATH_OR_HUB_ID)
+    if not may_be_path and not is_marked(Recipe, key, OBJECT):
         return False
-    if key in PATHS:
-        return isinstance(there, str) and isinstance(now, str) and _is_moved_path(Path(there), Path(now))
-    if not any(key == section or key.startswith(f"{section}.") for section in OBJECTS):
-        return False
-    if isinstance(there, (list, tuple)) and isinstance(now, (list, tuple)):
-        pairs = zip(there, now, strict=False)
-        return len(there) == len(now) and all(old == new or is_moved(key, old, new) for old, new in pairs)
-    return _are_objects(there, now) and _is_moved_object(there, now)
+    return _is_moved(there, now, may_be_path=may_be_path)
 
 
-def _are_objects(*values: Any) -> bool:
-    return all(isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value) for value in values)
+def _is_moved(there: Any, now: Any, *, may_be_path: bool) -> bool:
+    def is_same(old: Any, new: Any) -> bool:
+        return bool(old == new) or _is_moved(old, new, may_be_path=may_be_path)
 
-
-def _is_moved_object(there: str, now: str) -> bool:
-    (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
-    return old_name == new_name and _is_moved_path(Path(old_file), Path(new_file))
-
-
-def _is_moved_source(there: Any, now: Any) -> bool:
     match there, now:
-        case str(), str() if _are_objects(there, now):
-            return _is_moved_object(there, now)
+        case str(), str() if _OBJECT_IN_FILE.fullmatch(there) and _OBJECT_IN_FILE.fullmatch(now):
+            (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
+            return old_name == new_name and _is_moved_path(Path(old_file), Path(new_file))
         case str(), str():
-            return there == now or _is_moved_path(Path(there), Path(now))
+            # A hub id is no path, and names one thing.
+            is_path = may_be_path and os.path.isabs(there) and os.path.isabs(now)
+            return is_path and _is_moved_path(Path(there), Path(now))
         case dict(), dict():
-            return there.keys() == now.keys() and all(_is_moved_source(there[k], now[k]) for k in there)
-        case list(), list():
-            return len(there) == len(now) and all(map(_is_moved_source, there, now))
+            return there.keys() == now.keys() and all(is_same(there[key], now[key]) for key in there)
+        case ((list() | tuple()), (list() | tuple())):
+            return len(there) == len(now) and all(map(is_same, there, now))
         case _:
-            return bool(there == now)
+            return False
 
 
 def _is_moved_path(old: Path, new: Path) -> bool:
@@ -320,11 +282,13 @@ def _is_moved_path(old: Path, new: Path) -> bool:
 
 def with_moved_files(recipe: Recipe, now: Recipe) -> Recipe:
     """`recipe` with the model folder and user code that `now` names, where its own are gone."""
-    raw = recipe.model_dump()
+    raw, other = recipe.model_dump(), now.model_dump()
     if os.path.isabs(recipe.model.path) and not os.path.exists(recipe.model.path):
         raw["model"]["path"] = now.model.path
-    for section in ("verifying", "algorithm"):
-        raw[section] = _moved_objects(section, raw[section], now.model_dump()[section])
+    for key in marked(Recipe, OBJECT):
+        if not is_marked(Recipe, key, CHANGEABLE):
+            section, _, name = key.rpartition(".")
+            raw[section][name] = _moved_objects(key, raw[section][name], other[section][name])
     return Recipe.model_validate(raw)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.recipe.markers import CHANGEABLE, is_marked
 from asyncrl.recipe.recipe import Recipe
 
 TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"
+
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 _CHOICE = re.compile(r"^(?!Default)(\w+): ", re.MULTILINE)
 """A line of a field's documentation that explains one of its values."""
@@ -72,6 +74,8 @@ def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
         state = f"default {default if isinstance(default, str) else json.dumps(default)}"
     kinds = [_kind(choice) for choice in value.get("anyOf", [value])]
     kind = " or ".join(kind for kind in kinds if kind != "null" or default is not None)
+    if is_marked(Recipe, name, CHANGEABLE):
+        state += "; may change on resume"
     text = _CHOICE.sub(r"- \1: ", value["description"]).replace("\n", "\n  ")
     return f"- `{name}` ({kind}; {state}):\n  {text}"
 

@@ -1,9 +1,11 @@
 """A whole recipe, and what its sections must be together."""
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import model_validator
 
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.cluster import Cluster
@@ -32,31 +34,31 @@ class Recipe(Section):
     """Name of the run folder."""
     seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
-    run_folder: str = "runs/{name}"
+    run_folder: Annotated[str, PATH, CHANGEABLE] = "runs/{name}"
     """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
-    memory_gib: PositiveFloat | None = None
+    memory_gib: Annotated[PositiveFloat | None, CHANGEABLE] = None
     """Memory of this machine that the run may use. A run planned to need more is refused.
     Default: what is free at the start, or what a control group (container, Slurm) leaves."""
-    prepare: Prepare | None = None
+    prepare: Annotated[Prepare | None, CHANGEABLE] = None
     model: Model
     data: Data
-    prompt: Prompt | None = None
+    prompt: Annotated[Prompt | None, TASK_ROWS] = None
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     turns: Turns = Turns()
     replay: Replay = Replay()
-    serving: Serving = Serving()
-    cluster: Cluster = Cluster()
+    serving: Annotated[Serving, CHANGEABLE] = Serving()
+    cluster: Annotated[Cluster, CHANGEABLE] = Cluster()
     algorithm: Algorithm = Algorithm()
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
-    evaluation: Evaluation = Evaluation()
-    alarms: Alarms = Alarms()
-    placement: Placement = Placement()
-    view: View = View()
-    trackers: Trackers = []
-    """Where the numbers of the run are sent as well: names, or mappings with settings. Each has a process of
-    its own: one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
+    evaluation: Annotated[Evaluation, CHANGEABLE] = Evaluation()
+    alarms: Annotated[Alarms, CHANGEABLE] = Alarms()
+    placement: Annotated[Placement, CHANGEABLE] = Placement()
+    view: Annotated[View, CHANGEABLE] = View()
+    trackers: Annotated[Trackers, OBJECT, CHANGEABLE] = []
+    """Other places that the run's numbers are sent to: names, or mappings with settings. Each runs in its own
+    process, so one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
 
     def folder(self) -> Path:
         """The run folder."""
@@ -105,7 +107,7 @@ class Recipe(Section):
         if overlong >= rollout.max_new_tokens:
             raise ValueError(
                 f"algorithm.overlong_buffer_tokens is {overlong} but rollout.max_new_tokens is "
-                f"{rollout.max_new_tokens}: every response would be punished. Lower "
+                f"{rollout.max_new_tokens}: every response would be penalized. Lower "
                 f"algorithm.overlong_buffer_tokens."
             )
         if self.trainer.optimizer_steps_per_batch > rollout.groups_per_batch:
@@ -233,8 +235,8 @@ class Recipe(Section):
         size = serving.tensor_parallel_size
         if serving.servers and self.placement.servers:
             raise ValueError(
-                f"placement.servers is {self.placement.servers} but serving.servers names servers that run "
-                f"already. Remove placement.servers, or serving.servers to start local ones."
+                f"placement.servers is {self.placement.servers} but serving.servers names servers that are "
+                f"already running. Remove placement.servers, or serving.servers to start local ones."
             )
         for key, count, why in (
             ("trainer", trainer.num_processes, "trainer.num_processes"),
@@ -260,7 +262,7 @@ class Recipe(Section):
         for is_wrong, what, remedy in (
             (
                 bool(serving.servers),
-                "serving.servers names servers that run already, which share no GPU with the trainer",
+                "serving.servers names servers that are already running, which share no GPU with the trainer",
                 "serving.servers",
             ),
             (
@@ -271,7 +273,7 @@ class Recipe(Section):
             ),
             (
                 self.cluster.backend == "ray",
-                "cluster.backend is ray, which gives each process GPUs of its own",
+                "cluster.backend is ray, which gives each process its own GPUs",
                 "cluster.backend",
             ),
             (

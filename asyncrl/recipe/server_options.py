@@ -100,7 +100,7 @@ def refuse_options(arguments: Sequence[str]) -> None:
         elif (reason := reason_against(option)) is not None:
             why = f"{reason}. Remove it"
         else:
-            why = f"it is not known to leave tokens and weights right.{_near(option)}"
+            why = f"it is not known to be safe for tokens and weights.{_near(option)}"
         raise ValueError(f"serving.extra_arguments has {option}: {why.rstrip('.')}.")
 
 

@@ -52,7 +52,7 @@ class _Loader(_Resolvers, yaml.SafeLoader):
             line = key.start_mark.line + 1
             if key.value in lines:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"{key.value} is there twice, in lines {lines[key.value]} and {line}. Keep one."
+                    problem=f"{key.value} appears twice, in lines {lines[key.value]} and {line}. Keep one."
                 )
             lines[key.value] = line
         return super().construct_mapping(node, deep)

@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.records import DropReason, PolicyVersion, Score, ScoredSequence, Task, Trajectory
+from asyncrl.records import DropReason, PolicyVersion, Score, ScoredSequence, Task, Trajectory, oldest_version
 
 
 class GroupState(StrEnum):
@@ -44,8 +44,7 @@ class Group:
 
     def oldest_version(self) -> PolicyVersion:
         """The oldest version that made one of its tokens, or the admitting one while it has none."""
-        versions = [segment.version for t in self.trajectories for segment in t.sampled()]
-        return min(versions, default=self.admitted_version)
+        return oldest_version(self.trajectories, self.admitted_version)
 
 
 def trajectory_id(group_id: int, sample: int) -> str:

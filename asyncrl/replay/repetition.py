@@ -3,14 +3,14 @@
 A batch holds the same new groups as without repetition, so admission, order and the staleness proof in
 queue.py hold; up to `groups_per_batch` groups of earlier batches come on top. Each keeps its tokens,
 versions and behavior log-probs: importance weights correct for how the policy has changed since. None is
-taken whose oldest token is staler than `max_staleness`, so no more than max_staleness + 1 batches are ever
-held in memory.
+taken whose oldest token is staler than `QueueSettings.repeat_reach`, so no more batches than that, and one,
+are ever held in memory.
 
 Which: the least often trained first, among those the freshest. Groups whose advantages are all 0 teach
 nothing a second time and are left out, except under an advantage whose 0 is not a group's to know.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group
@@ -23,8 +23,7 @@ class Repetition:
     def __init__(self, settings: QueueSettings) -> None:
         self.groups_per_batch = settings.repeated_groups_per_batch
         self.max_uses = settings.max_uses
-        aborted = settings.abort_staleness
-        self.max_staleness = settings.max_staleness if aborted is None else aborted
+        self.reach = settings.repeat_reach()
         """In versions, at training."""
         self.always_teaches = settings.always_teaches
         self.pool: dict[int, Group] = {}
@@ -42,16 +41,28 @@ class Repetition:
     def add(self, groups: Iterable[Group]) -> None:
         """Groups of a batch: they may join later ones."""
         if self.groups_per_batch:
-            self.pool.update(
-                (group.group_id, group)
-                for group in groups
-                if self.always_teaches or any(group.advantages.values())
-            )
+            self.pool.update((group.group_id, group) for group in groups if self._teaches(group.advantages))
+
+    def may_hold(
+        self, version: PolicyVersion, *, num_uses: int, oldest: PolicyVersion, advantages: Mapping[str, float]
+    ) -> bool:
+        """Whether a batch from `version` on may hold a group that was in `num_uses` of them, whose oldest
+        token `oldest` made."""
+        is_fresh = oldest >= version - self.reach
+        return is_fresh and num_uses < self.max_uses and self._teaches(advantages)
+
+    def _teaches(self, advantages: Mapping[str, float]) -> bool:
+        return self.always_teaches or any(advantages.values())
 
     def _forget(self, version: PolicyVersion) -> None:
         """Forgets groups that no batch from `version` on may hold."""
         self.pool = {
             group_id: group
             for group_id, group in self.pool.items()
-            if group.num_uses < self.max_uses and group.oldest_version() >= version - self.max_staleness
+            if self.may_hold(
+                version,
+                num_uses=group.num_uses,
+                oldest=group.oldest_version(),
+                advantages=group.advantages,
+            )
         }

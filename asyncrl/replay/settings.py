@@ -28,9 +28,22 @@ class QueueSettings:
     always_teaches: bool = False
     """As in `Algorithm`: also a group whose advantages are all 0 is worth repeating."""
 
+    def batches_ahead(self) -> int:
+        """Batches of groups that may be admitted and not taken, while the run is far from its end."""
+        return self.max_staleness + 1
+
+    def repeat_reach(self) -> int:
+        """Most versions from a group's oldest token to a batch that repeats it; 0 where nothing is repeated.
+
+        No more lie between the batch that took it first and that one.
+        """
+        if not self.repeated_groups_per_batch:
+            return 0
+        return self.max_staleness if self.abort_staleness is None else self.abort_staleness
+
     def most_admitted(self, version: PolicyVersion) -> int:
         """Groups that may have been admitted, dropped ones apart, while the trainer is at `version`."""
-        return min(self.max_staleness + version + 1, self.num_steps) * self.groups_per_batch
+        return min(self.batches_ahead() + version, self.num_steps) * self.groups_per_batch
 
     @classmethod
     def of(cls, recipe: Recipe) -> "QueueSettings":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
-from asyncrl.loops.waits import VERDICT_BY, Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Trajectory
@@ -74,7 +74,7 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.answer_tokens())
-        verdict = f'{VERDICT_BY} "{group.task.verifier.name}"'
+        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
             score = await self.grader.grade(group.task, text)
         if group.state is not GroupState.OPEN:
@@ -98,7 +98,7 @@ class GroupCompletion:
             self._drop(group, DropReason.FAULT)
             return
         lengths = [trajectory.num_sampled_tokens() for trajectory in sampled]
-        # An advantage that fails does so here, while the group is open: it resumes once that is mended.
+        # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
             advantages = group_advantages(
                 GroupRewards(rewards, lengths, greedy, min_size), self.advantage, self.algorithm

@@ -12,8 +12,8 @@ Groups that have tokens continue, in rounds and on other servers too, while one 
 
 from dataclasses import dataclass
 
-from asyncrl.errors import QueueError
-from asyncrl.loops.waits import Waits
+from asyncrl.errors import Superseded
+from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -33,23 +33,23 @@ class Drain:
 
     async def run(self, version: PolicyVersion) -> None:
         """Returns when nothing is generated and every end is on disk, before `version` is published. May be
-        cancelled and called again.
+        canceled and called again.
 
-        Raises QueueError when no trainer is at work on a batch, or another one comes meanwhile.
+        Raises Superseded when no trainer is at work on a batch, or another one comes meanwhile.
         """
         if not self.fleet.weight_owner.is_with_trainer:
-            raise QueueError(f"The drain for version {version} was given up: no batch is out.")
+            raise Superseded(f"The drain for version {version} was given up: no batch is out.")
         self.fleet.router.start_drain()
         await self.waits.wait_until(
             lambda: self.fleet.router.gate is Gate.OPEN or self.is_idle(),
-            owner=f"the publish of version {version}",
-            blocker="trajectories in flight",
+            owner=TrainersWait.PUBLISH,
+            blocker=f"trajectories in flight, before version {version} is published",
         )
         if self.fleet.router.gate is Gate.OPEN:
-            raise QueueError(f"The drain for version {version} was given up: a take came after it.")
+            raise Superseded(f"The drain for version {version} was given up: a take came after it.")
         self.fleet.router.close_gate()
         # A controller that lost the end of a trajectory would continue it, under the new version.
-        with self.waits.waiting(f"the publish of version {version}", "the journal's disk"):
+        with self.waits.waiting(TrainersWait.PUBLISH, "the journal's disk"):
             await self.queue.journal.barrier()
 
     def is_idle(self) -> bool:

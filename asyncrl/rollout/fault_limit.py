@@ -62,7 +62,7 @@ class FaultWatch:
             raise VerifierFailed(
                 f'the verifier "{name}" gave no verdict {row.num_faults} times in a row '
                 f"(verifying.max_faults_in_a_row), the last time on a response to {task.task_id}: {detail}\n"
-                f"Repair it (`asyncrl verify` tries it out) and run the same command again: the run resumes, "
+                f"Fix it (`asyncrl verify` tries it out) and run the same command again: the run resumes, "
                 f"with every response that it has."
             )
 

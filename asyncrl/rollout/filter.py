@@ -48,7 +48,7 @@ def naming(group: Group) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(
-            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Mend it "
+            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Fix it "
             f"and run the same command again: the run resumes with every response that it has."
         ) from error
 

@@ -3,10 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 
-from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.rollout.generate import Generator
+from verifiers.length import soft_overlong
 from verifiers.weighted_sum import weighted_sum
 
 
@@ -24,8 +24,8 @@ class Shaping:
             return score
         penalty = soft_overlong(
             trajectory.num_sampled_tokens(),
-            limit_tokens=self.generator.limit_sampled_tokens(trajectory),
-            buffer_tokens=self.algorithm.overlong_buffer_tokens,
+            max_length=self.generator.limit_sampled_tokens(trajectory),
+            buffer=self.algorithm.overlong_buffer_tokens,
         )
         reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
         return dataclasses.replace(score, reward=reward)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import Fleet
 
@@ -29,7 +29,7 @@ class SharedGpus:
     """Whether trajectories end before the next version (rollout.interrupt: drain)."""
 
     async def hand_to_trainer(self) -> None:
-        """Returns when no server holds memory. May be cancelled and called again."""
+        """Returns when no server holds memory. May be canceled and called again."""
         await self._wait(lambda: not self.is_evaluating(), "an evaluation, before the servers sleep")
         if self.ends_with_its_version:
             self.fleet.router.start_drain()
@@ -38,4 +38,6 @@ class SharedGpus:
 
     async def _wait(self, is_over: Callable[[], bool], blocker: str) -> None:
         """A run that was asked to stop waits for nothing here."""
-        await self.waits.wait_until(lambda: self.state.is_stopped or is_over(), owner="take", blocker=blocker)
+        await self.waits.wait_until(
+            lambda: self.state.is_stopped or is_over(), owner=TrainersWait.TAKE, blocker=blocker
+        )

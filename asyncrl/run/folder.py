@@ -21,54 +21,12 @@ from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
+from asyncrl.recipe.markers import CHANGEABLE, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.run.resuming import Resumption, find_resumption
 from asyncrl.system.kinds import as_written
+from asyncrl.system.run_files import CHECKPOINTS, CONTROLLER_URL, JOURNAL, LOCK, LOGS, METRICS, RECIPE, TOKEN
 from asyncrl.system.whole_file import write_whole
-
-RECIPE = "recipe.yaml"
-JOURNAL = "journal.sqlite"
-METRICS = "metrics.jsonl"
-CONTROLLER_URL = "controller.url"
-TOKEN = "access.token"
-
-CHANGEABLE = (
-    "trainer.num_steps",
-    "trainer.checkpoint_every_steps",
-    "trainer.saves_in_background",
-    "trainer.stop_timeout_seconds",
-    "trainer.keep_checkpoints",
-    "trainer.keep_best",
-    "trainer.step_timeout_seconds",
-    "trainer.num_processes",
-    "trainer.parallel",
-    "trainer.rank_timeout_seconds",
-    "trainer.recompute",
-    "trainer.attention",
-    "trainer.deterministic",
-    "trainer.threads_per_process",
-    "trainer.tokens_per_micro_batch",
-    "rollout.max_fault_retries",
-    "rollout.interrupt",
-    "rollout.tokens_per_round",
-    "rollout.oversampling",
-    "rollout.stream_interval_tokens",
-    "verifying.num_workers",
-    "verifying.max_faults_in_a_row",
-    "verifying.folder",
-    "run_folder",
-    "memory_gib",
-    "serving",
-    "placement",
-    "cluster",
-    "replay.keep_steps",
-    "evaluation",
-    "alarms",
-    "prepare",
-    "view",
-    "trackers",
-)
-"""Keys that may differ between two starts on one folder: they do not change what is learned."""
 
 
 class RunFolder:
@@ -76,7 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.logs = path / "logs"
+        self.logs = path / LOGS
         self.journal = path / JOURNAL
         self.metrics = path / METRICS
         self.controller_url = path / CONTROLLER_URL
@@ -90,7 +48,7 @@ class RunFolder:
     def check(self, recipe: Recipe) -> bool:
         """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
         if not os.path.isfile(self.path / RECIPE):
-            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
                 raise InputError(
                     f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
                 )
@@ -98,7 +56,7 @@ class RunFolder:
             return False
         there = load_recipe(self.path / RECIPE)
         self.resumption = find_resumption(self.path)
-        differing = _differences(there.model_dump(), recipe.model_dump())
+        differing = _differences(there, recipe)
         if differing and not self._has_begun():
             return False
         if differing:
@@ -120,8 +78,8 @@ class RunFolder:
         found = None if source is None else model_digest(source.folder)
         if None not in (known, found) and known != found and self._has_begun():
             raise InputError(
-                f"run_folder {self.path} holds a run of another base model than {section.path} is now: its "
-                f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
+                f"run_folder {self.path} holds a run that began with another base model than {section.path} "
+                f"is now: config.json or safetensors files differ. Put the model back, or set run_folder (or "
                 f"name) to a new one to start over."
             )
 
@@ -160,7 +118,7 @@ class RunFolder:
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("a+")
+        self._lock = (self.path / LOCK).open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -192,7 +150,7 @@ class RunFolder:
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
-        found = (self.path / "checkpoints").glob("step-*/hf")
+        found = (self.path / CHECKPOINTS).glob("step-*/hf")
         return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
 
 
@@ -233,20 +191,26 @@ def data_digests(recipe: Recipe) -> dict[str, str]:
 
 def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:
     """(key, value there, value now) of the first key that must not differ between starts and does."""
-    differing = _differences(there.model_dump(), now.model_dump())
+    differing = _differences(there, now)
     return differing[0] if differing else None
 
 
-def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+def _differences(there: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
     """Keys whose values differ and must not."""
-    if prefix.removesuffix(".") in CHANGEABLE:
+    return _different(there.model_dump(), now.model_dump(), "", type(now))
+
+
+def _different(there: Any, now: Any, key: str, recipe: type[Recipe]) -> list[tuple[str, Any, Any]]:
+    """Differences in the values of `key`; "" is the whole recipe."""
+    if is_marked(recipe, key, CHANGEABLE):
         return []
     if isinstance(there, dict) and isinstance(now, dict):
-        keys = dict.fromkeys([*there, *now])
-        return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
-    if there == now or is_moved(prefix.removesuffix("."), there, now):
+        names = dict.fromkeys([*there, *now])
+        inner = {name: f"{key}.{name}".removeprefix(".") for name in names}
+        return [d for name in names for d in _different(there.get(name), now.get(name), inner[name], recipe)]
+    if there == now or is_moved(key, there, now):
         return []
-    return [(prefix.removesuffix("."), _plain(there), _plain(now))]
+    return [(key, _plain(there), _plain(now))]
 
 
 def _check_place(path: Path) -> None:
@@ -256,7 +220,7 @@ def _check_place(path: Path) -> None:
             return
         if os.path.islink(place) and not os.path.exists(place):
             raise InputError(
-                f"run_folder {path}: {place} is a link to nothing. Remove it, or name another folder."
+                f"run_folder {path}: {place} is a broken link. Remove it, or name another folder."
             )
         if os.path.lexists(place):
             raise InputError(f"run_folder {path}: {place} is a file. Name a folder.")

@@ -15,15 +15,11 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.observe.metrics.metrics_file import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.recipe.markers import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version
-
-LAYOUT = (
-    *("num_processes", "threads_per_process", "tokens_per_micro_batch"),
-    *("parallel", "attention", "deterministic"),
-)
-"""Keys of the trainer that a resumed run may change and that decide in which order numbers are summed."""
+from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 
 
 @dataclass(frozen=True)
@@ -42,16 +38,16 @@ class Reproduction:
 
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
     """Plans from the nearest complete checkpoint before `step`, else from the base model."""
-    path = run_folder / "journal.sqlite"
+    path = run_folder / JOURNAL
     journal = JournalReader(path)
     _check_step(journal, step)
-    rows = {row["step"]: row for row in read_metrics(run_folder / "metrics.jsonl").steps}
+    rows = {row["step"]: row for row in read_metrics(run_folder / METRICS).steps}
     if step not in rows:
         raise InputError(
-            f"{run_folder / 'metrics.jsonl'} has no row for step {step}: the run ended before it was "
+            f"{run_folder / METRICS} has no row for step {step}: the run ended before it was "
             f"reported, so there is nothing to compare with."
         )
-    checkpoints = run_folder / "checkpoints"
+    checkpoints = run_folder / CHECKPOINTS
     begin = newest_version(checkpoints, at_most=step - 1)
     if begin < (compacted := compacted_before(journal)):
         raise InputError(
@@ -79,13 +75,13 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
         parse_recipe(read_yaml(text), source=str(journal.path))
         for text in recipes_of_steps(journal, first, last)
     ]
-    for key in LAYOUT:
-        values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
+    for key in marked(Recipe, LAYOUT):
+        values = {str(value_at(recipe, key)) for recipe in recipes}
         if len(values) > 1:
             raise InputError(
-                f"steps {first} to {last} were trained with different values of trainer.{key} "
+                f"steps {first} to {last} were trained with different values of {key} "
                 f"({', '.join(sorted(values))}): no single start reproduces them all. Choose a step nearer "
                 f"to a checkpoint."
             )
     # The recorded paths may be gone where the run was moved.
-    return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))
+    return with_moved_files(recipes[-1], load_recipe(run_folder / RECIPE))

@@ -15,6 +15,7 @@ from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import find_newest
+from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,13 @@ class Resumption:
 def find_resumption(run_folder: Path) -> Resumption:
     """Reads all of the journal, the metrics and the newest checkpoint. Raises InputError when the run cannot
     resume from what is there."""
-    newest = find_newest(run_folder / "checkpoints")
-    has_steps = bool(read_metrics(run_folder / "metrics.jsonl").steps)
+    newest = find_newest(run_folder / CHECKPOINTS)
+    has_steps = bool(read_metrics(run_folder / METRICS).steps)
     version = newest.version
-    num_taken, committed, compacted = _read_journal(run_folder / "journal.sqlite", has_steps or version > 0)
+    num_taken, committed, compacted = _read_journal(run_folder / JOURNAL, has_steps or version > 0)
     if version > num_taken:
         raise InputError(
-            f"{run_folder} has a checkpoint of step {version}, but its journal.sqlite knows of {num_taken} "
+            f"{run_folder} has a checkpoint of step {version}, but its {JOURNAL} knows of {num_taken} "
             f"steps: it is of another run, or was begun again. Put the run's own journal back, {START_OVER}."
         )
     if version < compacted:

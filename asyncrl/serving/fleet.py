@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import aiohttp
 
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.membership import Membership
@@ -85,7 +85,7 @@ class Fleet:
         self.weight_owner.must_sleep = True
         self.router.close_gate()
         await self._waits.wait_until(
-            self._are_asleep, owner="take", blocker="the memory of servers that fall asleep"
+            self._are_asleep, owner=TrainersWait.TAKE, blocker="the memory of servers that fall asleep"
         )
 
     def _are_asleep(self) -> bool:

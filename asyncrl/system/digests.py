@@ -1,4 +1,4 @@
-"""The SHA-256 of a file, by which checkpoints, data, wheels and fetched folders are recognised."""
+"""The SHA-256 of a file, by which checkpoints, data, wheels and fetched folders are recognized."""
 
 import hashlib
 from pathlib import Path

@@ -27,7 +27,7 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         if refusal is None:
             raise
         raise DiskError(
-            f"{what} under {folder} could not be written: {refusal}. Make room on the disk and run the same "
+            f"{what} under {folder} could not be written: {refusal}. Free up disk space and run the same "
             f"command again: it resumes."
         ) from error
 

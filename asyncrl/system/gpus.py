@@ -1,12 +1,11 @@
 """The NVIDIA GPUs that this process may use, as nvidia-smi and CUDA_VISIBLE_DEVICES say. Imports no torch.
 
 A GPU's number counts the visible ones from 0, in the order of CUDA_VISIBLE_DEVICES: the number that CUDA has
-for it in a process with that variable. A GPU that is divided (MIG) counts as its slices.
+for it in a process with that variable. A GPU that is divided (MIG) is refused where it would be used.
 """
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -24,22 +23,19 @@ QUERY = ("index", "uuid", "name", "memory.total", "mig.mode.current")
 ASK_SECONDS = 60
 """For an answer of nvidia-smi: without the persistence daemon it wakes each GPU, which takes seconds."""
 WAYS_OUT = f"Correct that, hide the GPUs with {VISIBLE}= (empty), or set placement.device to cpu."
-_SLICE = re.compile(r"\s+MIG\s+(\S+)\s+Device\s+\d+:\s+\(UUID:\s*(MIG-[^)\s]+)\)")
-_WHOLE = re.compile(r"GPU\s+(\d+):")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One that CUDA can use: a whole GPU, or a slice of a divided one."""
+    """One that CUDA can use."""
 
     number: int
     """Number among the visible ones, from 0."""
     device: str
-    """Name in CUDA_VISIBLE_DEVICES: its index in nvidia-smi, or the UUID of a slice."""
+    """Name in CUDA_VISIBLE_DEVICES: its index in nvidia-smi."""
     name: str
     memory_mib: int | None = None
     """None where nvidia-smi does not say."""
-    is_slice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,7 @@ class _Found:
     uuid: str
     name: str
     memory_mib: int | None
-    slices: tuple[tuple[str, str], ...] = ()
-    """(profile, UUID) of each, where the GPU is divided."""
+    is_divided: bool
 
 
 def find_gpus(*, devices: Path = Path("/dev")) -> tuple[Gpu, ...]:
@@ -72,13 +67,18 @@ def _find_gpus(variable: str | None, path: str, devices: Path) -> tuple[Gpu, ...
     found = _ask(path, devices)
     if not found:
         return ()
-    if entries is None:
-        return _numbered([gpu for each in found for gpu in _parts(each)])
-    named = [_named(entry, found) for entry in entries]
-    doubled = next((gpu.device for i, gpu in enumerate(named) if gpu in named[:i]), None)
+    named = found if entries is None else [_named(entry, found) for entry in entries]
+    doubled = next((each.index for i, each in enumerate(named) if each in named[:i]), None)
     if doubled is not None:
         raise InputError(f"{VISIBLE} is {variable!r}: it names {doubled} twice. Name each GPU once.")
-    return _numbered(named)
+    if divided := [str(each.index) for each in named if each.is_divided]:
+        raise InputError(
+            f"GPU {', '.join(divided)} is divided into slices (MIG), which asyncrl does not use. Switch MIG "
+            f"off, name other GPUs in {VISIBLE}, or set placement.device to cpu."
+        )
+    return tuple(
+        Gpu(number, str(each.index), each.name, each.memory_mib) for number, each in enumerate(named)
+    )
 
 
 def hides_all() -> bool:
@@ -88,7 +88,7 @@ def hides_all() -> bool:
 
 
 def free_gpu_bytes() -> dict[str, int]:
-    """`Gpu.device` -> its free memory, of whole GPUs; empty where nvidia-smi does not say."""
+    """`Gpu.device` -> its free memory; empty where nvidia-smi does not say."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -108,35 +108,15 @@ def _entries(variable: str) -> list[str]:
     return read
 
 
-def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    return tuple(
-        Gpu(number, gpu.device, gpu.name, gpu.memory_mib, gpu.is_slice) for number, gpu in enumerate(gpus)
-    )
-
-
-def _parts(found: _Found) -> list[Gpu]:
-    """Parts that CUDA can use: its slices, or the whole."""
-    if found.slices:
-        return [Gpu(0, uuid, f"{found.name} MIG {profile}", is_slice=True) for profile, uuid in found.slices]
-    return [Gpu(0, str(found.index), found.name, found.memory_mib)]
-
-
-def _named(entry: str, found: Sequence[_Found]) -> Gpu:
-    """The GPU of an entry of CUDA_VISIBLE_DEVICES: an index, the beginning of a UUID, or a slice's UUID."""
-    if entry.startswith("MIG-"):
-        matching = [part for each in found for part in _parts(each) if part.device.startswith(entry)]
-    else:
-        # Of a divided GPU that is named as a whole, CUDA takes the first slice.
-        matching = [
-            _parts(each)[0] for each in found if entry == str(each.index) or _begins(each.uuid, entry)
-        ]
+def _named(entry: str, found: Sequence[_Found]) -> _Found:
+    """The GPU of an entry of CUDA_VISIBLE_DEVICES: an index, or the beginning of a UUID."""
+    matching = [each for each in found if entry == str(each.index) or _begins(each.uuid, entry)]
     if len(matching) == 1:
         return matching[0]
     there = ", ".join(f"{each.index} ({each.uuid})" for each in found)
-    slices = ", ".join(uuid for each in found for _, uuid in each.slices)
     raise InputError(
         f"{VISIBLE} names {entry}, which is {'no GPU' if not matching else 'several GPUs'} of this machine. "
-        f"nvidia-smi lists {there}{'; slices ' + slices if slices else ''}. Correct {VISIBLE}."
+        f"nvidia-smi lists {there}; slices (MIG) are not used. Correct {VISIBLE}."
     )
 
 
@@ -163,16 +143,7 @@ def _ask(path: str, devices: Path) -> list[_Found]:
             f"this machine has an NVIDIA GPU ({files[0]}), but nvidia-smi ended with exit code "
             f"{said.returncode}: {_one_line(said.stdout + said.stderr)}. {WAYS_OUT}"
         )
-    found = [_read_row(line) for line in said.stdout.splitlines() if line.strip()]
-    if not any(is_divided for _, is_divided in found):
-        return [gpu for gpu, _ in found]
-    slices = _read_slices(_run([program, "-L"]).stdout)
-    # A GPU that is to be divided and is not yet offers nothing to CUDA.
-    return [
-        _Found(gpu.index, gpu.uuid, gpu.name, gpu.memory_mib, tuple(slices.get(gpu.index, ())))
-        for gpu, is_divided in found
-        if not is_divided or gpu.index in slices
-    ]
+    return [_read_row(line) for line in said.stdout.splitlines() if line.strip()]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -184,25 +155,13 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         ) from None
 
 
-def _read_row(line: str) -> tuple[_Found, bool]:
-    """A GPU, and whether it is divided."""
+def _read_row(line: str) -> _Found:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(QUERY) or not cells[0].isdecimal():
         raise InputError(f"nvidia-smi printed {line!r}, expected {', '.join(QUERY)} of a GPU. {WAYS_OUT}")
     index, uuid, name, memory, mode = cells
-    return _Found(int(index), uuid, name, int(memory) if memory.isdecimal() else None), mode == "Enabled"
-
-
-def _read_slices(listing: str) -> dict[int, list[tuple[str, str]]]:
-    """Index of a GPU -> (profile, UUID) of its slices, from `nvidia-smi -L`."""
-    slices: dict[int, list[tuple[str, str]]] = {}
-    index = -1
-    for line in listing.splitlines():
-        if whole := _WHOLE.match(line):
-            index = int(whole[1])
-        elif part := _SLICE.match(line):
-            slices.setdefault(index, []).append((part[1], part[2]))
-    return slices
+    memory_mib = int(memory) if memory.isdecimal() else None
+    return _Found(int(index), uuid, name, memory_mib, is_divided=mode == "Enabled")
 
 
 def _one_line(text: str) -> str:

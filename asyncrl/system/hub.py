@@ -100,7 +100,7 @@ def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, 
     match error:
         case errors.HFValidationError():
             return (
-                f"{named}, but this machine has no such path, and it is no name that a hub can have: "
+                f"{named}, but this machine has no such path, and it is not a valid hub name: "
                 f"{str(error).strip()} Correct it."
             )
         case errors.GatedRepoError():
@@ -126,4 +126,7 @@ def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, 
                 f"the path of a copy."
             )
         case _:
-            return f"{hub_id} could not be fetched from {hub}: {error}. Run again: what has arrived is kept."
+            return (
+                f"{hub_id} could not be fetched from {hub}: {error}. Run it again: files that arrived "
+                f"are kept."
+            )

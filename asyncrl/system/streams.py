@@ -42,7 +42,7 @@ class _Guarded:
         if error.errno == errno.EPIPE:
             return error
         return OutputRefused(
-            f"{self._name} takes nothing more: {error.strerror}. Write it to another place; what was "
+            f"{self._name} accepts no more output: {error.strerror}. Send it elsewhere; what was "
             f"trained is kept, and the same command resumes."
         )
 

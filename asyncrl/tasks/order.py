@@ -70,7 +70,7 @@ class TaskOrder:
         asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
         if not found:
             raise InputError(
-                f"data.train has changed since the run began: {asked}, and no row has that prompt any more. "
+                f"data.train has changed since the run began: {asked}, and no row has that prompt anymore. "
                 f"Put the row back (its place in the file does not matter), or start over with another "
                 f"run_folder."
             )

@@ -163,8 +163,8 @@ class Packer:
                 file.write(self._rows)
         except OSError as error:
             raise InputError(
-                f"the rows of the data could not be written to {self._cache}: {error}. Free some disk, or "
-                f"set XDG_CACHE_HOME to another one."
+                f"the rows of the data could not be written to {self._cache}: {error}. Free up disk space, "
+                f"or set XDG_CACHE_HOME to another one."
             ) from error
         self._num_spilled += len(self._rows)
         self._rows = bytearray()

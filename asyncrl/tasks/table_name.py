@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from pydantic import BaseModel
+
 import asyncrl
 import verifiers
 from asyncrl.data.digests import digest_of
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
+from asyncrl.recipe.markers import TASK_ROWS, marked, value_at
 from asyncrl.system.hub import is_hub_id
 
 SMALL_BYTES = 16 * 2**20
@@ -33,14 +36,16 @@ def table_name(recipe: Recipe, codec: TextCodec, context_tokens: int) -> str | N
         return None
     decides = [
         digest_of(sources, "data.train"),
-        [source.model_dump(mode="json") for source in sources],
-        [recipe.data.broken_rows, recipe.data.long_prompts, recipe.data.max_prompt_tokens],
-        None if recipe.prompt is None else recipe.prompt.model_dump(mode="json"),
-        [recipe.verifying.default, json.dumps(recipe.verifying.options, default=str, sort_keys=True)],
+        sources,
+        {key: value_at(recipe, key) for key in marked(Recipe, TASK_ROWS)},
         [rendering, context_tokens],
         [_own_code(), sys.version, *map(importlib.metadata.version, _LIBRARIES)],
     ]
-    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(decides, default=_plain, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if isinstance(value, BaseModel) else str(value)
 
 
 def _has_own_columns(sources: Sequence[Source]) -> bool:

@@ -1,7 +1,7 @@
 """Rows of data -> tasks. Every row is checked before anything starts; an error names its place.
 
 A row is read, mapped to its columns and rendered once, and packed. Each distinct short gold is parsed once.
-A prompt is tokenised only where its byte length does not prove that it fits; tokens and parsed gold of a task
+A prompt is tokenized only where its byte length does not prove that it fits; tokens and parsed gold of a task
 are made when it is asked.
 """
 

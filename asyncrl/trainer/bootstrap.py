@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.errors import DiskError, Diverged, InputError, RankLost
+from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLost
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
@@ -31,6 +31,7 @@ from asyncrl.system.gpus import VISIBLE
 from asyncrl.system.machine import has_gpu
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.determinism import make_deterministic
+from asyncrl.wire.ending import ending_line
 from sandbox.process import die_with_parent
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ BAD_INPUT = 2
 log = logging.getLogger(__name__)
 
 
-def run_rank(work: Callable[[], int]) -> int:
+def run_rank(work: Callable[[], int], *, has_launcher: bool = True) -> int:
     """Runs `work` and leaves the process group; the exit code of this process.
 
     InputError, Diverged, DiskError and a lost rank become one sentence on standard error and an exit code
-    each: a traceback would not say what to do. Any other exception is a fault of ours and propagates.
+    each: a traceback would not say what to do. After that of Diverged and DiskError comes the line for the
+    launcher (`wire.ending`), where a launcher reads. Any other exception is a fault of ours and propagates.
     """
     die_with_parent(os.getppid())
     try:
@@ -53,9 +55,9 @@ def run_rank(work: Callable[[], int]) -> int:
         print(error, file=sys.stderr)
         return BAD_INPUT
     except DiskError as error:
-        end_on_full_disk(error)
+        end_on_full_disk(error, has_launcher=has_launcher)
     except Diverged as error:
-        print(f"{Diverged.__name__}: {error}", file=sys.stderr, flush=True)
+        print(_last_words(error, has_launcher=has_launcher), end="", file=sys.stderr, flush=True)
         return Diverged.EXIT_CODE
     except RuntimeError as error:
         if (sentence := ranks.lost_rank(error)) is None:
@@ -108,14 +110,20 @@ def end_now(error: BaseException) -> NoReturn:
     os._exit(1)
 
 
-def end_on_full_disk(error: DiskError) -> NoReturn:
+def end_on_full_disk(error: DiskError, *, has_launcher: bool = True) -> NoReturn:
     """Prints the error and ends with its exit code, which tells the launcher even if the log is on that disk.
 
     At once, because Python ends with another code when it cannot flush what was printed.
     """
     with contextlib.suppress(OSError):
-        os.write(sys.stderr.fileno(), f"{DiskError.__name__}: {error}\n".encode())
+        os.write(sys.stderr.fileno(), _last_words(error, has_launcher=has_launcher).encode())
     os._exit(DiskError.EXIT_CODE)
+
+
+def _last_words(error: AsyncrlError, *, has_launcher: bool) -> str:
+    """The line for people, then that for the launcher."""
+    sentence = f"{type(error).__name__}: {error}\n"
+    return sentence + ending_line(error) if has_launcher else sentence
 
 
 def _choose_device(device: str) -> None:

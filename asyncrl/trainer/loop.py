@@ -18,6 +18,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
 from asyncrl.serving.publication import find_load
 from asyncrl.system.disk import writing
+from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.export import export_model
@@ -155,7 +156,7 @@ def _make_publisher(recipe: Recipe, controller: ControllerLink) -> Publisher:
         run_folder=controller.run_folder,
     )
     return Publisher(
-        controller.run_folder / "publications",
+        controller.run_folder / PUBLICATIONS,
         base=model_folder(recipe.model),
         transport=serving.weight_transport,
         bucket_bytes=serving.weight_bucket_bytes,
@@ -169,7 +170,7 @@ def _make_publisher(recipe: Recipe, controller: ControllerLink) -> Publisher:
 
 def _open_checkpoints(recipe: Recipe, controller: ControllerLink) -> Checkpoints:
     return Checkpoints(
-        controller.run_folder / "checkpoints",
+        controller.run_folder / CHECKPOINTS,
         num_kept=recipe.trainer.keep_checkpoints,
         saves_in_background=recipe.trainer.saves_in_background,
         best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.recipe.file import load_recipe
+from asyncrl.system.run_files import RECIPE
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 
 
@@ -26,7 +27,7 @@ def main() -> int:
 
 
 def _train(run_folder: Path, queue_url: str, files_url: str) -> int:
-    recipe = load_recipe(run_folder / "recipe.yaml")
+    recipe = load_recipe(run_folder / RECIPE)
     learner = start_learner(recipe)
     from asyncrl.trainer.loop import train
 

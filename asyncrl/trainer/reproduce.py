@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.observe.metrics.metrics_file import Row
-from asyncrl.run.reproduction import LAYOUT, Reproduction, plan_reproduction
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import LAYOUT, marked, value_at
+from asyncrl.run.reproduction import Reproduction, plan_reproduction
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.determinism import SMALLEST, TOLERANCE, is_exact, is_same
@@ -30,7 +32,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, required=True)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    return run_rank(lambda: _reproduce(arguments.run_folder, arguments.step))
+    return run_rank(lambda: _reproduce(arguments.run_folder, arguments.step), has_launcher=False)
 
 
 def _reproduce(run_folder: Path, last: int) -> int:
@@ -89,9 +91,9 @@ def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]], *, 
             f"trainer.deterministic a GPU does not repeat the last digits."
         )
     first, names = next(iter(differing.items()))
-    layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
+    layout = ", ".join(f"{key} {value_at(plan.recipe, key)}" for key in marked(Recipe, LAYOUT))
     return (
-        f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
+        f"step {first} is the first that differs from the record: {', '.join(names)}. Seed, batches and "
         f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "
         f"another machine, a base model that was made again, or a step that depends on more than its batch."
     )

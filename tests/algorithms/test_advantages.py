@@ -55,13 +55,6 @@ def test_remax_subtracts_the_reward_of_the_greedy_answer():
     assert remax(group(1.0, 0.0, 0.5, greedy=0.5), DEFAULT) == [0.5, -0.5, 0.0]
 
 
-def test_gae_leaves_the_reward_to_the_critic_also_of_a_single_trajectory():
-    algorithm = Algorithm(advantage="gae")
-    assert ADVANTAGES["gae"](group(1.0, 0.0), algorithm) == [1.0, 0.0]
-    alone = GroupRewards([0.5], [3], min_size=algorithm.min_group_size())
-    assert ADVANTAGES["gae"](alone, algorithm) == [0.5]
-
-
 def test_opo_weighs_the_baseline_by_length():
     # (3 x 1 + 1 x 0) / 4 = 0.75
     assert opo(group(1.0, 0.0, lengths=[3, 1]), DEFAULT) == [0.25, -0.75]
@@ -97,7 +90,8 @@ def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
 
 
 def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off():
-    # Counted: 1 token of advantage 1 (two of its three are too stale, or have no log-prob), 3 of 0, as above.
+    # Counted: 1 token of advantage 1 (two of its three are too stale, or have no log-prob), 3 of 0:
+    # mean 1/4, variance 1/4 x 9/16 + 3/4 x 1/16 = 3/16
     sequences = [
         make_sequence(
             3, advantage=1.0, token_versions=[1, 2, 2], behavior_logprobs=[-1.0, -1.0, float("nan")]
@@ -115,11 +109,6 @@ def test_with_kl_in_the_reward_the_trainer_whitens_after_it_took_the_kl_off():
     with_kl = Algorithm(advantage="reinforce_pp", kl_coefficient=0.1, kl_in="reward")
     assert finish_batch(batch, with_kl) is batch
     assert finish_batch(batch, with_kl.model_copy(update={"kl_in": "loss"})) is not batch
-
-
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
-def test_a_group_without_differences_has_no_signal(name: str):
-    assert ADVANTAGES[name](group(0.1, 0.1, 0.1, lengths=[1, 2, 5], greedy=0.1), DEFAULT) == [0.0, 0.0, 0.0]
 
 
 def test_tiny_differences_are_not_blown_up():
@@ -149,15 +138,6 @@ def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
     mean = sum(tokens) / len(tokens)
     assert mean == pytest.approx(0.0, abs=1e-9)
     assert sum((x - mean) ** 2 for x in tokens) / len(tokens) == pytest.approx(1.0, rel=1e-4)
-
-
-def test_whitening_weighs_a_response_by_its_tokens():
-    # Advantages 1 (1 token) and 0 (3 tokens): mean 1/4, variance 1/4 x 9/16 + 3/4 x 1/16 = 3/16
-    sequences = [make_sequence(1, advantage=1.0), make_sequence(3, advantage=0.0)]
-    batch = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage="reinforce_pp"))
-    assert [s.advantage for s in batch.sequences] == pytest.approx(
-        [0.75 / 0.1875**0.5, -0.25 / 0.1875**0.5], rel=1e-4
-    )
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED_ADVANTAGES)))
@@ -244,7 +224,7 @@ def test_numbers_of_other_kinds_become_floats():
     assert [(type(value), value) for value in found] == [(float, 0.5), (float, 1.0)]
 
 
-NOISE = [(1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (-300.0, -300.2, -300.1)]
+NOISE = [(0.1, 0.1, 0.1), (1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (-300.0, -300.2, -300.1)]
 
 
 @pytest.mark.parametrize("rewards", NOISE)
@@ -254,7 +234,7 @@ def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, .
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
     assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
     assert not has_signal(noisy, ADVANTAGES[name], algorithm)
-    if name != "remax":
+    if name != "remax" and len(set(rewards)) > 1:
         # The key is what decides.
         exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
         assert has_signal(noisy, ADVANTAGES[name], exact)

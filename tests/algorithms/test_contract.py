@@ -37,19 +37,14 @@ def own(tmp_path: Path) -> str:
     return f"{tmp_path}/own.py"
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_built_in_weights_keep_the_contract(name: str):
-    check_weight(OwnTerm("importance_weight", name, WEIGHTS[name]), Algorithm())
-
-
-@pytest.mark.parametrize("name", sorted(REJECTIONS))
-def test_built_in_rejections_keep_the_contract(name: str):
-    check_rejection(OwnTerm("rejection", name, REJECTIONS[name]), Algorithm())
-
-
-@pytest.mark.parametrize("name", sorted(SURROGATES))
-def test_built_in_surrogates_keep_the_contract(name: str):
-    check_surrogate(OwnTerm("surrogate", name, SURROGATES[name]), Algorithm())
+def test_built_in_terms_keep_the_contract():
+    for key, check, built_in in (
+        ("importance_weight", check_weight, WEIGHTS),
+        ("rejection", check_rejection, REJECTIONS),
+        ("surrogate", check_surrogate, SURROGATES),
+    ):
+        for name, term in built_in.items():
+            check(OwnTerm(key, name, term), Algorithm())
 
 
 def test_terms_of_ones_own_are_used(own: str):
@@ -70,7 +65,7 @@ def test_terms_of_ones_own_are_used(own: str):
         ("importance_weight", "missing", 'has no "missing"'),
         ("rejection", "number", r"expected torch\.bool"),
         ("surrogate", "dead", "without a gradient"),
-        ("surrogate", "neighbourly", "a token that was rejected would be trained by its neighbours"),
+        ("surrogate", "neighbourly", "a token that was rejected would be trained by its neighbors"),
     ],
 )
 def test_a_term_that_breaks_the_contract_is_refused_by_name(own: str, key: str, name: str, message: str):

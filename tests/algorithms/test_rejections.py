@@ -81,11 +81,6 @@ def test_one_impossible_token_vetoes_its_sequence_only():
     assert token_veto(inputs, DEFAULT).tolist() == [False, False, True, True]
 
 
-def test_a_token_that_does_not_count_vetoes_nothing():
-    inputs = make_inputs(current=[-30.0, -1.0], behavior=[-1.0, -1.0], mask=[False, True])
-    assert token_veto(inputs, DEFAULT)[1].item()
-
-
 def test_an_impossible_ratio_is_no_number_that_spreads():
     inputs = make_inputs(current=[-1.0, -1.0], behavior=[-1000.0, -1.0])
     assert kept(inputs) == [False, True]

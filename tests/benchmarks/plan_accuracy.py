@@ -21,9 +21,9 @@ from typing import Any
 from training_runs import ARITHMETIC, LONGTAIL, Run, train
 
 from asyncrl.planning.measured import Measured, measure
-from asyncrl.planning.outcome import Outcome
+from asyncrl.planning.outcome import Outcome, steady_range
 from asyncrl.planning.settings import PlannedRun
-from asyncrl.planning.simulation import simulate, steady_range
+from asyncrl.planning.simulation import simulate
 from asyncrl.recipe.file import load_recipe
 
 STEP_LIMIT = 0.15
@@ -170,8 +170,7 @@ def calibrate(case: Case, cores: str) -> Measured:
     costs = measured.costs
     print(
         f"  decode step {1e3 * costs.decode_seconds:.2f} ms and "
-        f"{1e3 * costs.decode_seconds_per_request:.3f} ms per request, at "
-        f"{costs.decode_speed_during_training:.0%} of that speed during training; training "
+        f"{1e3 * costs.decode_seconds_per_request:.3f} ms per request; training "
         f"{costs.train_seconds:.3f} s and {1e6 * costs.train_seconds_per_token:.1f} us per token; "
         f"publishing {1e3 * costs.publish_seconds:.0f} ms, {1e3 * costs.install_seconds:.0f} ms of it a "
         f"pause"
@@ -184,7 +183,7 @@ def compare(case: Case, overrides: dict[str, Any], sources: tuple[Measured, ...]
     """The mean of the predictions and the run; prints both."""
     recipe = load_recipe(case.recipe, [f"{key}={value}" for key, value in (QUIET | overrides).items()])
     planned = [
-        PlannedRun.of(recipe, source.costs, tokens_held=source.lengths.tokens_held()) for source in sources
+        PlannedRun.of(recipe, source.costs, tokens_held=source.lengths.tokens_held) for source in sources
     ]
     predicted = mean_of(
         [of_outcome(simulate(p, source.lengths)) for p, source in zip(planned, sources, strict=True)]

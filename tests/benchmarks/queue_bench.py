@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase

@@ -55,7 +55,7 @@ async def turn(trackers: list[Any]) -> tuple[float, float, float]:
                 await asyncio.sleep(0)
                 longest = max(longest, time.perf_counter() - begin)
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        processes.flush_seconds = 0.5
+        processes.allow(0.5)
         await processes.stop()
     return 1e6 * cpu / NUM_ROWS, 1e6 * wall / NUM_ROWS, 1e3 * longest
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.newcomer import row, write_project
-from fakes.records import finish, make_queue
+from fakes.records import finish, generate, make_queue, make_score
 
 from asyncrl import cli
 from asyncrl.journal.starts import record_data
@@ -45,7 +45,7 @@ def test_a_prompt_that_is_gone_is_said_as_train_says_it(
     begin_run(project, *overrides, is_taken=is_taken)
     words = ["check", str(project / "recipe.yaml"), *overrides]
     assert cli.main(words) == 0
-    assert "resumes at step 0" in capsys.readouterr().out
+    assert "resumes at step 1" in capsys.readouterr().out
     (project / "train.jsonl").write_text(row("9+1=", "10"))
     assert cli.main(words) == 2
     assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in capsys.readouterr().err
@@ -55,6 +55,72 @@ def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path)
     begin_run(project, is_taken=True)
     (project / "train.jsonl").write_text(row("9+1=", "10"))
     assert cli.main(["check", str(project / "recipe.yaml")]) == 0
+
+
+ROOM = ("rollout.max_staleness=4", "replay.max_uses=9", REPEATED)
+"""Whatever the first of three batches held may be in the fourth."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rewards"),
+    [
+        (("rollout.abort_staleness=1",), (1.0, 0.0)),
+        (("rollout.max_staleness=1",), (1.0, 0.0)),
+        (("replay.max_uses=2",), (1.0, 0.0)),
+        (("trainer.num_steps=3",), (1.0, 0.0)),
+        ((), (1.0, 1.0)),
+    ],
+    ids=["aborted when stale", "stale", "used up", "the run has all its batches", "without a gradient"],
+)
+def test_a_prompt_that_no_later_batch_may_repeat_needs_no_row(
+    project: Path,
+    overrides: tuple[str, ...],
+    rewards: tuple[float, float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    take_three_batches(project, *ROOM, *overrides, first_rewards=rewards)
+    leave_out(project, "1+1=")
+    code = cli.main(["check", str(project / "recipe.yaml"), *ROOM, *overrides])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert "resumes at step 0" in said.out
+
+
+def test_a_prompt_that_a_later_batch_may_repeat_needs_its_row(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take_three_batches(project, *ROOM)
+    leave_out(project, "1+1=")
+    assert cli.main(["check", str(project / "recipe.yaml"), *ROOM]) == 2
+    assert "unfinished answers to train:1, '1+1='" in capsys.readouterr().err
+
+
+def take_three_batches(
+    project: Path, *overrides: str, first_rewards: tuple[float, float] = (1.0, 0.0)
+) -> None:
+    """A run that trained a group of each of the first three rows; the first one is in two batches."""
+    recipe = load_recipe(project / "recipe.yaml", overrides)
+    tasks = read_inputs(recipe)[0].train_tasks
+    with RunFolder(recipe.folder()) as folder:
+        folder.open(recipe)
+    queue = make_queue(recipe.folder(), batch=1, staleness=4, repeated=1)
+    record_data(queue.journal, data_digests(recipe))
+    for step, rewards in enumerate([first_rewards, (1.0, 0.0), (1.0, 0.0)]):
+        queue.announce(step)
+        group = queue.admit(tasks[step])
+        generate(queue, group, version=step)
+        for trajectory, reward in zip(group.trajectories, rewards, strict=True):
+            queue.score(group, trajectory, make_score(reward), "text")
+        mean = sum(rewards) / 2
+        names = [trajectory.trajectory_id for trajectory in group.trajectories]
+        queue.make_ready(group, {name: reward - mean for name, reward in zip(names, rewards, strict=True)})
+        assert queue.take(step) is not None
+    queue.journal.close()
+
+
+def leave_out(project: Path, prompt: str) -> None:
+    lines = (project / "train.jsonl").read_text().splitlines()
+    (project / "train.jsonl").write_text("\n".join(line for line in lines if f'"{prompt}"' not in line))
 
 
 def test_a_file_that_changed_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixt
     ("words", "sentence"),
     [
         ([], "asyncrl eval needs a recipe, the folder of a run or a model, then benchmarks"),
-        (["recipe.yaml", "gsm8"], "gsm8 is no benchmark and no file of rows. Known: gsm8k, math500"),
+        (["recipe.yaml", "gsm8"], "gsm8 is neither a benchmark nor a file of rows. Known: gsm8k, math500"),
         (["recipe.yaml", "--checkpoint", "nowhere"], "--checkpoint is nowhere, which does not exist."),
         (
             ["recipe.yaml", "--at", "last"],
@@ -52,7 +52,7 @@ def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixt
             "The recipe has no data.heldout. Name benchmarks, such as gsm8k",
         ),
         (["nowhere.yaml", "gsm8k"], "There is no recipe at nowhere.yaml."),
-        (["model", "gsm8"], "gsm8 is no benchmark and no file of rows."),
+        (["model", "gsm8"], "gsm8 is neither a benchmark nor a file of rows."),
         (["model"], "The recipe has no data.heldout. Name benchmarks, such as gsm8k"),
     ],
 )

@@ -81,7 +81,7 @@ def test_parquet_with_nan_inside_an_answer_is_listed(
     rows = [{"prompt": "f", "answer": {"tests": tests}, "verifier": "code"}]
     with_arrow(tmp_path / "rows.parquet", rows)
     code, said = verify_data(tmp_path / "rows.parquet")
-    assert code == 1 and "rows.parquet, row 1: The gold holds nan, which is no value" in said, said
+    assert code == 1 and "rows.parquet, row 1: The gold holds nan, which is not a value" in said, said
 
 
 def test_a_folder_that_the_datasets_library_reads_is_no_way_around(

@@ -2,22 +2,20 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
+from fakes.requests import NoRequests
+from fakes.supervisor import FakeSupervisor
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.controller.supervisor import ServerMembership
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session
-
-
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody trains here")
 
 
 async def never_ready(url: str) -> None:
@@ -34,7 +32,7 @@ async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_pa
             processes=FakeProcesses(never_ready),
         )
         fleet.members.serve_fixed(3)
-        service = ControllerService(unused, unused, change_servers=fleet.members.change_and_list)
+        service = ControllerService(NoRequests(), servers=ServerMembership(fleet, FakeSupervisor()))
         await service.start()
         (tmp_path / "controller.url").write_text(service.url)
 

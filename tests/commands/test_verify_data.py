@@ -164,9 +164,9 @@ async def test_a_test_without_output_may_stand_beside_what_a_silent_program_fail
 async def test_a_value_that_no_program_can_return_is_a_broken_gold(expect: Any, found: str | None) -> None:
     report = await check([[{"call": "f(1)", "expect": expect}]], "code")
     if isinstance(expect, str):
-        said = f"expects {found}" if found else "is no Python or JSON literal"
+        said = f"expects {found}" if found else "is not a Python or JSON literal"
     else:
-        said = f"The gold holds {found}, which is no value"
+        said = f"The gold holds {found}, which is not a value"
     assert len(report.unreadable) == 1 and said in report.unreadable[0]
 
 

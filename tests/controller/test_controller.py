@@ -16,7 +16,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.journal.evaluations import read_greedy_scores
+from asyncrl.journal.evaluations import GREEDY, read_answers
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.failure import first_cause
 from asyncrl.records import ScoredSequence
@@ -67,7 +67,7 @@ async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_
         time.sleep(0.1)
         return sequences_of(group)
 
-    monkeypatch.setattr("asyncrl.controller.trainer_requests.sequences_of", make_slowly)
+    monkeypatch.setattr("asyncrl.controller.step_batches.sequences_of", make_slowly)
     monkeypatch.setattr("asyncrl.controller.http_service.POLL_SECONDS", 0.05)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)
@@ -101,9 +101,10 @@ async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngin
         # The one of version 0 was complete before the first batch was given.
         assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
         # The journal has what each of them is made of.
-        recorded = read_greedy_scores(controller.queue.journal, "held-out")
-        shares = {version: sum(map(bool, each.values())) / len(each) for version, each in recorded.items()}
-        assert shares == pytest.approx(found)
+        for version, accuracy in found.items():
+            answers = read_answers(controller.queue.journal, version, "held-out")
+            greedy = [answer.correctness == 1.0 for answer in answers if answer.sample == GREEDY]
+            assert sum(greedy) / len(greedy) == pytest.approx(accuracy)
 
 
 async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_continues(
@@ -407,7 +408,7 @@ async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_to
 
 
 async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
-    engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: FakeEngine, tmp_path: Path
 ) -> None:
     recipe = make_recipe(
         trainer={"num_steps": 7},
@@ -418,7 +419,9 @@ async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
     async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
         assert [row["cut_share"] for row in notebook.steps] == [1.0] * 7
-        (hint,) = [words for words in caplog.messages if "no response was correct" in words]
+        (alarm,) = notebook.alarms
+        hint = alarm.words()
+        assert "no response was correct" in hint
         assert "100% were cut at rollout.max_new_tokens (4)" in hint
         assert 'The verifier "exact" looks for' in hint
 

@@ -31,7 +31,9 @@ def told() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def dropped(told: list[dict[str, Any]]) -> DroppedGroups:
-    silent = ZeroReward(lambda tokens: "", max_new_tokens=8, num_steps=None, groups_per_batch=2)
+    silent = ZeroReward(
+        lambda tokens: "", lambda alarm: None, max_new_tokens=8, num_steps=None, groups_per_batch=2
+    )
     return DroppedGroups(told.append, silent, groups_per_batch=2)
 
 
@@ -61,7 +63,7 @@ def test_they_are_counted_by_reason_since_the_last_batch(
 
 
 async def test_a_run_whose_groups_have_no_signal_says_so_before_its_first_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     recipe = make_recipe(
         trainer={"num_steps": 1},
@@ -87,7 +89,12 @@ async def test_a_run_whose_groups_have_no_signal_says_so_before_its_first_step(
         def note(row: dict[str, Any]) -> None:
             hear(row)
             waits.append(status.status()["waiting"]["trainer"] or "")
-            said.append((len(notebook.steps), "no response was correct" in caplog.text))
+            said.append(
+                (
+                    len(notebook.steps),
+                    any("no response was correct" in alarm.words() for alarm in notebook.alarms),
+                )
+            )
 
         notebook.dropped = note  # type: ignore[method-assign]
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)

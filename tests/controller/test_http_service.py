@@ -6,34 +6,43 @@ from typing import Any
 
 import aiohttp
 import pytest
+from fakes.requests import NoRequests
 
+from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.http_service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, ControllerService
 from asyncrl.errors import QueueError
-from asyncrl.wire.access import bearer
+from asyncrl.wire.access import Keys, bearer
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.messages import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest
 
 TOKEN = "the-token-of-the-run"
 
 
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody without a token comes here")
+class Committing(NoRequests):
+    """Answers a commit at the request `answered_at`."""
+
+    def __init__(self, answered_at: int = 1) -> None:
+        self.asked: list[CommitRequest] = []
+        self._answered_at = answered_at
+
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None:
+        self.asked.append(request)
+        return CommitReply(request.version) if len(self.asked) == self._answered_at else None
 
 
-async def commit(request: CommitRequest, _: float) -> CommitReply:
-    return CommitReply(num_groups_trained=request.version)
+class OneServer:
+    def change(self, action: str, url: str) -> list[dict[str, Any]]:
+        return [{"url": "http://a:1"}]
+
+
+class Counted:
+    def text(self) -> str:
+        return "asyncrl_steps_total 3\n"
 
 
 @pytest.fixture
 async def service() -> AsyncIterator[ControllerService]:
-    service = ControllerService(
-        unused,
-        commit,
-        drain=unused,
-        change_servers=lambda *_: [{"url": "http://a:1"}],
-        metrics=lambda: "asyncrl_steps_total 3\n",
-        token=TOKEN,
-    )
+    service = ControllerService(Committing(), servers=OneServer(), metrics=Counted(), keys=Keys(TOKEN))
     await service.start()
     yield service
     await service.close()
@@ -69,7 +78,7 @@ async def test_metrics_need_the_token_unless_the_recipe_opens_them(service: Cont
     async with aiohttp.request("GET", service.url + METRICS_PATH, headers=bearer(TOKEN)) as response:
         assert response.status == 200 and await response.text() == "asyncrl_steps_total 3\n"
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    opened = ControllerService(unused, unused, metrics=lambda: "", has_open_metrics=True, token=TOKEN)
+    opened = ControllerService(NoRequests(), metrics=Counted(), has_open_metrics=True, keys=Keys(TOKEN))
     await opened.start()
     try:
         for path, status in ((METRICS_PATH, 200), (TAKE_PATH, 401), (f"{METRICS_PATH}/more", 401)):
@@ -95,25 +104,21 @@ async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(
 
 
 async def test_a_commit_that_takes_long_is_asked_again() -> None:
-    asked: list[CommitRequest] = []
-
-    async def slow(request: CommitRequest, _: float) -> CommitReply | None:
-        asked.append(request)
-        return CommitReply(num_groups_trained=8) if len(asked) == 3 else None
-
-    service = ControllerService(unused, slow, token=TOKEN)
+    slow = Committing(answered_at=3)
+    service = ControllerService(slow, keys=Keys(TOKEN))
     await service.start()
     client = QueueClient(service.url, token=TOKEN)
     try:
         reply = await asyncio.to_thread(client.commit, CommitRequest(3, "folder"))
-        assert reply.num_groups_trained == 8 and asked == [CommitRequest(3, "folder")] * 3
+        assert reply.num_groups_trained == 3 and slow.asked == [CommitRequest(3, "folder")] * 3
     finally:
         client.close()
         await service.close()
 
 
 async def test_the_url_names_the_advertised_address(service: ControllerService) -> None:
-    other = ControllerService(unused, unused, host="0.0.0.0", advertised_host="localhost", token=TOKEN)
+    endpoint = Endpoint("0.0.0.0", advertised_host="localhost")
+    other = ControllerService(NoRequests(), endpoint=endpoint, keys=Keys(TOKEN))
     await other.start()
     try:
         assert other.url.startswith("http://localhost:")

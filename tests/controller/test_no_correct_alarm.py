@@ -7,6 +7,7 @@ import pytest
 from fakes.records import make_score, make_task
 
 from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.group import Group
 
@@ -29,14 +30,14 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 @pytest.fixture
-def hints(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+def hints() -> Callable[..., list[str]]:
     def give(*batches: list[Group]) -> list[str]:
         """What is said of these batches, one after the other."""
-        caplog.clear()
-        watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
+        told: list[Alarm] = []
+        watch = ZeroReward(decode, told.append, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
         for step, batch in enumerate(batches, start=1):
             watch.taken(batch, step)
-        return list(caplog.messages)
+        return [alarm.words() for alarm in told]
 
     return give
 
@@ -74,15 +75,16 @@ def test_a_step_with_nothing_graded_puts_the_hint_off_and_does_not_lose_it(
 
 @pytest.mark.parametrize("between", [None, "wrong", "right"])
 def test_groups_that_are_dropped_count_as_steps_until_one_that_is_ready_has_a_right_response(
-    caplog: pytest.LogCaptureFixture, between: str | None
+    between: str | None,
 ) -> None:
-    watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
+    alarms: list[Alarm] = []
+    watch = ZeroReward(decode, alarms.append, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
     ready = {"wrong": group_of(NO_BOX, NO_BOX), "right": group_of(NO_BOX, make_score(1.0))}
     for number in range(2 * NUM_STEPS):
         if number % 2 and between is not None:
             watch.ended(ready[between], 1, is_dropped=False)
         watch.ended(group_of(NO_BOX, NO_BOX), 1, is_dropped=True)
-    told = [text for text in caplog.messages if "(5 of them 10 groups that were dropped)" in text]
+    told = [alarm for alarm in alarms if "(5 of them 10 groups that were dropped)" in alarm.words()]
     assert len(told) == (between != "right")
 
 

@@ -24,14 +24,14 @@ async def state() -> RunPhase:
 
 
 async def test_the_trainer_is_due_while_it_has_a_batch(tmp_path: Path, state: RunPhase) -> None:
-    requests: Any = Desk()
-    trainer = TrainerSide(make_recipe(tmp_path), requests, state, FakeSupervisor())
+    session: Any = Desk()
+    trainer = TrainerSide(make_recipe(tmp_path), session, state, FakeSupervisor())
     assert not trainer.is_due()
     state.open()
     assert trainer.is_due()
-    requests.num_waiting = 1
+    session.num_waiting = 1
     assert not trainer.is_due()
-    requests.num_waiting = 0
+    session.num_waiting = 0
     state.end_training()
     assert not trainer.is_due()
 
@@ -39,14 +39,14 @@ async def test_the_trainer_is_due_while_it_has_a_batch(tmp_path: Path, state: Ru
 async def test_each_of_the_first_kills_counts_as_a_move_and_gives_the_next_trainer_its_time(
     tmp_path: Path, state: RunPhase
 ) -> None:
-    requests: Any = Desk()
+    session: Any = Desk()
     supervisor = FakeSupervisor()
-    trainer = TrainerSide(make_recipe(tmp_path), requests, state, supervisor)
+    trainer = TrainerSide(make_recipe(tmp_path), session, state, supervisor)
     seen = [trainer.progress()]
     for _ in range(MAX_TRAINER_KILLS + 2):
         trainer.act("nothing moved for 60 s")
         seen.append(trainer.progress())
     assert len(set(seen)) == 1 + MAX_TRAINER_KILLS
     assert supervisor.trainer_kills == (MAX_TRAINER_KILLS + 2) * ["nothing moved for 60 s"]
-    requests.num_asked += 1
+    session.num_asked += 1
     assert trainer.progress() not in seen

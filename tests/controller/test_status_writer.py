@@ -14,6 +14,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.status_writer import StatusWriter
+from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait
 from asyncrl.records import Score, Task
 from asyncrl.run.status import Status, read_status
 
@@ -139,6 +140,24 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
         await controller.run(train_until_verdicts_are_waited_for)
         assert "its verdict by" not in controller.waits.describe_waits()
     assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said[0])
+
+
+async def test_new_words_for_waits_change_no_state_and_no_side_of_the_status(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a wait the status reads the type of its owner and the kind of its blocker."""
+    for member in [*TrainersWait, *BlockerKind]:
+        monkeypatch.setattr(member, "_value_", f"other words for {member.name}")
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
+        status = writer_of(controller, tmp_path)
+        controller.state.open()
+        with controller.waits.waiting(TrainersWait.TAKE, Blocker(BlockerKind.GROUPS, "3")):
+            assert status.status()["waiting"]["trainer"] == "for rollouts: 0 of 2 groups ready"
+        with controller.waits.waiting(TrainersWait.EVALUATION, Blocker(BlockerKind.EVALUATION, "before")):
+            assert status.status()["state"] == "evaluating"
+        with controller.waits.waiting("take of another", "the evaluation, groups for step 3"):
+            assert (status.status()["state"], status.status()["waiting"]["trainer"]) == ("training", None)
+        controller.state.close()
 
 
 async def test_a_run_that_is_stopped_says_so_and_one_that_raises_has_failed(

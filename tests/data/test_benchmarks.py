@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
-from asyncrl.data.columns import NoAnswer, to_row
+from asyncrl.data.columns import to_row
 from asyncrl.data.rows import columns_of
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.evaluation import Evaluation
@@ -18,9 +18,9 @@ from verifiers.verdict import Outcome
 MBPP = {
     "task_id": 11,
     "text": "Write a function to add one.",
-    "code": "def f(x):\r\n    return x + 1",
+    "code": "def f(x):\r\n    return x + BASE",
     "test_list": ["assert f(1) == 2"],
-    "test_setup_code": "",
+    "test_setup_code": "BASE = 1",
     "challenge_test_list": [],
 }
 HUMANEVAL = {
@@ -79,19 +79,6 @@ def test_a_published_row_gives_question_and_answer(
     assert verifier.verify("So it is \\boxed{17/31}.", reference).outcome is Outcome.WRONG
 
 
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("aime24", {"problem": "q", "solution": "no box"}),
-        ("olympiadbench", {"question": "q", "final_answer": []}),
-        ("gsm8k", {"question": "q", "answer": "no mark"}),
-    ],
-)
-def test_a_row_without_an_answer_is_told_apart(name: str, row: dict[str, Any]) -> None:
-    with pytest.raises(NoAnswer):
-        made(name, row)
-
-
 @pytest.fixture
 def verifier() -> Iterator[CodeVerifier]:
     made = CodeVerifier()
@@ -125,6 +112,7 @@ def test_a_whole_function_is_graded_as_it_is(verifier: CodeVerifier) -> None:
 def test_mbpp_shows_the_tests_that_grade_it() -> None:
     row = made("mbpp", MBPP)
     assert row["prompt"].endswith("assert f(1) == 2") and row["verifier"] == "code"
+    assert row["answer"]["setup"] == "BASE = 1"
 
 
 def test_every_benchmark_is_pinned_to_a_commit_and_documented_in_the_recipe() -> None:
@@ -163,7 +151,7 @@ def test_a_file_is_asked_as_its_rows_are_and_sampled_as_held_out_tasks(tmp_path:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gsm8", r"gsm8 is no benchmark and no file of rows.* Did you mean gsm8k\?"),
+        ("gsm8", r"gsm8 is neither a benchmark nor a file of rows.* Did you mean gsm8k\?"),
         ("gsm8k:/nowhere.jsonl", r"gsm8k:/nowhere.jsonl needs /nowhere.jsonl, which does not exist"),
         ("/nowhere.parquet", r"needs /nowhere.parquet, which does not exist"),
     ],

@@ -4,8 +4,6 @@ import pytest
 
 from asyncrl.data.columns import READY, Columns, NoAnswer, column, to_row
 from asyncrl.errors import InputError
-from verifiers.registry import load_verifier
-from verifiers.verdict import Outcome
 
 
 @pytest.mark.parametrize(
@@ -56,31 +54,6 @@ from verifiers.verdict import Outcome
 )
 def test_ready_columns_give_prompt_and_answer(name: str, row: dict, expected: dict):
     assert to_row(READY[name], row, "here") == expected
-
-
-def test_columns_of_code_tasks_give_tests_that_the_published_solution_passes():
-    mbpp = {
-        "text": "Write a function to add one.",
-        "code": "def f(x):\r\n    return BASE + x",
-        "test_list": ["assert f(1) == 2"],
-        "test_setup_code": "BASE = 1",
-    }
-    row = to_row(READY["mbpp"], mbpp, "here")
-    assert row["prompt"].endswith("pass these tests:\n\nassert f(1) == 2")
-    assert (row["verifier"], row["answer"]["setup"]) == ("code", "BASE = 1")
-    humaneval = {
-        "prompt": 'def g(x):\n    """Add one."""\n',
-        "entry_point": "g",
-        "canonical_solution": "    return x + 1\n",
-        "test": "def check(candidate):\n    assert candidate(1) == 2\n",
-    }
-    row = to_row(READY["humaneval"], humaneval, "here")
-    verifier = load_verifier("code", {})
-    reference = verifier.parse_reference(row["answer"])
-    for body, outcome in (("return x + 1", Outcome.CORRECT), ("return x + 2", Outcome.WRONG)):
-        response = f"```python\ndef g(x):\n    {body}\n```"
-        assert verifier.verify(response, reference).outcome is outcome
-    verifier.close()
 
 
 def test_a_mapping_of_ones_own_reaches_into_columns():

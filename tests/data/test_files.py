@@ -65,9 +65,7 @@ def test_a_folder_has_splits_and_configurations(cache: Path, tmp_path: Path):
     train = list(read_rows(str(folder), key="data.train", config="main"))
     assert [found.row for found in train] == ROWS and train[1][0] == "published train, row 2"
     assert len(list(read_rows(str(folder), key="data.heldout", config="main", split="test"))) == 1
-    with pytest.raises(
-        InputError, match=r"data\.train is published, whose split 'valid' of 'main' cannot be read"
-    ):
+    with pytest.raises(InputError, match=r"data\.train is published, .*'valid' of 'main'"):
         list(read_rows(str(folder), key="data.train", config="main", split="valid"))
 
 

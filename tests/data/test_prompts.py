@@ -53,7 +53,7 @@ def test_chat_puts_system_prompt_and_examples_in_front():
     ]
     assert template("2+2") == expected
     assert template([{"role": "user", "content": "2+2"}]) == expected
-    with pytest.raises(InputError, match="a system message of its own"):
+    with pytest.raises(InputError, match="its own system message"):
         template([{"role": "system", "content": "x"}, {"role": "user", "content": "2+2"}])
 
 
@@ -102,9 +102,7 @@ def test_a_text_template_takes_one_question():
 
 
 def test_what_a_template_would_not_use_is_refused():
-    with pytest.raises(
-        InputError, match=r"prompt\.examples is set, but prompt\.template 'r1' does not use it"
-    ):
+    with pytest.raises(InputError, match=r"prompt\.examples is set, but prompt\.template 'r1'"):
         PromptTemplate("r1", examples=EXAMPLES)
     with pytest.raises(InputError, match=r"prompt\.system is set, but prompt\.template 'plain'"):
         PromptTemplate("plain", system="Be brief.")

@@ -1,11 +1,11 @@
-"""The Slurm script of docs/scale-out.md, with stand-ins for Slurm's programs."""
+"""The Slurm script of docs/ray.md, with stand-ins for Slurm's programs."""
 
 import os
 import re
 import subprocess
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "scale-out.md"
+PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 
 
 def test_the_slurm_script_starts_ray_on_every_node_and_the_run_on_the_first(tmp_path: Path) -> None:

@@ -60,3 +60,31 @@ def test_a_docstring_of_each_kind_is_checked(source: str):
 
 def test_plain_docstrings_and_other_strings_are_let_through():
     assert not flaws('"""Offset of a row. Of two, the first."""\nwords = "Of nobody"\nclass Thing: ...')
+
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "verifiers" / "README.md",
+]
+TRANSLATED = (
+    *(
+        "who waited for whom",
+        "what became of",
+        "in work",
+        "goes on",
+        "for ever",
+        "anew",
+        "lets go of",
+        "so many",
+    ),
+    *("in the one", "in the other", "any more", *PERSONS),
+)
+"""Phrases that read translated. docs/keys.md holds the descriptions of recipe keys."""
+PHRASE = re.compile(rf"\b({'|'.join(TRANSLATED)})\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name)
+def test_pages_are_written_in_plain_english(page: Path):
+    assert PHRASE.findall(page.read_text(encoding="utf-8")) == []

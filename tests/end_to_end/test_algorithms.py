@@ -74,7 +74,7 @@ def test_an_own_advantage_that_breaks_ends_the_run_and_a_mended_one_trains_what_
     assert "Traceback" not in output and "ExceptionGroup" not in output
     assert re.search(
         r"InputError: algorithm\.advantage .*own\.py:advantage, called with .* gave \[None, None, None, "
-        r"None\], None at place 0; .* about group \d+, of the task train:\d+\. Mend it and run",
+        r"None\], None at place 0; .* about group \d+, of the task train:\d+\. Fix it and run",
         output,
     )
     # Nothing was taken, dropped or trained.

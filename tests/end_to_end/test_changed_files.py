@@ -57,7 +57,7 @@ def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(
     output = run.output()
     assert f"the checkpoint of step {saved[-1]} is damaged: __0_0.distcp is not what was written" in output
     assert f"Training goes back to the one of step {saved[-2]}." in output
-    assert f"resuming {run.run_folder} at step {saved[-2]}:" in output
+    assert f"resuming {run.run_folder} at step {saved[-2] + 1}:" in output
     assert [row["step"] for row in run.steps()[steps_before:]][0] == saved[-2] + 1
     assert "the file of data.train has changed since the last start" in output
     # What a later start compares with and renders by.

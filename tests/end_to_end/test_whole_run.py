@@ -127,31 +127,16 @@ def test_a_step_of_the_run_is_repeated_to_the_last_digit(finished: WholeRun) -> 
 
 def test_its_report_says_what_it_took(finished: WholeRun) -> None:
     report = RunReport.model_validate_json((finished.run_folder / "report.json").read_text())
-    assert (report.run.state, report.run.steps, report.num_resumptions) == ("finished", 12, 0)
-    assert report.flops.generated and report.flops.trained and report.energy and report.environment
+    assert (report.run.state, report.run.steps, len(report.starts)) == ("finished", 12, 1)
+    assert report.flops.generated and report.flops.trained and report.environment
     hours = {process.name: process.cpu_hours or 0.0 for process in report.time.processes}
     assert hours.keys() == {"controller", "verifiers", "server 0", "trainer 0"}
     assert min(hours[name] for name in ("controller", "server 0", "trainer 0")) > 0
     # No process computes on more cores than there are.
-    assert report.time.cpu_hours and report.time.core_hours
-    assert report.time.cpu_hours <= report.time.core_hours * 1.05
+    assert report.time.cpu_hours and report.time.wall_seconds
+    core_hours = report.time.wall_seconds * report.environment.num_cores / 3600
+    assert report.time.cpu_hours <= core_hours * 1.05
     # 6 N per token; prompts and attention add to it, and a prompt that a group shares takes some away.
     assert report.model.matrix_weights is not None
     by_thumb = 6 * report.model.matrix_weights * report.tokens.in_loss
     assert 0.5 * by_thumb < report.flops.trained < 3 * by_thumb
-
-
-@pytest.mark.slow
-def test_the_whole_run_is_repeated_by_its_report(finished: WholeRun) -> None:
-    command = [sys.executable, "-m", "asyncrl.cli", "reproduce", str(finished.run_folder / "report.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=570)
-    # Twelve steps are too few to end alike; whether they did is what it says.
-    assert done.returncode in (0, 1), done.stderr
-    said = "SAME WITHIN THE INTERVAL" if done.returncode == 0 else "NOT THE SAME"
-    assert "Recorded and reproduced" in done.stdout and said in done.stdout
-    again = RunReport.model_validate_json(
-        finished.run_folder.with_name("run-reproduced").joinpath("report.json").read_text()
-    )
-    assert (again.run.state, again.run.steps) == ("finished", 12)
-    recorded = RunReport.model_validate_json((finished.run_folder / "report.json").read_text())
-    assert again.recipe | {"run_folder": ""} == recorded.recipe | {"run_folder": ""}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes.engine import FakeEngine
 from fakes.model_folder import write_tokenizer
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_score, make_task
 
 from asyncrl.errors import ServerError

@@ -14,7 +14,7 @@ from fakes.records import make_score, make_task
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.journal.evaluations import Answer, read_answers, read_greedy_scores, read_prompts, read_texts
+from asyncrl.journal.evaluations import Answer, read_answers, read_prompts, read_texts
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
@@ -134,7 +134,8 @@ async def test_a_version_that_is_evaluated_again_has_the_newer_answers_alone(tmp
         async with schedule_of(journal, Notebook(), [], tasks) as (schedule, asked):
             asked.rewards = rewards
             await schedule.wait(Publication(2, tmp_path, {}), "during")
-    assert read_greedy_scores(journal, "held-out") == {2: {"train:1": 0.0}}
+    (answer,) = read_answers(journal, 2, "held-out")
+    assert (answer.task_id, answer.correctness) == ("train:1", 0.0)
 
 
 async def test_greedy_answers_alone_leave_the_samples_of_the_version(tmp_path: Path) -> None:
@@ -156,4 +157,4 @@ async def test_a_run_that_resumes_forgets_the_evaluations_of_versions_that_it_ma
             await schedule.wait(Publication(version, tmp_path, {}), "during")
     record_start(journal, 2, "recipe")
     journal.barrier_blocking()
-    assert read_greedy_scores(journal, "held-out").keys() == {2}
+    assert [len(read_answers(journal, version, "held-out")) for version in (2, 4)] == [2, 0]

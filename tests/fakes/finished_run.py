@@ -50,10 +50,6 @@ def logprobs(values: list[float]) -> bytes:
     return array("f", values).tobytes()
 
 
-GENERATED = {"generated": 10, "trained": 7, "taken": 0, "queued": 1, "dropped: stale": 2}
-"""Tokens as the queue counts them: 3 + 4 trained, 2 dropped, 1 queued."""
-
-
 def write_run(folder: Path) -> Path:
     """The run folder, next to the model that it trained, in `folder`."""
     run = folder / "run"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 from fakes.engine import FakeEngine
-from fakes.processes import FakeProcesses, at_once
+from fakes.process_owner import FakeProcesses, at_once
 
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PublishOutcome

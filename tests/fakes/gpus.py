@@ -18,21 +18,18 @@ def row(index: int, *, name: str = H100, memory: str = "81559", mig: str = "Disa
     return f"{index}, {uuid_of(index)}, {name}, {memory}, {mig}"
 
 
-def write_nvidia_smi(
-    folder: Path, rows: Sequence[str], *, listing: str = "", exit_code: int = 0, said: str = ""
-) -> Path:
-    """FOLDER/nvidia-smi: `rows` for a query, `listing` for -L, or only `said` where it fails; appends each
+def write_nvidia_smi(folder: Path, rows: Sequence[str], *, exit_code: int = 0, said: str = "") -> Path:
+    """FOLDER/nvidia-smi: `rows` for a query, or only `said` where it fails; appends each
     call to FOLDER/calls. Beside it the compilers that a server needs, of which nobody runs any."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows").write_text("".join(f"{line}\n" for line in ([] if exit_code else rows)))
-    (folder / "listing").write_text(listing)
     (folder / "said").write_text(said)
     program = folder / "nvidia-smi"
     program.write_text(
         "#!/bin/sh\n"
         f'echo "$@" >> "{folder}/calls"\n'
         f'/bin/cat "{folder}/said" >&2\n'
-        f'if [ "$1" = "-L" ]; then /bin/cat "{folder}/listing"; else /bin/cat "{folder}/rows"; fi\n'
+        f'/bin/cat "{folder}/rows"\n'
         f"exit {exit_code}\n"
     )
     for path in (program, *(folder / name for name in COMPILERS)):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from asyncrl.observe.alarms.rule import Alarm
+
 
 class Notebook:
     def __init__(self) -> None:
@@ -9,6 +11,7 @@ class Notebook:
         self.evaluations: list[dict[str, Any]] = []
         self.benchmarks: list[dict[str, Any]] = []
         self.drops: list[dict[str, Any]] = []
+        self.alarms: list[Alarm] = []
 
     def step(self, row: dict[str, Any]) -> None:
         self.steps.append(row)
@@ -21,3 +24,6 @@ class Notebook:
 
     def dropped(self, row: dict[str, Any]) -> None:
         self.drops.append(row)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)

@@ -1,31 +1,40 @@
-"""The owner of the servers' processes, without any: it remembers what was done to them."""
+"""Looks at processes and kills them, although each may end at any moment: also between two of these calls."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import contextlib
+import os
+import time
+from collections.abc import Iterable
 
-
-async def at_once(url: str) -> str | None:
-    """A restart or an end that succeeds at once."""
-    return None
-
-
-async def unexpected(url: str) -> str | None:
-    """A restart of a server that did nothing wrong."""
-    raise AssertionError(f"{url} did nothing wrong")
+import psutil
 
 
-@dataclass
-class FakeProcesses:
-    on_restart: Callable[[str], Awaitable[str | None]] = unexpected
-    on_stop: Callable[[str], Awaitable[object]] = at_once
-    done: list[tuple[str, str]] = field(default_factory=list)
-    """What was done, as ("restart" or "stop", URL), in order."""
+def is_alive(process: psutil.Process) -> bool:
+    """False for a zombie too: it has ended, only nobody has waited for it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
-    async def restart_server(self, url: str) -> str | None:
-        now = await self.on_restart(url)
-        self.done.append(("restart", url))
-        return now
 
-    async def end_server(self, url: str) -> None:
-        await self.on_stop(url)
-        self.done.append(("stop", url))
+def descendants(pid: int | None = None) -> set[psutil.Process]:
+    """What runs below the process `pid`; below this one by default."""
+    try:
+        below = psutil.Process(pid or os.getpid()).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return set()
+    return {process for process in below if is_alive(process)}
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL for it if it still runs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def wait_for_end(processes: Iterable[psutil.Process], *, seconds: float = 30.0) -> list[psutil.Process]:
+    """Those that still run after `seconds`; returns at once when all have ended."""
+    alive, deadline = [*filter(is_alive, processes)], time.monotonic() + seconds
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+        alive = [*filter(is_alive, alive)]
+    return alive

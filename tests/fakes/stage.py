@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 
 from asyncrl.loops.run_phase import RunPhase

@@ -20,4 +20,4 @@ def write_wheel(folder: Path, files: dict[str, bytes]) -> PinnedWheel:
         for name, content in files.items():
             archive.writestr(name, content)
     content = (folder / FILE).read_bytes()
-    return PinnedWheel("tiny-weights", "1.0", FILE, len(content), hashlib.sha256(content).hexdigest())
+    return PinnedWheel("tiny-weights", "1.0", FILE, hashlib.sha256(content).hexdigest())

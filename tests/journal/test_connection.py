@@ -51,7 +51,7 @@ def test_another_schema_is_refused_with_the_version_that_wrote_it(path: Path) ->
             opening(path)
         assert str(refused.value) == (
             f"{path} was written by asyncrl 7.8.9 with schema 99, and asyncrl {own_version()} reads "
-            f"schema {SCHEMA_VERSION} alone: use the version that began the run, or set run_folder (or name) "
+            f"schema {SCHEMA_VERSION} only: use the version that began the run, or set run_folder (or name) "
             f"to a new one to start over."
         )
     assert path.read_bytes() == before

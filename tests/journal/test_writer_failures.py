@@ -53,7 +53,7 @@ def forbid_writing(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (spoil_by_a_full_disk, "database or disk is full.*make room on the disk"),
+        (spoil_by_a_full_disk, "database or disk is full.*free up disk space"),
         (forbid_writing, "readonly database.*make the file writable"),
     ],
 )

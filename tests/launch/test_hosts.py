@@ -16,12 +16,14 @@ SERVE = """
 import asyncio, sys
 from pathlib import Path
 from asyncrl.wire.files.service import FileRoutes
+from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.wire.access import Keys
 
 async def serve(model):
     files = FileRoutes(model, model.parent)
-    where = {"host": "0.0.0.0", "port": int(sys.argv[3])}
-    service = ControllerService(None, None, files=files, token=sys.argv[2], **where)
+    endpoint = Endpoint("0.0.0.0", int(sys.argv[3]))
+    service = ControllerService(None, files=files, endpoint=endpoint, keys=Keys(sys.argv[2]))
     await service.start()
     print("up", flush=True)
     await asyncio.Event().wait()

@@ -156,16 +156,6 @@ def test_too_few_gpus_and_ones_that_do_not_exist_are_refused(
         assign(recipe_with(placement=section), whole_gpus(count))
 
 
-def test_a_process_gets_one_slice_at_most() -> None:
-    slices = tuple(Gpu(number, f"MIG-{number}", "H100 MIG 1g.10gb", is_slice=True) for number in range(4))
-    one_rank = recipe_with(trainer={"num_processes": 1}, serving={"num_servers": 2})
-    found = assign(one_rank, slices)
-    assert found.environment_of("server 1")["CUDA_VISIBLE_DEVICES"] == "MIG-2"
-    assert "  server 1                 GPU 2 (nvidia-smi's MIG-2)" in found.lines()
-    with pytest.raises(InputError, match="trainer.num_processes is 2 on slices of GPUs"):
-        assign(recipe_with(serving={"num_servers": 1}), slices)
-
-
 def test_a_build_of_torch_for_cpus_next_to_a_gpu_is_refused(
     four_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes.models import write_model
 from fakes.recipes import make_recipe
+from fakes.requests import NoRequests
 
 from asyncrl.commands import serve as command
 from asyncrl.controller.http_service import ControllerService
@@ -17,13 +18,10 @@ from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.system.ports import free_ports
+from asyncrl.wire.access import Keys
 from asyncrl.wire.files.service import FileRoutes
 
 KEY = "the-key-of-the-user"
-
-
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody trains here")
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[str]:
         cluster={"bind_address": "0.0.0.0", "advertised_address": "node-7", "shared_disk": False},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
-    service = ControllerService(unused, unused, files=FileRoutes(model, run), token="token", files_key=KEY)
+    service = ControllerService(NoRequests(), files=FileRoutes(model, run), keys=Keys("token", external=KEY))
     await service.start()
     yield service.url
     await service.close()

@@ -65,7 +65,7 @@ def test_another_base_model_is_refused(
     # The same model resumes, also where it lies elsewhere now.
     assert RunFolder(recipe.folder()).check(recipe)
     change(model)
-    with pytest.raises(InputError, match="a run of another base model than"):
+    with pytest.raises(InputError, match="a run that began with another base model than"):
         RunFolder(recipe.folder()).check(recipe)
 
 

@@ -68,7 +68,7 @@ def test_a_taken_port_is_a_warning_and_the_run_has_no_page(
         port = taken.getsockname()[1]
         with serve_page(tmp_path / "run", port, log_folder=tmp_path) as address:
             assert address is None
-    assert f"view.port {port} of 127.0.0.1 is taken" in caplog.text
+    assert f"port {port} (view.port) is taken" in caplog.text
 
 
 def test_a_page_that_dies_does_not_stop_its_run(tmp_path: Path) -> None:

@@ -161,8 +161,7 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
         process = ChildProcess("server 0", arguments, environment={}, log_path=tmp_path / "l")
         servers.processes[url] = process
         restarted: list[str] = []
-        servers.on_restart = restarted.append
-        await servers.start()
+        await servers.start(restarted.append)
         assert restarted == [url]
 
 

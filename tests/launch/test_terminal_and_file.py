@@ -13,10 +13,11 @@ from rich.console import Console
 
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.terminal_and_file import TerminalAndFile
-from asyncrl.observe.alarms.rule import Alarm, Finding, tell
+from asyncrl.observe.alarms.rule import Alarm, Finding
 from asyncrl.observe.alarms.watch import AlarmWatch
 from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
+from asyncrl.observe.terminal.postmortem import RecentEvents
 
 log = logging.getLogger("asyncrl.serving.fleet")
 
@@ -30,7 +31,7 @@ def output() -> io.StringIO:
 def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
     live = LiveLine(10, console=Console(file=output, width=200))
     with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
-        yield TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), step=7)
+        yield TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), RecentEvents(), step=7)
 
 
 def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
@@ -70,8 +71,8 @@ def test_an_alarm_stands_between_the_lines_and_in_the_file_and_a_repeated_one_do
     begun = Alarm("capped_share", "alarms.capped_share", "curves", 3, Finding(0.07, 0.05, "7.0% are capped"))
     with told:
         for _ in range(2):
-            tell(begun)
-        tell(dataclasses.replace(begun, step=20, finding=None))
+            told.alarm(begun)
+        told.alarm(dataclasses.replace(begun, step=20, finding=None))
     first, last = read_metrics(tmp_path / "metrics.jsonl").events
     assert {name: first[name] for name in first if name != "time_seconds"} == {
         "kind": "event",
@@ -92,6 +93,19 @@ def test_an_alarm_stands_between_the_lines_and_in_the_file_and_a_repeated_one_do
     assert shown.count("alarm capped_share is over") == 1
 
 
+def test_an_alarm_is_no_record_of_the_log_and_stands_in_the_post_mortem(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    live, events = LiveLine(10, console=Console(file=io.StringIO(), width=200)), RecentEvents()
+    begun = Alarm("capped_share", "alarms.capped_share", "curves", 3, Finding(0.07, 0.05, "7.0% are capped"))
+    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
+        told = TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), events, step=7)
+        told.alarm(begun)
+        told.alarm(begun)
+    (line,) = events.lines
+    assert line.endswith(begun.words()) and caplog.records == []
+
+
 class GoneTerminal(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(errno.EIO, "Input/output error")
@@ -101,7 +115,9 @@ def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> No
     live = LiveLine(10, console=Console(file=GoneTerminal(), width=200))
     with (
         MetricsWriter(tmp_path / "metrics.jsonl") as metrics,
-        TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter(), step=7) as told,
+        TerminalAndFile(
+            live, metrics, AlarmWatch([], run="run"), MemoryMeter(), RecentEvents(), step=7
+        ) as told,
     ):
         log.warning("stopping after the current step")
         with pytest.raises(OSError, match="Input/output error"):
@@ -113,4 +129,4 @@ def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> No
 def test_who_warns_does_not_fail_when_the_disk_is_full(told: TerminalAndFile, output: io.StringIO) -> None:
     with told, refused_writes():
         log.warning("server a leaves")
-    assert "server a leaves" in output.getvalue() and "Make room on the disk" in output.getvalue()
+    assert "server a leaves" in output.getvalue() and "Free up disk space" in output.getvalue()

@@ -49,7 +49,7 @@ async def test_a_tracker_gets_all_rows_before_it_ends(run: Path, caplog: pytest.
     write_steps(run, 1, 2)
     await until(lambda: len(kept(run)) == 3)
     write_steps(run, 3)
-    trackers.flush_seconds = 60.0
+    trackers.allow(60.0)
     await trackers.stop()
     opened, *logged, closed = kept(run)
     assert opened == {"opened": "sums", "seed": 0, "run_id": None}
@@ -63,7 +63,7 @@ async def test_the_next_start_sends_on_where_the_last_one_ended(run: Path) -> No
         trackers = processes_of(run, own("keep"))
         await trackers.start()
         write_steps(run, step)
-        trackers.flush_seconds = 60.0
+        trackers.allow(60.0)
         # An earlier SIGTERM would find a process that does not wait for it yet.
         await until(lambda step=step: sum("opened" in row for row in kept(run)) == step)
         await trackers.stop()
@@ -134,7 +134,7 @@ async def test_a_tracker_that_hangs_while_it_opens_is_cut_off_at_the_end(
     write_steps(run, 1, 2, 3)
     # Until it hangs: an earlier SIGTERM would end it.
     await until(lambda: any(has_begun(process) for process in mine))
-    trackers.flush_seconds = 0.2
+    trackers.allow(0.2)
     await trackers.stop()
     assert not wait_for_end(mine)
     said = "tracker trackers.py-failing is cut off: it did not end within 0.2 s. It lacks 3 row(s)"
@@ -152,7 +152,7 @@ async def test_a_slow_tracker_is_behind_but_loses_nothing(run: Path) -> None:
     trackers = processes_of(run, own("failing", at=1, how="is slow"), own("keep"))
     await trackers.start()
     write_steps(run, *range(1, 6))
-    trackers.flush_seconds = 60.0
+    trackers.allow(60.0)
     await until(lambda: len(kept(run)) >= 7)
     await trackers.stop()
     # Both keep into one file.

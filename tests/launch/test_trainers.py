@@ -14,17 +14,18 @@ from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks, _last_words
 from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.wire.ending import ending_line
+
+FULL = ending_line(DiskError("Publication v4 finds\nno room"))
 
 
 @pytest.mark.parametrize(
     ("log", "said"),
     [
+        (f"step 3\n{FULL}", "^trainer 0 stopped. DiskError: Publication v4 finds\nno room$"),
+        (f"step 3 without an end{FULL}[W] of torch\n", "^trainer 0 stopped. DiskError: Publication v4"),
         (
-            "step 3\nDiskError: Publication v4 ... it resumes.\n",
-            "trainer 0 stopped. DiskError: Publication v4",
-        ),
-        (
-            "step 3\nDiskError: Publication v4 under /ru",
+            f"step 3\nDiskError: Publication v4 finds no room\n{FULL[:-9]}",
             "the disk under .*run refuses .* Make room .* resumes",
         ),
         ("", "the disk under .*run refuses"),
@@ -43,7 +44,8 @@ def test_a_full_disk_is_said_in_whole_also_where_its_own_words_found_no_room(
 
 def test_of_a_trainer_that_diverged_the_hint_is_said_first(tmp_path: Path) -> None:
     path = tmp_path / "trainer-0.log"
-    path.write_text("step 3\nDiverged: Lower trainer.learning_rate, which is 1\n[W] a warning of torch\n")
+    record = ending_line(Diverged("Lower trainer.learning_rate, which is 1"))
+    path.write_text(f"step 3\n{record}[W] a warning of torch\n")
     rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
     words = _last_words(rank, Diverged.EXIT_CODE)
     assert words == "trainer 0 stopped. Diverged: Lower trainer.learning_rate, which is 1"

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from asyncrl.loops.waits import Waits
+import pytest
+
+from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
 
 
 async def test_a_wait_ends_when_its_condition_holds_after_a_notification() -> None:
@@ -14,7 +16,7 @@ async def test_a_wait_ends_when_its_condition_holds_after_a_notification() -> No
 
     waiting = asyncio.create_task(waits.wait_until(lambda: bool(box), owner="a", blocker="b"))
     await asyncio.sleep(0)
-    assert [(w.owner, w.blocker) for w in waits.pending] == [("a", "b")]
+    assert [(wait.owner, str(wait.blocker)) for wait in waits.pending] == [("a", "b")]
     await fill()
     assert await waiting
     assert not waits.pending
@@ -33,3 +35,22 @@ async def test_waits_are_told_longest_first_and_end_with_their_block() -> None:
             "  c waits for d since 0 s",
         ]
     assert waits.pending == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "words"),
+    [
+        (BlockerKind.OTHER, "the disk {0}", "the disk {0}"),
+        (BlockerKind.GROUPS, "3", "groups for step 3"),
+        (BlockerKind.EVALUATION, "before", "the evaluation before training"),
+        (BlockerKind.VERDICT, "exact", 'its verdict by "exact"'),
+    ],
+)
+async def test_a_wait_has_a_kind_for_code_and_words_for_people(
+    kind: BlockerKind, subject: str, words: str
+) -> None:
+    waits = Waits()
+    with waits.waiting(TrainersWait.TAKE, Blocker(kind, subject)):
+        (wait,) = waits.pending
+        assert (wait.blocker.kind, wait.blocker.subject) == (kind, subject)
+        assert waits.describe_waits() == f"  take waits for {words} since 0 s"

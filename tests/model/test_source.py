@@ -64,7 +64,7 @@ def test_a_download_that_broke_off_is_a_clear_error_and_resumes(model: Path, tmp
     with running_hub(tiny__model=model) as hub:
         hub.cut = {"model.safetensors"}
         said = fetched(hub, tmp_path, HF_HUB_DOWNLOAD_TIMEOUT="1")
-        assert said.startswith("InputError: tiny/model could not be fetched") and "Run again" in said
+        assert said.startswith("InputError: tiny/model could not be fetched") and "Run it again" in said
         hub.cut = set()
         folder, _ = fetched(hub, tmp_path).split()
         assert check_model_folder(Path(folder)) == check_model_folder(model)
@@ -105,7 +105,7 @@ def test_a_folder_wins_over_a_hub_id_of_the_same_name(tmp_path: Path, monkeypatc
 
 def test_a_folder_has_no_revision(tmp_path: Path):
     assert resolve(Model(path=str(tmp_path)), stage=stage).folder == tmp_path
-    with pytest.raises(InputError, match="only a model of a hub has revisions"):
+    with pytest.raises(InputError, match="only hub models have revisions"):
         resolve(Model(path=str(tmp_path), revision="main"), stage=stage)
 
 

@@ -55,10 +55,6 @@ def outcome(render: Any, *arguments: Any) -> str:
         return "refused"
 
 
-def test_there_are_ten_families() -> None:
-    assert len(FAMILIES) == 10
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda path: path.stem)
 def test_a_family_renders_as_transformers_renders_it(tmp_path: Path, family: Path) -> None:
     folder = model_folder(tmp_path, family.read_text(encoding="utf-8"))

@@ -162,7 +162,7 @@ def test_ids_as_text_and_back(ids: tuple[int, ...], text: str):
 
 @pytest.mark.parametrize("text", ["<pad>", "1-", "-3", "2;4"])
 def test_text_that_names_no_ids_is_refused(text: str):
-    with pytest.raises(InputError, match="no list of token ids"):
+    with pytest.raises(InputError, match="not a list of token ids"):
         Unsampled.parse(text)
 
 

@@ -46,9 +46,9 @@ def test_a_name_that_is_no_run_ends_in_a_sentence(folder: Path, command: str, na
     ("place", "said"),
     [
         ("file/x", "file is a file. Name a folder"),
-        ("loop", "loop is a link to nothing"),
-        ("loop/x", "loop is a link to nothing"),
-        ("dangling", "dangling is a link to nothing"),
+        ("loop", "loop is a broken link"),
+        ("loop/x", "loop is a broken link"),
+        ("dangling", "dangling is a broken link"),
         (f"{LONG}/x", "File name too long"),
     ],
 )
@@ -80,7 +80,7 @@ def test_an_output_that_is_full_is_said_to_be_the_output(folder: Path, words: li
         done = run(words, folder, stdout=full)
     assert "Traceback" not in done.stderr
     assert done.returncode == 1
-    assert "standard output takes nothing more: No space left on device" in done.stderr
+    assert "standard output accepts no more output: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["keys"], ["check", "r.yaml"], ["status", "file"]])

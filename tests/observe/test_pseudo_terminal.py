@@ -122,28 +122,6 @@ def test_a_run_is_followed_in_one_picture_that_fits(tmp_path: Path, columns: int
     assert "state     training" in terminal.lines() and "state     finished" in terminal.lines()
 
 
-BARS = """
-import sys
-from asyncrl.commands.verify import _Progress
-rows = {folder!r} + "/rows.jsonl"
-open(rows, "w").write("x\\n" * 123_456)
-progress = _Progress(rows)
-for _ in range(3):
-    progress.step()
-    progress._drawn = 0.0
-"""
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_bars_that_are_drawn_over_fit(tmp_path: Path, columns: int) -> None:
-    with PseudoTerminal(BARS.format(folder=str(tmp_path)), columns=columns, environment=paths()) as terminal:
-        terminal.read_all()
-        assert terminal.process.wait() == 0, terminal.text
-    shown = terminal.lines()
-    assert max(map(cell_len, shown)) < columns
-    assert shown[-1].endswith("3/123456")
-
-
 def test_without_a_terminal_there_are_plain_lines() -> None:
     text = piped()
     assert "\x1b" not in text and "\r" not in text

@@ -17,7 +17,7 @@ from asyncrl.observe.terminal.postmortem import POST_MORTEM
 from asyncrl.readers.page.overview import read_line
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import read_run
-from asyncrl.readers.status.status_lines import status_lines
+from asyncrl.readers.status.status_lines import TITLE_WIDTH, status_lines
 from asyncrl.run.status import ServerStatus, write_status
 
 SERVER: ServerStatus = {
@@ -92,9 +92,8 @@ def test_a_running_run_says_who_waits_how_long_it_takes_and_what_is_wrong(
     assert "rollouts  works" in lines
     assert "alarm     step 9: entropy fell" in lines and "was       step 11: signal again" in lines
     assert "warning   step 12: server http://a:1 leaves: \\x1b[2Jit died (2 times)" in lines
-    head, row = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if a.startswith("server "))
-    assert head.split() == ["server", "state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted"]
-    assert row.split() == ["127.0.0.1:30000", "serving", "12", "16", "3.1k", "98%", "1", "0"]
+    said = " ".join(" ".join(lines).split())
+    assert "server 127.0.0.1:30000 serving version 12, 16 requests, 3.1k tok/s, busy 98%, 1 restarts" in said
     assert any(line.startswith("disk ") and line.endswith("GiB free") for line in lines)
 
 
@@ -108,7 +107,7 @@ def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
     lines = status_lines(read_run(folder), width=width)
     assert max(line.cell_len for line in lines) <= width
     # What tells two servers of a host apart is kept.
-    assert any("30000" in line.plain for line in lines)
+    assert "30000" in "".join(line.plain[TITLE_WIDTH:] for line in lines)
 
 
 def test_repeated_warnings_are_one_line_with_their_count(

@@ -1,9 +1,7 @@
 """Costs and lengths read back from the folder of a run."""
 
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fakes.recipes import make_recipe
 from fakes.records import generate, make_queue, make_task
@@ -12,13 +10,12 @@ from asyncrl.errors import InputError
 from asyncrl.journal.lengths import GroupLengths, read_lengths
 from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics.metrics_file import MetricsWriter, Row
-from asyncrl.planning.lengths import MeasuredLengths
+from asyncrl.planning.lengths import Lengths
 from asyncrl.planning.measured import (
     admission_seconds,
     fit_costs,
     fit_decodes,
     fit_line,
-    fit_prefills,
     measure,
     measured_lengths,
 )
@@ -76,21 +73,18 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
     }
 
 
-@pytest.mark.parametrize("speed", [1.0, 0.5])
-def test_the_costs_of_decoding_are_found_from_requests_and_tokens(tmp_path: Path, speed: float) -> None:
-    rows = [make_row(step, speed=speed) for step in range(1, NUM_STEPS)]
-    # What a trainer nearby does can be told from slow servers only where it does not always work.
-    for row in rows[::3]:
-        row.update(make_row(row["step"]), wait_seconds=0.9, train_seconds=0.0, publish_seconds=0.1)
-        row["rollout_tokens_per_second"] *= 0.9 / (0.1 + 0.8)
-    costs = fit_costs(rows, make_recipe(tmp_path), prompt_tokens=10.0, num_groups_begun=44)
-    assert costs.decode_seconds == pytest.approx(FIXED, rel=0.05)
-    assert costs.decode_seconds_per_request == pytest.approx(PER_REQUEST, rel=0.05)
-    assert costs.decode_speed_during_training == pytest.approx(speed)
-    # 22 steps of 11 tokens for 44 groups; as much faster as the rest, without the trainer nearby.
-    faster = costs.decode_seconds / FIXED
-    assert costs.prefill_pass_seconds == pytest.approx(faster * PREFILL)
-    assert costs.prefill_group_seconds == pytest.approx(faster * 5.5 * PREFILL_TOKEN)
+def test_the_costs_of_servers_are_found_from_their_passes(tmp_path: Path) -> None:
+    rows = [make_row(step) for step in range(1, NUM_STEPS)]
+    groups = [GroupLengths(version, 0.0, None, 10, [5]) for version in range(45)]
+    costs = fit_costs(rows, make_recipe(tmp_path), groups, origin="a test")
+    assert costs.decode_seconds == pytest.approx(FIXED)
+    assert costs.decode_seconds_per_request == pytest.approx(PER_REQUEST)
+    # 22 steps of two passes over 11 tokens, for 44 groups.
+    prefill = 22 * (2 * PREFILL + 11 * PREFILL_TOKEN)
+    assert costs.prefill_group_seconds == pytest.approx(prefill / 44)
+    assert costs.prefill_seconds_per_token == pytest.approx(prefill / (22 * 11))
+    assert (costs.publish_seconds, costs.install_seconds) == pytest.approx((0.3, 0.1))
+    assert costs.between_seconds == pytest.approx(0.0)
 
 
 def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path: Path) -> None:
@@ -102,53 +96,26 @@ def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path:
         num_groups = 32 / recipe.rollout.samples_per_group
         row["num_packed_tokens"] = 0.5 * (10 * num_groups + row["num_tokens"] - 32)
         row["train_seconds"] = 0.1 + 0.002 * row["num_packed_tokens"]
-    costs = fit_costs(rows, recipe, prompt_tokens=10.0, num_groups_begun=1)
+    costs = fit_costs(rows, recipe, [GroupLengths(0, 0.0, None, 10, [5])], origin="a test")
     assert (costs.train_seconds, costs.train_seconds_per_token) == pytest.approx((0.1, 0.001))
 
 
 def test_a_line_is_fitted_without_negative_costs() -> None:
-    x = np.array([1.0, 2.0, 3.0])
-    assert fit_line(x, 2.0 + 3.0 * x) == pytest.approx((2.0, 3.0))
+    x = [1.0, 2.0, 3.0]
+    assert fit_line(x, [5.0, 8.0, 11.0]) == pytest.approx((2.0, 3.0))
     # A falling line is flat, and one that would start below zero starts there.
-    assert fit_line(x, 5.0 - x) == pytest.approx((3.0, 0.0))
-    # (3 x - 1) / x is 2, 2.5 and 2.67.
-    assert fit_line(x, 3.0 * x - 1.0) == pytest.approx((0.0, 2.5))
-    assert fit_line(np.ones(3), x) == pytest.approx((2.0, 0.0))
+    assert fit_line(x, [4.0, 3.0, 2.0]) == pytest.approx((3.0, 0.0))
+    assert fit_line(x, [2.0, 5.0, 8.0]) == pytest.approx((0.0, 2.5))
+    assert fit_line([1.0, 1.0, 1.0], x) == pytest.approx((2.0, 0.0))
 
 
-def test_a_fitted_line_hardly_moves_for_steps_that_took_far_longer() -> None:
-    x = np.arange(10.0, 30.0)
-    y = 0.5 + 0.02 * x
-    y[[0, 9, 17]] *= 4.0
-    assert fit_line(x, y) == pytest.approx((0.5, 0.02), rel=0.02)
-    weights = np.ones_like(x)
-    weights[10:] = 1e-6
-    other = np.where(weights == 1.0, 0.5 + 0.02 * x, 9.0)
-    assert fit_line(x, other, weights) == pytest.approx((0.5, 0.02))
-
-
-def test_passes_tell_what_each_costs_from_what_is_in_it() -> None:
+def test_passes_tell_what_each_costs_from_its_requests() -> None:
     # A line through all of them, however they are spread over steps, one of which had none.
-    rows = [prefills((1, 5.0), (2, 7.0)), prefills(), prefills((8, 19.0))]
-    assert fit_prefills(rows) == pytest.approx((3.0, 2.0))
+    rows = [decodes((1, 9, 5.0), (2, 9, 7.0)), decodes(), decodes((8, 9, 19.0))]
+    assert fit_decodes(rows) == pytest.approx((3.0, 2.0))
     # Passes of one size cost their mean; no cost is negative.
-    assert fit_prefills([prefills((4, 5.0), (4, 7.0))]) == pytest.approx((6.0, 0.0))
-    assert fit_prefills([prefills((1, 9.0), (3, 7.0))]) == pytest.approx((8.0, 0.0))
-    # (1 x 1 + 3 x 9) / (1 + 9)
-    assert fit_prefills([prefills((1, 1.0), (3, 9.0))]) == pytest.approx((0.0, 2.8))
-    with pytest.raises(InputError, match="made no prefill pass that could be measured"):
-        fit_prefills([prefills()])
-
-
-def test_a_request_costs_what_it_holds_on_average_although_many_requests_are_young() -> None:
-    # 2 + n + k / 10 seconds: by requests alone the line would be 10.7 + 0.75 n.
-    held = {10: 100, 20: 150, 40: 160, 30: 190}
-    points = [(n, k, 2.0 + n + 0.1 * k) for n, k in held.items()]
-    # 600 tokens of 100 requests: 6 each.
-    assert fit_decodes([decodes(*points[:2]), decodes(*points[2:])]) == pytest.approx((2.0, 1.0 + 0.1 * 6.0))
-    # Where all are of one age nobody can tell, and need not.
-    one_age = decodes(*((n, 5 * n, 2.0 + n + 0.1 * 5 * n) for n in (1, 2, 8)))
-    assert fit_decodes([one_age]) == pytest.approx((2.0, 1.5))
+    assert fit_decodes([decodes((4, 9, 5.0), (4, 9, 7.0))]) == pytest.approx((6.0, 0.0))
+    assert fit_decodes([decodes((1, 9, 9.0), (3, 9, 7.0))]) == pytest.approx((8.0, 0.0))
     with pytest.raises(InputError, match="made no decode pass that could be measured"):
         fit_decodes([decodes()])
 
@@ -179,23 +146,15 @@ def write_run(folder: Path, *, num_steps: int = NUM_STEPS, **sections: dict) -> 
     queue.journal.close()
 
 
-def test_lengths_are_those_of_the_version_that_admitted(tmp_path: Path) -> None:
+def test_lengths_are_those_of_the_groups_in_the_order_of_admission(tmp_path: Path) -> None:
     write_run(tmp_path)
     lengths = measured_lengths(read_lengths(JournalReader(tmp_path / "journal.sqlite")))
-    assert lengths.by_version[9] == [[3, 3]] and lengths.by_version[10] == [[6, 6]]
-    # Versions that admitted nothing draw from the last one before.
-    assert lengths.begin(random.Random(0))(1000, 3) == [6, 6, 6]
-    assert (lengths.prompt_tokens, lengths.longest()) == (3.0, 6)
+    assert lengths.of_group(9, 2) == [3, 3] and lengths.of_group(10, 3) == [6, 6, 6]
+    # After the last one comes the first again.
+    assert lengths.of_group(NUM_STEPS, 2) == [3, 3]
+    assert (lengths.prompt_tokens, lengths.longest) == (3.0, 6)
     # A request holds its prompt and, on average, half of a length drawn by length.
-    assert MeasuredLengths({0: [[3, 3]]}, 3.0).tokens_held() == pytest.approx(3.0 + 1.5)
-
-
-def test_each_group_of_a_version_comes_once_before_any_comes_again() -> None:
-    groups = [[n] for n in range(1, 17)]
-    draw = MeasuredLengths({0: groups, 1: [[99]]}, 0.0).begin(random.Random(0))
-    first, second = ([draw(0, 1) for _ in groups] for _ in range(2))
-    assert sorted(first) == sorted(second) == groups and first != second
-    assert draw(1, 1) == [99]
+    assert Lengths([[3, 3]], 3.0).tokens_held == pytest.approx(3.0 + 1.5)
 
 
 def test_the_controllers_own_time_is_told_from_waits_for_a_server() -> None:
@@ -222,7 +181,7 @@ def test_groups_without_signal_count_with_their_lengths(tmp_path: Path) -> None:
 def test_a_calibration_repeats_the_seconds_per_token_of_its_run(tmp_path: Path) -> None:
     write_run(tmp_path)
     measured = measure(tmp_path)
-    run = PlannedRun.of(measured.recipe, measured.costs, tokens_held=measured.lengths.tokens_held())
+    run = PlannedRun.of(measured.recipe, measured.costs, tokens_held=measured.lengths.tokens_held)
     steady = simulate(run, measured.lengths).steady()
     simulated = sum(s.request_seconds for s in steady) / sum(s.tokens_generated for s in steady)
     rows = [make_row(step) for step in range(4, NUM_STEPS - 1)]
@@ -237,6 +196,6 @@ def test_a_run_that_is_too_short_or_too_old_to_measure_is_refused(tmp_path: Path
         measure(tmp_path / "short")
     write_run(tmp_path / "old")
     path = tmp_path / "old" / "metrics.jsonl"
-    path.write_text(path.read_text().replace("decode_held", "something_else"))
+    path.write_text(path.read_text().replace("decode_passes", "something_else"))
     with pytest.raises(InputError, match="made by this version of asyncrl"):
         measure(tmp_path / "old")

@@ -165,9 +165,9 @@ def test_people_see_a_path_below_the_current_folder_without_it(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (MINIMAL + "name: u\n", "name is there twice, in lines 1 and 4"),
-        (MINIMAL + "data: {train: e}\n", "data is there twice, in lines 3 and 4"),
-        (MINIMAL + "rollout: {temperature: 1, temperature: 2}\n", "temperature is there twice"),
+        (MINIMAL + "name: u\n", "name appears twice, in lines 1 and 4"),
+        (MINIMAL + "data: {train: e}\n", "data appears twice, in lines 3 and 4"),
+        (MINIMAL + "rollout: {temperature: 1, temperature: 2}\n", "temperature appears twice"),
     ],
 )
 def test_a_key_that_is_written_twice_is_refused(tmp_path: Path, text: str, said: str) -> None:

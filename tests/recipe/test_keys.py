@@ -38,12 +38,20 @@ def test_kind_range_and_default_are_those_of_the_field() -> None:
         "- `data.train` (string or mapping or list of string or mapping; required):"
     )
     assert markdown("serving.slow_share").startswith(
-        "- `serving.slow_share` (number >= 0 and <= 1; optional):"
+        "- `serving.slow_share` (number >= 0 and <= 1; optional; may change on resume):"
     )
     assert markdown("critic.value_clip").startswith(
         "- `critic.value_clip` (number > 0 or null; default 0.5):"
     )
-    assert markdown("serving.servers").startswith("- `serving.servers` (list of string; default []):")
+    assert markdown("serving.servers").startswith(
+        "- `serving.servers` (list of string; default []; may change"
+    )
+
+
+def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:
+    changeable = {name for name in names(Recipe) if "; may change on resume):" in markdown(name)}
+    assert changeable >= {"trainer.num_steps", "trainer.parallel.tensor", "alarms.cut_share", "run_folder"}
+    assert not changeable & {"seed", "trainer.learning_rate", "rollout.max_staleness", "data.train"}
 
 
 def test_each_choice_has_a_line() -> None:

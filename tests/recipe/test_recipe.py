@@ -45,7 +45,7 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "Lower rollout.max_new_tokens or raise",
         ),
         ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),
-        ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be punished"),
+        ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be penalized"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),
         (
             {"algorithm": {"advantage": "gae"}, "critic": {"optimizer_steps_per_batch": 17}},

@@ -37,9 +37,9 @@ def test_options_for_memory_kernels_and_logs_are_taken_with_their_values() -> No
         (["--max-total-tokens", "9"], "set serving.max_total_tokens"),
         (["--tp-size", "2"], "set serving.tensor_parallel_size"),
         (["--chunked-prefil-size", "9"], "Did you mean --chunked-prefill-size"),
-        (["--enable-lora"], "not known to leave tokens and weights right"),
+        (["--enable-lora"], "not known to be safe for tokens and weights"),
         # SGLang takes the beginning of an option for the option.
-        (["--spec", "EAGLE"], "not known to leave tokens"),
+        (["--spec", "EAGLE"], "not known to be safe for tokens"),
         (["1"], "expected an option"),
     ],
 )

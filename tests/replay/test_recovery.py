@@ -11,7 +11,7 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import DropReason, Finish, Observed, Segment, Task
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.recovery import restore
+from asyncrl.replay.recovery import restore, restored_tasks
 
 
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:
@@ -139,3 +139,37 @@ def test_a_task_that_left_the_data_is_an_error_that_says_so(tmp_path: Path) -> N
 
     with pytest.raises(InputError, match="train:5"):
         restore(make_queue(tmp_path), gone)
+
+
+@pytest.mark.parametrize("repeated", [0, 1, 2])
+@pytest.mark.parametrize("abort_staleness", [None, 0, 1])
+@pytest.mark.parametrize(("max_uses", "steps"), [(2, 10), (3, 10), (3, 5)])
+def test_what_is_said_to_come_back_is_what_the_data_is_asked_for(
+    tmp_path: Path, repeated: int, abort_staleness: int | None, max_uses: int, steps: int
+) -> None:
+    sizes = {"batch": 1, "staleness": 3, "steps": steps, "repeated": repeated, "max_uses": max_uses}
+    queue = make_queue(tmp_path, **sizes, abort_staleness=abort_staleness)
+    for step in range(5):
+        queue.announce(step)
+        if queue.can_admit():
+            queue.admit(make_task(queue.num_admitted))
+        finish(queue, next(iter(queue.live.values())), version=step)
+        assert queue.take(step) is not None
+    if queue.can_admit():
+        queue.admit(make_task(queue.num_admitted))
+    live = [group.task.task_id for group in queue.live.values()]
+    # Drops what the next batch may not hold. There is none where the run has all its batches.
+    queue.repetition.draw(5)
+    pool = [group.task.task_id for group in queue.repetition.pool.values()] if steps > 5 else []
+    queue.journal.close()
+    again = make_queue(tmp_path, **sizes, abort_staleness=abort_staleness)
+    asked = []
+
+    def find(task_id: str, prompt: str) -> Task:
+        asked.append((task_id, prompt))
+        return make_task(int(task_id.partition(":")[2]))
+
+    said = restored_tasks(again.journal, again.settings)
+    restore(again, find)
+    assert asked == said
+    assert sorted(task_id for task_id, _ in said) == sorted(live + pool)

@@ -97,19 +97,11 @@ def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp
     queue.journal.close()
 
 
-def test_a_cut_off_response_without_a_verdict_stays_without_a_reward(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [{"cut_off_reward": 0.0}, {"overlong_buffer_tokens": 4}])
+def test_a_response_without_a_verdict_stays_without_a_reward(tmp_path: Path, keys: dict[str, float]) -> None:
     queue = journal_queue(tmp_path)
-    group = generated(queue, LIMIT, 9)
-    complete(queue, Algorithm(cut_off_reward=0.0), group, None, 1.0)
-    assert group.scores[group.trajectories[0].trajectory_id].reward is None
-    assert group.state is GroupState.DROPPED
-    queue.journal.close()
-
-
-def test_a_fault_is_not_shaped_into_a_reward(tmp_path: Path) -> None:
-    queue = journal_queue(tmp_path)
-    group = generated(queue, 10, 10)
-    complete(queue, Algorithm(overlong_buffer_tokens=4), group, None, 1.0)
+    group = generated(queue, LIMIT, LIMIT)
+    complete(queue, Algorithm(**keys), group, None, 1.0)  # type: ignore[arg-type]
     assert group.scores[group.trajectories[0].trajectory_id].reward is None
     assert group.state is GroupState.DROPPED
     queue.journal.close()
@@ -192,7 +184,7 @@ def test_a_group_whose_advantage_breaks_stays_open_and_is_trained_once_that_is_m
     group = generated(queue, 3, 4, 5, 6)
     said = (
         r"own\.py:broken, .* gave \[None, None, None, None\], None at place 0; .* It was asked about "
-        r"group 0, of the task train:1\. Mend it and run the same command again"
+        r"group 0, of the task train:1\. Fix it and run the same command again"
     )
     with pytest.raises(InputError, match=said):
         complete(queue, Algorithm(advantage=f"{tmp_path}/own.py:broken"), group, 1.0, 0.0, 1.0, 0.5)

@@ -9,7 +9,7 @@ from fakes.fleets import TAKEN
 from fakes.records import make_task
 from fakes.stage import StreamingStage, stage
 
-from asyncrl.errors import QueueError
+from asyncrl.errors import Superseded
 from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.drain import Drain
@@ -118,13 +118,13 @@ async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
     drain = start_drain(found)
     await asyncio.sleep(0)
     await announce(found, tmp_path)
-    with pytest.raises(QueueError, match="given up"):
+    with pytest.raises(Superseded, match="given up"):
         await asyncio.wait_for(drain, 60.0)
     assert found.fleet.router.pick(2, is_new=True) is not None
 
 
 async def test_a_drain_without_a_batch_is_refused(found: StreamingStage) -> None:
     drain = Drain(found.queue, found.fleet, found.generator, found.waits)
-    with pytest.raises(QueueError, match="no batch is out"):
+    with pytest.raises(Superseded, match="no batch is out"):
         await drain.run(1)
     assert found.fleet.router.pick(2, is_new=True) is not None

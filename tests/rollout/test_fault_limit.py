@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fakes.clock import Clock
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
 from fakes.records import generate, make_queue, make_task
@@ -16,13 +17,6 @@ from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.fault_limit import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
 from asyncrl.tasks.verifier_cache import VerifierCache
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def test_faults_without_a_verdict_between_end_the_run_with_the_verifiers_own_error() -> None:

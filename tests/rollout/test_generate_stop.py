@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.engine import FakeEngine
 from fakes.model_folder import write_tokenizer
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.loops.run_phase import RunPhase

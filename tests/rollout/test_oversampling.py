@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import STOP, FakeEngine
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError

@@ -1,15 +1,9 @@
 """A verifier that is silent is named with the time, each time that it has doubled."""
 
 import pytest
+from fakes.clock import Clock
 
 from asyncrl.rollout.verdict_waits import VerdictWaits
-
-
-class Clock:
-    seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def look_for(waits: VerdictWaits, clock: Clock, seconds: int) -> None:
@@ -21,7 +15,7 @@ def look_for(waits: VerdictWaits, clock: Clock, seconds: int) -> None:
 def test_a_silent_verifier_is_named_with_the_time_and_again_when_it_has_doubled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     waits = VerdictWaits(clock=clock)
     with waits.waiting("./v.py:V"), waits.waiting("./v.py:V"):
         look_for(waits, clock, 45)
@@ -35,7 +29,7 @@ def test_a_silent_verifier_is_named_with_the_time_and_again_when_it_has_doubled(
 def test_verdicts_that_keep_coming_say_nothing_however_long_each_of_them_takes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     waits = VerdictWaits(clock=clock)
     with waits.waiting("judge"):
         for _ in range(10):
@@ -50,7 +44,7 @@ def test_verdicts_that_keep_coming_say_nothing_however_long_each_of_them_takes(
 
 
 def test_nothing_is_silent_while_no_response_waits(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     waits = VerdictWaits(clock=clock)
     with waits.waiting("math"):
         look_for(waits, clock, 5)

@@ -277,3 +277,12 @@ def begin(run_folder: Path) -> None:
     queue.announce(0)
     queue.admit(make_task())
     queue.journal.close()
+
+
+def test_two_hub_ids_of_data_are_two_sources_whatever_the_current_folder_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b" / "rows").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    there, now = (make_recipe(data={"train": path, "heldout": "/h"}) for path in ("a/rows", "b/rows"))
+    assert first_difference(there, now) == ("data.train", "a/rows", "b/rows")

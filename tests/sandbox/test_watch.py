@@ -8,7 +8,7 @@ INIT, PROGRAM, CHILD = 10, 11, 12
 EXITING = 0x04
 
 
-def play(monkeypatch, *, flags, num_threads=1):
+def play(monkeypatch, *, flags, num_threads):
     """A program with a child process, whose descriptors only root may see."""
 
     def list_descriptors(path):
@@ -26,22 +26,18 @@ def play(monkeypatch, *, flags, num_threads=1):
     monkeypatch.setattr(watch.os, "listdir", list_descriptors)
 
 
-def sample():
-    return watch.look(
-        INIT, watch.CpuTimes(), enough_tasks=9, seconds=1, enough_memory=1 << 30, directory=None
-    )
-
-
-def test_a_process_that_hides_its_descriptors_is_reported(monkeypatch: pytest.MonkeyPatch):
-    play(monkeypatch, flags=0)
-    assert sample().hidden == {CHILD}
-
-
-def test_a_process_that_is_exiting_does_not_hide(monkeypatch: pytest.MonkeyPatch):
-    play(monkeypatch, flags=EXITING)
-    assert sample().hidden == set()
-
-
-def test_a_process_whose_first_thread_alone_is_exiting_still_hides(monkeypatch: pytest.MonkeyPatch):
-    play(monkeypatch, flags=EXITING, num_threads=2)
-    assert sample().hidden == {CHILD}
+@pytest.mark.parametrize(
+    ("flags", "num_threads", "hidden"),
+    [
+        (0, 1, {CHILD}),
+        (EXITING, 1, set()),
+        # Its first thread alone is exiting.
+        (EXITING, 2, {CHILD}),
+    ],
+)
+def test_a_process_that_hides_its_descriptors_is_reported_unless_it_is_exiting(
+    flags: int, num_threads: int, hidden: set[int], monkeypatch: pytest.MonkeyPatch
+):
+    play(monkeypatch, flags=flags, num_threads=num_threads)
+    times, limits = watch.CpuTimes(), {"enough_tasks": 9, "seconds": 1, "enough_memory": 1 << 30}
+    assert watch.look(INIT, times, **limits, directory=None).hidden == hidden

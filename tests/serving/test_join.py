@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.engine import FakeEngine
 from fakes.fleets import Crew, crew_on
-from fakes.processes import FakeProcesses, at_once
+from fakes.process_owner import FakeProcesses, at_once
 
 from asyncrl.errors import ServerError
 from asyncrl.loops.waits import Waits
@@ -70,7 +70,7 @@ async def test_a_server_that_joins_before_the_folder_is_written_waits_for_it(
         place = tmp_path / "later"
         await crew.fleet.announce(Publication(0, place, {}), {})
         await crew.never(lambda: bool(crew.fleet.members.serving()))
-        blockers = [wait.blocker for wait in crew.waits.pending]
+        blockers = [str(wait.blocker) for wait in crew.waits.pending]
         assert "the folder of version 0, which the trainer writes" in blockers
         place.mkdir()
         Publication(0, place, {"a": "0" * 16}).write_manifest()

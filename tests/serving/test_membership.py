@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fakes.engine import FakeEngine
 from fakes.fleets import TAKEN, Crew, crew_on
-from fakes.processes import at_once
+from fakes.process_owner import at_once
 
 from asyncrl.errors import ServerError
 from asyncrl.serving.server import ServerState

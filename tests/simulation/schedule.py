@@ -32,6 +32,7 @@ from asyncrl.controller.controller import ENDING_SECONDS, Controller
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import ServerError
 from asyncrl.journal.writer import JournalError
+from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
@@ -59,6 +60,9 @@ class WorldNotebook(logging.Handler):
 
     def dropped(self, row: dict[str, Any]) -> None:
         self._world.note(f"{row['num_dropped']} groups dropped before step {row['step']}")
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._world.note(alarm.words())
 
     def emit(self, record: logging.LogRecord) -> None:
         self._world.note(record.getMessage())
@@ -329,7 +333,7 @@ def _simulated(world: World) -> Iterator[WorldNotebook]:
         with (
             mock.patch(
                 "asyncrl.controller.assemble.ControllerService",
-                lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
+                lambda requests, **_: SimulatedService(world, requests),
             ),
             # One name per life of the controller, and the same when the seed is replayed.
             mock.patch("asyncrl.controller.assemble.secrets.token_hex", lambda _: f"life{next(lives)}"),

@@ -10,11 +10,14 @@ import pytest
 from simulation.schedule import run_schedule
 
 from asyncrl.controller.trainer_requests import TrainerRequests
+from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.trainer_versions import TrainerVersions
+from asyncrl.journal import queue_state
 from asyncrl.journal.compaction import compact
+from asyncrl.journal.queue_state import StoredGroup
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.repetition import Repetition
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
@@ -115,11 +118,11 @@ def groups_that_are_due_and_left_behind() -> Any:
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(TrainerRequests, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TrainerVersions, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_continues() -> Any:
-    return mock.patch.object(TrainerRequests, "_is_newest", lambda *_: True)
+    return mock.patch.object(TrainerSession, "is_newest", lambda *_: True)
 
 
 def a_fault_that_counts_as_wrong() -> Any:
@@ -169,15 +172,15 @@ def a_round_that_ends_before_its_batch_is_ready() -> Any:
 
 
 def uses_that_a_restart_forgets() -> Any:
-    original = Repetition.add
+    original = queue_state.groups_taken_since
 
-    def add(repetition: Repetition, groups: Any) -> None:
-        groups = list(groups)
+    def groups_taken_since(*arguments: Any, **sizes: Any) -> list[StoredGroup]:
+        groups = original(*arguments, **sizes)
         for group in groups:
             group.num_uses = 1
-        original(repetition, groups)
+        return groups
 
-    return mock.patch.object(Repetition, "add", add)
+    return mock.patch.object(queue_state, "groups_taken_since", groups_taken_since)
 
 
 def repeated_groups_that_are_compacted() -> Any:

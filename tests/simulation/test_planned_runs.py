@@ -5,7 +5,6 @@ behind a noisy machine.
 """
 
 import asyncio
-import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -17,10 +16,10 @@ from simulation.schedule import WorldNotebook, make_recipe, run_schedule
 from simulation.server import Request, SimulatedServer
 from simulation.world import STOP_TOKENS, World
 
-from asyncrl.planning.lengths import Draw
-from asyncrl.planning.outcome import Outcome
+from asyncrl.planning.lengths import Lengths
+from asyncrl.planning.outcome import Outcome, steady_range
 from asyncrl.planning.settings import Costs, PlannedRun
-from asyncrl.planning.simulation import simulate, steady_range
+from asyncrl.planning.simulation import simulate
 
 DECODE, PER_REQUEST = 0.02, 0.002
 TRAINING = 2.0
@@ -38,28 +37,8 @@ def length_of(group: int, sample: int) -> int:
     return 70 if chance.random() < 1 / 9 else chance.randint(10, 30)
 
 
-class KnownLengths:
-    """In the order of admission, as the controller admits."""
-
-    prompt_tokens = 2.0
-
-    def begin(self, chance: random.Random) -> Draw:
-        numbers = itertools.count()
-
-        def lengths(version: int, count: int) -> list[int]:
-            number = next(numbers)
-            return [length_of(number, sample) for sample in range(count)]
-
-        return lengths
-
-    def mean(self) -> float:
-        return 26.0
-
-    def longest(self) -> int:
-        return 70
-
-    def tokens_held(self) -> float:
-        return 20.0
+# More than are admitted, in the order of admission.
+LENGTHS = Lengths([[length_of(group, sample) for sample in range(4)] for group in range(1000)], 2.0)
 
 
 class SteadyWorld(World):
@@ -166,7 +145,7 @@ def predict(plan: Plan) -> tuple[Outcome, PlannedRun]:
     )
     run = PlannedRun.of(make_recipe(plan), costs, tokens_held=20.0)
     run = replace(run, evaluates_first=False, num_servers=plan.num_servers)
-    return simulate(run, KnownLengths()), run
+    return simulate(run, LENGTHS), run
 
 
 CASES = {
@@ -180,7 +159,6 @@ CASES = {
     "the freshest first": {"order": "freshness", "max_staleness": 4, "step_seconds": 0.5},
     "rounds": {"oversampling": 1.5, "step_seconds": 0.5},
     "drain": {"interrupt": "drain", "step_seconds": 0.3},
-    "stale groups are dropped": {"abort_staleness": 1, "max_staleness": 3, "step_seconds": 0.3},
 }
 
 

@@ -16,17 +16,15 @@ from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
 from simulation.world import Checkpoint, World
 
-from asyncrl.errors import QueueError, ServerError
+from asyncrl.controller.http_service import Requests
+from asyncrl.errors import ServerError, Superseded
 from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.wire.client import POLL_SECONDS
-from asyncrl.wire.messages import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 T = TypeVar("T")
-Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
-Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
-Drain = Callable[[DrainRequest, float], Awaitable[bool]]
 
 
 class TrainerDied(Exception):
@@ -38,11 +36,9 @@ class SimulatedService:
 
     url = "wire 2"
 
-    def __init__(self, world: World, take: Take, commit: Commit, drain: Drain) -> None:
+    def __init__(self, world: World, requests: Requests) -> None:
         self.world = world
-        self._take = take
-        self._commit = commit
-        self._drain = drain
+        self._requests = requests
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     async def start(self) -> None:
@@ -56,16 +52,16 @@ class SimulatedService:
     async def take(self, request: TakeRequest) -> TakeReply:
         while True:
             sent = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=TakeRequest)
-            reply = await self._exchange(functools.partial(self._take, sent, POLL_SECONDS))
+            reply = await self._exchange(functools.partial(self._requests.take, sent, POLL_SECONDS))
             if reply is not None:
                 return msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TakeReply)
 
     async def drain(self, request: DrainRequest) -> None:
-        while not await self._exchange(functools.partial(self._drain, request, POLL_SECONDS)):
+        while not await self._exchange(functools.partial(self._requests.drain, request, POLL_SECONDS)):
             continue
 
     async def commit(self, request: CommitRequest) -> None:
-        while await self._exchange(functools.partial(self._commit, request, POLL_SECONDS)) is None:
+        while await self._exchange(functools.partial(self._requests.commit, request, POLL_SECONDS)) is None:
             continue
         check_commit(self.world, self.world.connection, request.version)
 
@@ -82,8 +78,7 @@ class SimulatedService:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.note(f"the controller answers {type(error).__name__}: {error}")
-            is_superseded = isinstance(error, QueueError) and "was given up" in str(error)
-            if not isinstance(error, JournalError) and not is_superseded:
+            if not isinstance(error, (JournalError, Superseded)):
                 self.world.violate(f"a take, drain or commit failed: {error!r}")
 
 

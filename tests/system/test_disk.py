@@ -14,7 +14,7 @@ from asyncrl.system.disk import find_refusal, writing
 
 def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        DiskError, match=r"Publication v3 under .*No space left on device\. Make room .* resumes"
+        DiskError, match=r"Publication v3 under .*No space left .* Free up disk space .* resumes"
     ):
         with writing("Publication v3", tmp_path / "publications"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -10,14 +10,6 @@ from asyncrl.errors import InputError
 from asyncrl.system.gpus import Gpu, find_gpus, hides_all
 from asyncrl.system.machine import has_gpu
 
-SLICES = ("MIG-1111aaaa-0000-0000-0000-000000000001", "MIG-2222bbbb-0000-0000-0000-000000000002")
-DIVIDED = f"""\
-GPU 0: {H100} (UUID: {uuid_of(0)})
-  MIG 3g.40gb     Device  0: (UUID: {SLICES[0]})
-  MIG 3g.40gb     Device  1: (UUID: {SLICES[1]})
-GPU 1: {H100} (UUID: {uuid_of(1)})
-"""
-
 Machine = Callable[..., Path]
 
 
@@ -88,31 +80,17 @@ def test_what_cuda_would_leave_out_in_silence_is_refused(machine: Machine, varia
         find_gpus(devices=devices)
 
 
-def test_a_divided_gpu_counts_as_its_slices(machine: Machine) -> None:
-    rows = [row(0, mig="Enabled"), row(1)]
-    found = find_gpus(devices=machine(rows, listing=DIVIDED))
-    assert [(gpu.device, gpu.is_slice) for gpu in found] == [
-        (SLICES[0], True),
-        (SLICES[1], True),
-        ("1", False),
-    ]
-    assert found[0].name == f"{H100} MIG 3g.40gb"
-
-
-@pytest.mark.parametrize(
-    ("variable", "devices"),
-    [(SLICES[1], [SLICES[1]]), ("MIG-1111aaaa,1", [SLICES[0], "1"]), ("0", [SLICES[0]])],
-)
-def test_a_scheduler_may_name_slices(machine: Machine, variable: str, devices: list[str]) -> None:
-    rows = [row(0, mig="Enabled"), row(1)]
-    found = find_gpus(devices=machine(rows, variable, listing=DIVIDED))
-    assert [gpu.device for gpu in found] == devices
-
-
-def test_a_gpu_that_is_to_be_divided_and_is_not_yet_offers_nothing(machine: Machine) -> None:
-    rows = [row(0, mig="Enabled"), row(1, mig="[N/A]", memory="[N/A]")]
-    found = find_gpus(devices=machine(rows, listing=f"GPU 0: {H100} (UUID: {uuid_of(0)})\n"))
-    assert found == (Gpu(0, "1", H100, None),)
+def test_a_divided_gpu_is_refused_where_it_would_be_used(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = machine([row(0, mig="Enabled"), row(1, mig="[N/A]", memory="[N/A]")])
+    with pytest.raises(InputError, match=r"GPU 0 is divided into slices \(MIG\)"):
+        find_gpus(devices=devices)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert find_gpus(devices=devices) == (Gpu(0, "1", H100, None),)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1111aaaa")
+    with pytest.raises(InputError, match=r"names MIG-1111aaaa, which is no GPU .* slices \(MIG\) are not"):
+        find_gpus(devices=devices)
 
 
 def test_a_machine_without_a_driver_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

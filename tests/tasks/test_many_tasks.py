@@ -14,6 +14,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal import late_stage
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import TASK_ROWS, is_marked
+from asyncrl.recipe.sections.section import Section
 from asyncrl.records import Task
 from asyncrl.tasks import packed_rows as packed
 from asyncrl.tasks import table_name as naming
@@ -88,6 +90,7 @@ def test_the_next_start_tries_each_verifier_again(start: Start, tmp_path: Path) 
         {"verifying": {"default": "exact"}},
         {"prompt": {"template": "Q: {{ question }}"}},
         {"data": {"long_prompts": "leave_out"}},
+        {"verifying": {"folder": "/elsewhere"}},
     ],
     ids=str,
 )
@@ -95,6 +98,46 @@ def test_what_decides_about_rows_reads_them_again(start: Start, changed: dict[st
     assert start()[1] == 40
     assert start(**changed)[1] == 40
     assert start()[1] == 0
+
+
+def test_each_key_that_is_read_to_make_tasks_is_marked_as_one_that_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokenizer(tmp_path / "model")
+    (tmp_path / "own.py").write_text("from verifiers.exact import ExactVerifier as V\n")
+    rows = [{"prompt": f"{n}+1=", "answer": "2", "verifier": "./own.py:V"} for n in range(4)]
+    rows += [{"prompt": "1+1=", "answer": "\\frac{1}{"}, {"prompt": "1+1=", "answer": "2"}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = make_recipe(
+        {"train": str(tmp_path / "train.jsonl"), "broken_rows": "leave_out", "max_prompt_tokens": 30},
+        prompt={"template": "plain", "suffix": "!"},
+    )
+    codec, cache, read = TextCodec(tmp_path / "model"), VerifierCache(tmp_path), set[str]()
+
+    def noted(section: Section, key: str) -> Any:
+        if key in type(section).model_fields:
+            read.add(key if isinstance(section, Recipe) else f"{type(section).__name__.lower()}.{key}")
+        return object.__getattribute__(section, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "table_name", lambda *_: None)
+        patched.setattr(Section, "__getattribute__", noted, raising=False)
+        tasks = read_train_tasks(recipe, codec, cache, 32)
+    assert len(tasks.tasks) == 5
+    keys = read & all_keys(Recipe)
+    assert keys >= {"data.broken_rows", "verifying.folder", "prompt.suffix"}
+    # The sources are part of the name, with what they hold.
+    whole = {"data", "data.train", "verifying"}
+    assert [key for key in keys - whole if not is_marked(Recipe, key, TASK_ROWS)] == []
+
+
+def all_keys(section: type[Section], prefix: str = "") -> set[str]:
+    found = set[str]()
+    for name, field in section.model_fields.items():
+        kinds = (field.annotation, *getattr(field.annotation, "__args__", ()))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+        found |= {prefix + name, *(key for kind in inner for key in all_keys(kind, f"{prefix}{name}."))}
+    return found
 
 
 def test_a_row_that_changed_is_read_again(start: Start, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_prompt_that_is_gone_or_has_several_answers_now_is_refused():
         seed=3,
         is_shuffled=True,
     )
-    with pytest.raises(InputError, match=r"train:9, '9\+9=', and no row has that prompt any more"):
+    with pytest.raises(InputError, match=r"train:9, '9\+9=', and no row has that prompt anymore"):
         order.find("train:9", "9+9=")
     with pytest.raises(InputError, match=r"no row has that prompt"):
         order.find("train:1", "9+9=")

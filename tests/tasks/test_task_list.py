@@ -185,9 +185,7 @@ def test_prompts_above_the_recipes_own_limit_are_too_long(
 ) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join([row(prompt="1+1="), row(prompt="1+10=")]))
-    with pytest.raises(
-        InputError, match=r"train\.jsonl:2: the prompt has 5 tokens, data\.max_prompt_tokens is 4"
-    ):
+    with pytest.raises(InputError, match=r"train\.jsonl:2: .* 5 tokens, data\.max_prompt_tokens is 4"):
         read_files(tmp_path, path, data={"max_prompt_tokens": 4})
     kept = read_files(tmp_path, path, data={"max_prompt_tokens": 4, "long_prompts": "leave_out"}).tasks
     assert [task.prompt for task in kept] == ["1+1="]

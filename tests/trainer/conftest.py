@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fakes import launch_trainer
+from fakes.models import write_model
 from fakes.template import Template
 
 from asyncrl.trainer.ranks import ranks
@@ -19,6 +21,12 @@ def process_group() -> Iterator[None]:
     os.environ.update(before)
     yield
     ranks.stop()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that tests read and never write."""
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 TRAINER = (

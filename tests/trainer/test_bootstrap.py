@@ -8,6 +8,7 @@ import pytest
 from fakes.template import Template
 
 from asyncrl.errors import DiskError, Diverged
+from asyncrl.wire.ending import Ending, find_ending
 
 RANK = "from fakes.ending_ranks import *\ndef work():\n    {}\nsys.exit(run_rank(work))\n"
 FULL_DISK = """
@@ -17,10 +18,17 @@ with contextlib.suppress(OSError):
 end_on_full_disk(DiskError('no room'))
 """
 CURABLE = [
-    ("raise InputError('wrong key')", 2, "wrong key"),
-    ("raise Diverged('lower the rate')", Diverged.EXIT_CODE, "Diverged: lower the rate"),
-    ("raise DiskError('no room')", DiskError.EXIT_CODE, "DiskError: no room"),
+    ("raise InputError('wrong key')", 2, "wrong key", None),
+    (
+        "raise Diverged('lower the rate')",
+        Diverged.EXIT_CODE,
+        "Diverged: lower the rate",
+        Ending("Diverged", "lower the rate"),
+    ),
+    ("raise DiskError('no room')", DiskError.EXIT_CODE, "DiskError: no room", Ending("DiskError", "no room")),
 ]
+ALONE = "from fakes.ending_ranks import *\ndef work():\n    raise Diverged('lower the rate')\n"
+ALONE += "sys.exit(run_rank(work, has_launcher=False))\n"
 OURS = "raise KeyError('ours')"
 Ended = dict[str, tuple[int, str]]
 
@@ -29,8 +37,9 @@ Ended = dict[str, tuple[int, str]]
 def ended(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """Exit code and standard error by the body of the work, and of a full disk by the file."""
     folder = tmp_path_factory.mktemp("ranks")
-    bodies = [body for body, _, _ in CURABLE] + [OURS]
+    bodies = [body for body, *_ in CURABLE] + [OURS]
     jobs = [(RANK.format(body), str(folder / str(number))) for number, body in enumerate(bodies)]
+    jobs.append((ALONE, str(folder / "alone")))
     jobs += [(FULL_DISK, file) for file in ("/dev/full", str(folder / "room"))]
     with (folder / "codes").open("wb") as output:
         process = template.start(
@@ -39,15 +48,20 @@ def ended(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Ended
     assert process.wait(120) == 0, (folder / "codes").read_text()
     said = ["" if file == "/dev/full" else Path(file).read_text() for _, file in jobs]
     codes = map(int, (folder / "codes").read_text().split())
-    return dict(zip([*bodies, "/dev/full", "room"], zip(codes, said, strict=True), strict=True))
+    return dict(zip([*bodies, ALONE, "/dev/full", "room"], zip(codes, said, strict=True), strict=True))
 
 
-@pytest.mark.parametrize(("body", "code", "line"), CURABLE)
-def test_an_error_that_the_user_can_cure_is_one_line_and_a_code(
-    ended: Ended, body: str, code: int, line: str
+@pytest.mark.parametrize(("body", "code", "line", "ending"), CURABLE)
+def test_an_error_that_the_user_can_cure_is_one_line_a_code_and_for_some_a_record(
+    ended: Ended, body: str, code: int, line: str, ending: Ending | None
 ):
     found, said = ended[body]
-    assert (found, said.splitlines()) == (code, [line])
+    first, *rest = said.splitlines()
+    assert (found, first, find_ending(said), len(rest)) == (code, line, ending, int(ending is not None))
+
+
+def test_without_a_launcher_the_line_for_people_is_all(ended: Ended):
+    assert ended[ALONE] == (Diverged.EXIT_CODE, "Diverged: lower the rate\n")
 
 
 def test_a_fault_of_ours_keeps_its_traceback(ended: Ended):
@@ -57,4 +71,6 @@ def test_a_fault_of_ours_keeps_its_traceback(ended: Ended):
 
 def test_a_full_disk_is_told_by_the_exit_code_also_where_the_log_takes_nothing(ended: Ended):
     assert ended["/dev/full"][0] == DiskError.EXIT_CODE
-    assert ended["room"][1].splitlines() == ["a line that finds no room", "DiskError: no room"]
+    said = ended["room"][1]
+    assert said.splitlines()[:2] == ["a line that finds no room", "DiskError: no room"]
+    assert find_ending(said) == Ending("DiskError", "no room")

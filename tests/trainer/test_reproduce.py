@@ -248,7 +248,7 @@ def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference
     assert cli.main(["reproduce", str(run), "2"]) == 1
     output = capfd.readouterr().out
     assert "steps 1 to 2 again, from the base model" in output
-    assert "step 2 is the first that is not what was recorded: grad_norm." in output
+    assert "step 2 is the first that differs from the record: grad_norm." in output
     (line,) = (line for line in output.splitlines() if line.endswith("differs"))
     assert line.split()[:2] == ["grad_norm", str(second["grad_norm"])]
 

@@ -36,9 +36,8 @@ def test_every_case_of_a_topic_gets_the_verdict_a_mathematician_expects(topic: P
     assert not mistakes, "\n".join(mistakes)
 
 
-def test_there_are_at_least_800_cases_with_positives_and_near_misses_in_every_topic() -> None:
+def test_every_topic_has_positives_and_near_misses() -> None:
     counts = {topic.stem: [row["expect"] for row in rows(topic)] for topic in TOPICS}
-    assert sum(map(len, counts.values())) >= 800
     only_negative = {"candidates", "hostile"}
     for topic, expectations in counts.items():
         assert set(expectations) - {"correct"}, topic

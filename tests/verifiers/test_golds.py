@@ -111,7 +111,7 @@ def test_no_depth_hides_a_number_that_is_none(plain: Any, hidden: object, data: 
                 [[plain, value], {"a": plain, "b": value}, (value,), numpy.array([1.0, math.nan])]
             )
         )
-    assert "which is no value" in (missing(value) or "")
+    assert "which is not a value" in (missing(value) or "")
 
 
 async def test_the_pool_and_the_parts_of_a_weighted_verifier_ask_as_well() -> None:

@@ -49,7 +49,7 @@ def outcomes(letter: str, answer: str) -> set[Outcome]:
 
 
 @given(LETTER, LABELS, STYLES, SUBJECTS, VERBS, NEGATIONS, JUDGEMENTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_letter_with_a_claim_about_it_is_not_chosen(
     letter: str, label: str, style: str, subject: str, verb: str, negation: str, judgement: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_letter_with_a_claim_about_it_is_not_chosen(
 
 
 @given(LETTER, LETTER, LABELS, STYLES, CONNECTORS, MENTIONS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_letter_with_another_letter_is_not_chosen(
     letter: str, other: str, label: str, style: str, connector: str, mention: str
 ) -> None:
@@ -81,7 +81,7 @@ TEXTS = st.sampled_from(
 
 
 @given(LETTER, LABELS, TEXTS, st.sampled_from(("{}", "\\text{{{}}}", "${}$")))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_letter_with_the_text_of_an_option_is_chosen(
     letter: str, label: str, text: str, style: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_letter_with_the_text_of_an_option_is_chosen(
 
 
 @given(st.sets(LETTER, min_size=1), st.sampled_from((", ", " and ", " & ", "; ", ",", " / ")), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_several_letters_are_chosen_as_they_are_written(chosen: set[str], between: str, bare: bool) -> None:
     written = [letter if bare else f"({letter})" for letter in sorted(chosen, reverse=True)]
     assert chosen_letters(between.join(written), LETTERS) == chosen

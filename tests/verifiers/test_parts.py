@@ -32,7 +32,7 @@ def parts(labels: list[str], values: list[int], style: str) -> str:
 
 
 @given(VALUES, st.sampled_from(sorted(LABELS)), STYLES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_each_part_of_a_list_has_its_box_in_order(values: list[int], kind: str, style: str) -> None:
     labels = LABELS[kind]
     gold, response = ", ".join(map(str, values)), parts(labels, values, style)
@@ -46,7 +46,7 @@ def test_each_part_of_a_list_has_its_box_in_order(values: list[int], kind: str, 
 
 
 @given(VALUES, st.sampled_from(sorted(LABELS)), STYLES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_boxes_by_the_dozen_gain_nothing_on_one_value(values: list[int], kind: str, style: str) -> None:
     response = parts(LABELS[kind], values, style)
     accepted = [value for value in range(2, 100) if is_correct(str(value), response)]

@@ -27,11 +27,6 @@ def test_a_score_stands_between_0_and_1_and_a_correct_one_above_0() -> None:
         Verdict(Outcome.CORRECT, 0.0)
 
 
-def test_shaping_is_recorded_apart_from_the_score() -> None:
-    verdict = Verdict(Outcome.CORRECT, 1.0, shaping=-0.5)
-    assert (verdict.score, verdict.shaping) == (1.0, -0.5)
-
-
 NO_NUMBERS: list[Any] = [
     True,
     False,
@@ -63,7 +58,3 @@ def test_a_truth_value_a_text_or_a_number_out_of_range_is_no_number(value: Any) 
 def test_numbers_of_every_library_are_numbers(value: Any) -> None:
     assert as_number(value, "score", 0.0, 1.0) == float(value)
     assert Verdict(Outcome.WRONG, value, shaping=value).shaping == value
-
-
-def test_an_outcome_is_its_word() -> None:
-    assert [outcome.value for outcome in Outcome] == ["correct", "wrong", "no_answer", "fault"]

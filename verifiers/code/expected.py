@@ -12,7 +12,7 @@ def expected_value(text: Any, where: str) -> Any:
     value = _literal(text, where) if isinstance(text, str) else text
     if found := missing_inside(value):
         raise ValueError(
-            f"{where} expects {found}, which is no value (NaN equals nothing, not even itself); write an "
+            f"{where} expects {found}, which is not a value (NaN equals nothing, not even itself); write an "
             "assert statement, such as assert math.isnan(f()) or assert f() == float('inf') with import math"
         )
     return value
@@ -28,7 +28,7 @@ def _literal(text: str, where: str) -> Any:
     except ValueError:
         hint = f"quote a string, as in \"'{text[:20]}'\""
         raise ValueError(
-            f"{where} expects {text[:80]!r}, which is no Python or JSON literal; {hint}"
+            f"{where} expects {text[:80]!r}, which is not a Python or JSON literal; {hint}"
         ) from None
 
 

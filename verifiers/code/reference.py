@@ -1,6 +1,6 @@
 """References: what stands in a test, in the judge's box, for the program's objects.
 
-- An object that a test builds by a capitalised name (`Stack()`, here "made") is the program's to define,
+- An object that a test builds by a capitalized name (`Stack()`, here "made") is the program's to define,
   operators included, against others of its kind. Against plain data only arithmetic is, and then the result
   must again be an object that is compared with its kind: a class of the program never decides about a value
   that the test expects.

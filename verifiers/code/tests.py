@@ -334,7 +334,7 @@ def parse_code_reference(
         try:
             raw = strict_json.loads(raw)
         except ValueError as error:
-            raise ValueError(f"the gold of a code task is no JSON: {error}") from None
+            raise ValueError(f"the gold of a code task is not JSON: {error}") from None
     if isinstance(raw, list):
         raw = {"tests": raw}
     if not isinstance(raw, dict):

@@ -51,7 +51,7 @@ def _written(value: Any) -> Any:
                 return {str(key): _written(inner) for key, inner in value.items()}
             return {"$items": [[_written(key), _written(inner)] for key, inner in value.items()]}
         case _:
-            raise ValueError(f"a {type(value).__name__} is no plain data: {str(value)[:80]!r}")
+            raise ValueError(f"a {type(value).__name__} is not plain data: {str(value)[:80]!r}")
 
 
 def _read(value: Any) -> Any:

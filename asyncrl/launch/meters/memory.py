@@ -5,6 +5,7 @@ their processes, and a rank the copy that a checkpoint is written from.
 """
 
 from asyncrl.launch.placement import GpuMap
+from asyncrl.launch.rank_names import is_rank_name
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
@@ -70,7 +71,7 @@ def gpu_bytes(
     def needed(names: list[str]) -> int:
         if len(names) > 1:
             return max(rank, memory.resident() + server)
-        return rank if names[0].startswith("trainer ") else server
+        return rank if is_rank_name(names[0]) else server
 
     return [(gpu, needed(names), " with ".join(names)) for gpu, names in owners.items()]
 

@@ -11,9 +11,10 @@ from typing import Any
 from asyncrl.recipe.file import object_files, with_changed_files
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.cache import cache_folder
+from asyncrl.system.run_files import CHECKPOINTS, RECIPE
 from asyncrl.wire.files.fetch import fetch_alone, fetch_file
 from asyncrl.wire.files.listing import LISTING
-from asyncrl.wire.files.service import RECIPE, checkpoints_url, model_url, recipe_url, term_url
+from asyncrl.wire.files.service import checkpoints_url, model_url, recipe_url, term_url
 
 
 def fetch_model(controller: str, *, token: str) -> Path:
@@ -44,7 +45,7 @@ def fetch_run(controller: str, name: str, *, token: str) -> Path:
         terms[file] = folder / "terms" / str(number) / Path(file).name
         _fetch_to(terms[file], term_url(controller, number), token)
     raw["algorithm"] = with_changed_files(raw["algorithm"], lambda file: str(terms[file]))
-    fetch_alone(checkpoints_url(controller), folder / "checkpoints", token=token)
+    fetch_alone(checkpoints_url(controller), folder / CHECKPOINTS, token=token)
     (folder / RECIPE).write_text(write_yaml(raw), encoding="utf-8")
     return folder
 

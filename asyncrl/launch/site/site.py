@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncrl.launch.placement import GpuMap
+from asyncrl.launch.rank_names import rank_name
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster
@@ -142,7 +143,7 @@ def trainer_needs(recipe: Recipe) -> list[Need]:
     """One GPU for each rank, all of them as near to each other as they can be."""
     section = recipe.trainer
     return [
-        Need(f"trainer {rank}", 1, section.threads_per_process, group="trainer")
+        Need(rank_name(rank), 1, section.threads_per_process, group="trainer")
         for rank in range(section.num_processes)
     ]
 

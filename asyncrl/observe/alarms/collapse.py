@@ -51,7 +51,7 @@ class OneAnswer:
         if now <= self.limit or now < first + ANSWER_RISE:
             return None
         text = (
-            f"one answer is given by {as_percent(now)} of the responses, {as_percent(first)} in the first "
+            f"{as_percent(now)} of the responses give one answer, up from {as_percent(first)} in the first "
             f"steps"
         )
         return Finding(now, self.limit, text)

@@ -51,7 +51,7 @@ class RewardWithoutHeldOut:
         if ahead - now.half_width <= limit or not has_room:
             return None
         text = (
-            f"{100 * rise:.0f} points more of the training responses are correct than at step {then.step}, "
+            f"training responses are {100 * rise:.0f} points more accurate than at step {then.step}, while "
             f"held-out accuracy went from {as_percent(then.accuracy)} to {as_percent(now.accuracy)}"
         )
         return Finding(ahead, limit, text)
@@ -117,7 +117,8 @@ class LeftOutTokens:
         if history.last("surviving_tokens") == 0.0:
             text = (
                 f"step {history.step} trained no token: all were too stale, masked, rejected or without a "
-                f"log-prob. It took no optimizer step, so version {history.step} has the weights before it"
+                f"log-prob. It took no optimizer step, so version {history.step} has the weights of the "
+                f"version before it"
             )
             return Finding(1.0, self.limit, text)
         share = history.now("left_out_share")

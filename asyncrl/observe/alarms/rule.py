@@ -1,16 +1,13 @@
 """Alarms: a rule that looks at the numbers so far, what it finds, and how that is told."""
 
-import logging
 from dataclasses import dataclass
 from typing import Protocol
 
 from asyncrl.observe.alarms.history import History
 
-log = logging.getLogger(__name__)
-
 NO_CORRECT = ("no_correct", "alarms.no_correct_steps", "groups")
 """Name, key and view of the alarm that begins in controller/no_correct_alarm.py, which has the responses."""
-DOCUMENTED = "docs/watching.md#alarms-and-status"
+DOCUMENTED = "docs/alarms.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +53,12 @@ class Alarm:
     def is_on(self) -> bool:
         return self.finding is not None
 
-
-def tell(alarm: Alarm) -> None:
-    """Logs it; the keeper of the run's alarms (`AlarmWatch.admit`) finds it in the record."""
-    finding = alarm.finding
-    if finding is None:
-        log.warning("alarm %s is over", alarm.name, extra={"alarm": alarm})
-        return
-    log.warning(
-        "alarm %s: %s; limit %.4g (%s). See %s; `asyncrl view` shows it at #/RUN/%s.",
-        alarm.name,
-        finding.text,
-        finding.limit,
-        alarm.key,
-        DOCUMENTED,
-        alarm.view,
-        extra={"alarm": alarm},
-    )
+    def words(self) -> str:
+        """For people: the evidence, the limit and where both are explained."""
+        finding = self.finding
+        if finding is None:
+            return f"alarm {self.name} is over"
+        return (
+            f"alarm {self.name}: {finding.text}; limit {finding.limit:.4g} ({self.key}). See {DOCUMENTED}; "
+            f"`asyncrl view` shows it at #/RUN/{self.view}."
+        )

@@ -15,7 +15,7 @@ from asyncrl.observe.alarms.learning import DeadGroups, FewRepeats, LeftOutToken
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
-from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Rule, tell
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
 from asyncrl.observe.alarms.spike import OneRowSpike
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
@@ -52,8 +52,8 @@ def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batc
 
 
 class AlarmWatch:
-    """Receives steps and evaluations, and logs what begins and what ends. The handler of the records asks
-    `admit`, which alone changes what is on."""
+    """Receives steps and evaluations, and finds the alarms that begin and that end. `admit`, which its caller
+    asks about each and about alarms of other parts, alone changes what is on."""
 
     def __init__(self, rules: Sequence[Rule], *, run: str) -> None:
         """`run` is the name of the run folder, as the page's routes have it."""
@@ -77,26 +77,31 @@ class AlarmWatch:
             if event["event"] == ALARM:
                 self._note(str(event.get("alarm")), is_on=bool(event.get("is_on")))
 
-    def step(self, row: Mapping[str, Any]) -> None:
+    def step(self, row: Mapping[str, Any]) -> list[Alarm]:
+        """Alarms that begin or end with this step."""
         self._history.add(row)
+        found = []
         if NO_CORRECT[0] in self._on and row.get("correct_mean"):
-            tell(Alarm(*NO_CORRECT, self._history.step, None))
+            found.append(Alarm(*NO_CORRECT, self._history.step, None))
         for rule in self._rules:
             finding = rule.check(self._history)
             clear = 0 if finding is not None else self._num_clear.get(rule.name, 0) + 1
             self._num_clear[rule.name] = clear
             if finding is not None and rule.name not in self._on:
-                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, finding))
+                found.append(_alarm(rule, self._history.step, finding))
             elif clear >= CLEAR_STEPS and rule.name in self._on:
-                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, None))
+                found.append(_alarm(rule, self._history.step, None))
+        return found
 
-    def dropped(self, row: Mapping[str, Any]) -> None:
-        """Counts while a step waits; they may begin an alarm, and only steps end one."""
+    def dropped(self, row: Mapping[str, Any]) -> list[Alarm]:
+        """Counts while a step waits; they may begin an alarm at that step, and only steps end one."""
         self._history.dropped = row
+        found = []
         for rule in self._rules:
             if rule.name not in self._on and (finding := rule.check(self._history)) is not None:
                 self._num_clear[rule.name] = 0
-                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, finding))
+                found.append(_alarm(rule, int(row["step"]), finding))
+        return found
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self._history.evaluated(row)
@@ -126,3 +131,7 @@ class AlarmWatch:
             self._on.add(name)
         else:
             self._on.discard(name)
+
+
+def _alarm(rule: Rule, step: int, finding: Finding | None) -> Alarm:
+    return Alarm(rule.name, rule.key, rule.view, step, finding)

@@ -102,12 +102,18 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     if not differences:
         raise ValueError("a difference needs at least one task that both models answered.")
     mean = math.fsum(differences) / len(differences)
+    centre, variance = with_two_tasks_more(differences)
+    half = Z_95 * math.sqrt(variance)
+    low, high = held_to_exact_test(min(mean, centre - half), max(mean, centre + half), differences)
+    return Difference(mean, max(-1.0, low), min(1.0, high), len(differences))
+
+
+def with_two_tasks_more(differences: Sequence[float]) -> tuple[float, float]:
+    """Mean of differences per task and the variance of that mean, with the two tasks of Agresti and Min."""
     num_tasks = len(differences) + 2
     centre = math.fsum(differences) / num_tasks
     squares = (math.fsum(difference**2 for difference in differences) + 1) / num_tasks
-    half = Z_95 * math.sqrt((squares - centre**2) / num_tasks)
-    low, high = held_to_exact_test(min(mean, centre - half), max(mean, centre + half), differences)
-    return Difference(mean, max(-1.0, low), min(1.0, high), len(differences))
+    return centre, (squares - centre**2) / num_tasks
 
 
 def held_to_exact_test(low: float, high: float, differences: Sequence[float]) -> tuple[float, float]:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from asyncrl.journal.rows import RetriedFault
+from verifiers.storable import RAISED
 
 MOST_CAUSES = 8
 """Rows of a table; the rest is summed up in one."""
-_RAISED = re.compile(r"the verifier raised (\w+): ")
+_RAISED = re.compile(re.escape(RAISED) + r"(\w+): ")
 _PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
 _CHANGING = re.compile(r"(?<!exit code )(?<!\d)\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
 _LONGEST = 100

@@ -48,6 +48,13 @@ def percent_with_interval(share: float | None, low: float | None, high: float | 
     return f"{percent(share)} {fixed(100 * low)}-{fixed(100 * high)}"
 
 
+def exact_share(share: float | None, low: float | None, high: float | None) -> str:
+    """0.75, 0.598, 0.858 -> "75.0% [59.8, 85.8]"."""
+    if share is None or low is None or high is None:
+        return NOTHING
+    return f"{as_percent(share, 1)} [{fixed(100 * low, 1)}, {fixed(100 * high, 1)}]"
+
+
 def duration(seconds: float | None) -> str:
     """8.25 -> "8.2 s" below ten seconds, then "42 s", "1:35" and "2:05:00"."""
     if seconds is None:

@@ -80,7 +80,7 @@ class MetricsWriter:
             self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
         except OSError as error:
             raise DiskError(
-                f"{self._path} could not be written: {error.strerror}. Make room on the disk and run "
+                f"{self._path} could not be written: {error.strerror}. Free up disk space and run "
                 f"the same command again: it resumes."
             ) from error
 

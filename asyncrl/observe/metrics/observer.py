@@ -1,9 +1,11 @@
 """The seam between a run and the receivers of its numbers.
 
-Anything that a person should read meanwhile is logged, as a warning.
+Anything else that a person should read meanwhile is logged, as a warning.
 """
 
 from typing import Any, Protocol
+
+from asyncrl.observe.alarms.rule import Alarm
 
 
 class Observer(Protocol):
@@ -23,4 +25,8 @@ class Observer(Protocol):
 
     def dropped(self, row: dict[str, Any]) -> None:
         """Many groups were dropped while a step waits for its batch; counts as `DroppedGroups` has them."""
+        ...
+
+    def alarm(self, alarm: Alarm) -> None:
+        """An alarm begins or ends; the receiver leaves out what is known."""
         ...

@@ -1,7 +1,7 @@
 """One aligned line per step, as wide as the terminal allows; 80 columns are enough.
 
 The width decides which columns appear, by rank; when the window changes, the next line has a new header.
-Without a terminal the lines have no colours, and remarks are one line each. Only prints; the numbers are the
+Without a terminal the lines have no colors, and remarks are one line each. Only prints; the numbers are the
 controller's.
 """
 

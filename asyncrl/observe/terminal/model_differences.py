@@ -7,18 +7,20 @@ metrics.jsonl and of `asyncrl eval --json`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
-from asyncrl.observe.metrics.formats import NOTHING, compact
-from asyncrl.observe.terminal.live import printable
-from asyncrl.system.rounding import as_percent, fixed, signed
+from asyncrl.observe.metrics.formats import NOTHING, compact, exact_share
+from asyncrl.observe.terminal.table import Table
+from asyncrl.system.rounding import as_percent, signed
 
 Row = Mapping[str, Any]
 MEASURES = (("greedy", "greedy_accuracy"), ("avg", "avg_at_k"), ("pass", "pass_at_k"))
 """How its bounds and scores are called in a row, and its value."""
+PLAIN: Sequence[tuple[str, str, Callable[[float], str]]] = (
+    ("response tokens", "response_tokens_mean", compact),
+    ("cut at the limit", "cut_share", lambda share: as_percent(share, 1)),
+    ("faults, not counted", "num_faults", lambda number: f"{number:,}" if number else NOTHING),
+)
+"""Further rows: title, column, words of its value."""
 DIFFERENCE = "difference"
 
 
@@ -35,37 +37,34 @@ def comparison_title(row: Row) -> str:
     )
 
 
-def comparison_header(models: Sequence[str]) -> list[str]:
+def comparison_header(models: Sequence[str], *, has_differences: bool = True) -> list[str]:
     """An empty corner, then each model; behind each but the first, its difference to the first."""
     first, *others = models
-    return ["", first, *(title for model in others for title in (model, DIFFERENCE))]
+    added = (DIFFERENCE,) if has_differences else ()
+    return ["", first, *(title for model in others for title in (model, *added))]
 
 
-def comparison_rows(results: Sequence[Row | None]) -> list[list[str]]:
-    """A measure each, with a cell per column of `comparison_header`; None is a model without a result."""
+def comparison_rows(results: Sequence[Row | None], *, has_differences: bool = True) -> list[list[str]]:
+    """A measure each that any model has, with a cell per column of `comparison_header`; None is a model
+    without a result."""
     known = [row for row in results if row is not None]
     rows = [
-        list(_cells(_title(name, known), name, value, results))
+        [_title(name, known), *_cells(name, value, results, has_differences)]
         for name, value in MEASURES
-        if _has(known, value)
+        if any(row.get(value) is not None for row in known)
     ]
-    rows.append(_plain("response tokens", results, lambda row: compact(row["response_tokens_mean"])))
-    rows.append(_plain("cut at the limit", results, lambda row: _share(row["cut_share"])))
-    if any(row["num_faults"] for row in known):
-        rows.append(_plain("faults, not counted", results, lambda row: f"{row['num_faults']:,}"))
+    for title, name, words in PLAIN:
+        cells = [NOTHING if row is None or row.get(name) is None else words(row[name]) for row in results]
+        if any(cell != NOTHING for cell in cells):
+            added = ("",) if has_differences else ()
+            rows.append([title, cells[0], *(text for cell in cells[1:] for text in (cell, *added))])
     return rows
 
 
-def print_comparison(models: Sequence[str], results: Sequence[Row | None], console: Console) -> None:
-    """The title and the table; at least one model has a result."""
+def comparison_table(models: Sequence[str], results: Sequence[Row | None]) -> Table:
+    """At least one model has a result."""
     title = comparison_title(next(row for row in results if row is not None))
-    console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for index, name in enumerate(comparison_header(models)):
-        table.add_column(Text(printable(name)), justify="right" if index else "left", header_style="dim")
-    for cells in comparison_rows(results):
-        table.add_row(*map(Text, cells))
-    console.print(table)
+    return Table(title, comparison_header(models), comparison_rows(results))
 
 
 def differences(first: Row, second: Row) -> dict[str, Difference]:
@@ -84,38 +83,18 @@ def differences(first: Row, second: Row) -> dict[str, Difference]:
     return found
 
 
-def _has(known: Sequence[Row], value: str) -> bool:
-    return any(row.get(value) is not None for row in known)
-
-
 def _title(name: str, known: Sequence[Row]) -> str:
     k = next((row["k"] for row in known if row.get("k") is not None), None)
     return "greedy accuracy" if name == "greedy" else f"{name}@{k}"
 
 
-def _cells(title: str, name: str, value: str, results: Sequence[Row | None]) -> Iterator[str]:
-    yield title
+def _cells(name: str, value: str, results: Sequence[Row | None], has_differences: bool) -> Iterator[str]:
     first = results[0]
     for index, row in enumerate(results):
-        yield NOTHING if row is None else _with_interval(row.get(value), row, name)
-        if index:
+        yield exact_share(*((row or {}).get(column) for column in (value, f"{name}_low", f"{name}_high")))
+        if index and has_differences:
             found = None if row is None or first is None else differences(first, row).get(name)
             yield NOTHING if found is None else _difference(found)
-
-
-def _plain(title: str, results: Sequence[Row | None], text: Callable[[Row], str]) -> list[str]:
-    cells = [NOTHING if row is None else text(row) for row in results]
-    return [title, cells[0], *(cell for each in cells[1:] for cell in (each, ""))]
-
-
-def _share(share: float) -> str:
-    return as_percent(share, 1)
-
-
-def _with_interval(share: float | None, row: Row, name: str) -> str:
-    if share is None:
-        return NOTHING
-    return f"{_share(share)} [{fixed(100 * row[f'{name}_low'], 1)}, {fixed(100 * row[f'{name}_high'], 1)}]"
 
 
 def _difference(found: Difference) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from asyncrl.system.run_files import LOGS
 from verifiers.storable import storable
 
 POST_MORTEM = "post-mortem.txt"
@@ -49,7 +50,7 @@ def write_post_mortem(
         "What ended the run": f"{type(cause).__name__}: {cause}",
         **state,
         "Last events (UTC)": "\n".join(events.lines),
-        **{f"Last lines of {path.name}": _tail(path) for path in sorted((run_folder / "logs").glob("*.log"))},
+        **{f"Last lines of {path.name}": _tail(path) for path in sorted((run_folder / LOGS).glob("*.log"))},
     }
     text = "\n\n".join(
         f"{title}\n{'-' * len(title)}\n{body or '(nothing)'}" for title, body in sections.items()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.journal.evaluations import GREEDY, Answer, read_answers, read_greedy_scores, read_prompts
+from asyncrl.journal.evaluations import GREEDY, Answer, read_answers, read_prompts
 from asyncrl.journal.starts import recorded_data
 from asyncrl.readers.compare.recorded import RecordedRun
 
@@ -52,26 +52,13 @@ class AnswersOf:
         self._name = name
         self._prompts = None if _have_same_rows(runs, name) else {r.label: _prompts(r, name) for r in runs}
 
-    def task(self, run: RecordedRun, task_id: str) -> str:
-        """The name that all runs use for the task."""
-        return task_id if self._prompts is None else self._prompts[run.label].get(task_id, task_id)
-
     def at(self, run: RecordedRun, version: int) -> dict[str, list[Answer]]:
         """Task -> the answers of `version`, most likely one and samples; empty where none are recorded."""
         found: dict[str, list[Answer]] = {}
-        if run.journal is not None:
-            for answer in read_answers(run.journal, version, self._name):
-                found.setdefault(self.task(run, answer.task_id), []).append(answer)
+        names = {} if self._prompts is None else self._prompts[run.label]
+        for answer in () if run.journal is None else read_answers(run.journal, version, self._name):
+            found.setdefault(names.get(answer.task_id, answer.task_id), []).append(answer)
         return found
-
-    def greedy_by_version(self, run: RecordedRun) -> dict[int, Scores]:
-        """Version -> scores of the most likely answers, for each recorded evaluation."""
-        if run.journal is None:
-            return {}
-        return {
-            version: {self.task(run, task_id): _right(score) for task_id, score in scores.items()}
-            for version, scores in read_greedy_scores(run.journal, self._name).items()
-        }
 
 
 def greedy_scores(answers: Mapping[str, Sequence[Answer]]) -> Scores:

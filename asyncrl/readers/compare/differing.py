@@ -50,16 +50,20 @@ def differing_answers(
     runs = (first, second)
     steps = [None if (row := run.last_evaluation()) is None else int(row["step"]) for run in runs]
     answers = AnswersOf(runs, HELDOUT)
-    given: list[Answers] = [
-        {} if step is None else answers.at(run, step) for run, step in zip(runs, steps, strict=True)
-    ]
+    given = [{} if step is None else answers.at(run, step) for run, step in zip(runs, steps, strict=True)]
     by_kind = _by_kind(*given)
     chosen = by_kind[kind][offset : offset + limit]
+    sides = [_given(run, step, each, chosen) for run, step, each in zip(runs, steps, given, strict=True)]
+    prompts = read_prompts(first.journal, HELDOUT) if chosen and first.journal is not None else {}
+    ids = [given[0][task][0].task_id for task in chosen]
     return {
         "first_step": steps[0],
         "second_step": steps[1],
         "counts": {name: len(tasks) for name, tasks in by_kind.items()},
-        "tasks": _tasks(chosen, runs, steps, given, kind) if chosen else [],
+        "tasks": [
+            {"task_id": task, "prompt": prompts.get(task, ""), "kind": kind, "first": before, "second": after}
+            for task, before, after in zip(ids, *sides, strict=True)
+        ],
     }
 
 
@@ -72,32 +76,9 @@ def _by_kind(first: Answers, second: Answers) -> dict[Kind, list[str]]:
     return found
 
 
-def _tasks(
-    chosen: Sequence[str],
-    runs: Sequence[RecordedRun],
-    steps: Sequence[int | None],
-    given: Sequence[Answers],
-    kind: Kind,
-) -> list[DifferingTask]:
-    sides = [
-        _given(run, step, answers, chosen) for run, step, answers in zip(runs, steps, given, strict=True)
-    ]
-    prompts = {} if runs[0].journal is None else read_prompts(runs[0].journal, HELDOUT)
-    ids = [given[0][task][0].task_id for task in chosen]
-    return [
-        {
-            "task_id": task_id,
-            "prompt": prompts.get(task_id, ""),
-            "kind": kind,
-            "first": before,
-            "second": after,
-        }
-        for task_id, before, after in zip(ids, *sides, strict=True)
-    ]
-
-
 def _given(run: RecordedRun, step: int | None, answers: Answers, chosen: Sequence[str]) -> list[Given]:
-    assert run.journal is not None and step is not None, "only recorded answers are chosen"
+    if run.journal is None or step is None:
+        return []
     # The most likely answer comes before the samples.
     found = [answers[task][0] for task in chosen]
     texts = read_texts(run.journal, step, HELDOUT, [answer.task_id for answer in found])

@@ -5,11 +5,11 @@ them is neither recipe nor seed, so it is a side of its own, together with the s
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asyncrl.observe.metrics.metrics_file import Row
-from asyncrl.readers.compare.bootstrap import Interval, over_seeds
+from asyncrl.readers.compare.intervals import Interval, over_seeds
 from asyncrl.readers.compare.recipes import without_seed
 from asyncrl.readers.compare.recorded import RecordedRun
 
@@ -21,28 +21,18 @@ class Group:
     label: str
     runs: list[RecordedRun]
 
-    def mean(self, value: Callable[[RecordedRun], float | None]) -> float | None:
-        """Mean over its runs; None unless all of them have the value."""
-        found = [value(run) for run in self.runs]
-        known = [each for each in found if each is not None]
-        return sum(known) / len(known) if len(known) == len(found) else None
-
     def accuracy(self) -> Interval | None:
         """Greedy accuracy of each run's last evaluation: over seeds if there are several, else over tasks."""
-        rows = [run.last_evaluation() for run in self.runs]
-        known = [row for row in rows if row is not None]
-        return interval_of(known) if len(known) == len(rows) else None
+        rows = [row for run in self.runs if (row := run.last_evaluation()) is not None]
+        return interval_of(rows) if len(rows) == len(self.runs) else None
 
 
-def interval_of(
-    rows: Sequence[Row], names: tuple[str, str, str] = ("greedy_accuracy", "greedy_low", "greedy_high")
-) -> Interval | None:
-    """Interval of one measure, a row per run: Student's over several runs, the row's own for a single one."""
-    if any(row.get(name) is None for row in rows for name in names):
-        return None
+def interval_of(rows: Sequence[Row]) -> Interval:
+    """Greedy accuracy, a row per run: Student's over several runs, the row's own for a single one."""
     if len(rows) == 1:
-        return Interval(*(float(rows[0][name]) for name in names))
-    return over_seeds([float(row[names[0]]) for row in rows])
+        (row,) = rows
+        return Interval(row["greedy_accuracy"], row["greedy_low"], row["greedy_high"])
+    return over_seeds([float(row["greedy_accuracy"]) for row in rows])
 
 
 def grouped(runs: Sequence[RecordedRun]) -> list[Group]:

@@ -7,8 +7,7 @@ from typing import Any
 Keys = dict[str, Any]
 """Key with dots -> value; a list is one value."""
 
-SEED = "seed"
-OWN = (SEED, "name", "run_folder")
+OWN = ("seed", "name", "run_folder")
 """Keys in which the runs of a group may differ."""
 PLACES = ("name", "run_folder", "path", "folder")
 """Last parts of keys that say where something is or how it is called."""
@@ -29,11 +28,7 @@ def differing(recipes: Sequence[Keys]) -> list[str]:
     """Keys without one value in all recipes, in the order of the recipes; paths and names last."""
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     found = [key for key in keys if len({_text(recipe, key) for recipe in recipes}) > 1]
-    return sorted(found, key=is_place)
-
-
-def is_place(key: str) -> bool:
-    return key.rpartition(".")[2] in PLACES
+    return sorted(found, key=lambda key: key.rpartition(".")[2] in PLACES)
 
 
 def without_seed(recipe: Keys) -> str:

@@ -18,10 +18,10 @@ from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
 from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
-from asyncrl.observe.metrics.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.readers.compare.recipes import Keys, flat
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.kinds import kind_of
+from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE
 from asyncrl.system.text_file import read_text
 
 
@@ -50,9 +50,9 @@ class RecordedRun:
         return max(self.evaluations(), key=lambda row: row["step"], default=None)
 
     def evaluations(self) -> list[Row]:
-        """Evaluations with a greedy accuracy, by step, the later one of two first."""
-        rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
-        return sorted(rows, key=lambda row: row["step"])
+        """Evaluations with a greedy accuracy and its interval, by step, the later one of two first."""
+        known = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_low") is not None]
+        return sorted(known, key=lambda row: row["step"])
 
     def machines(self) -> list[str]:
         """Machines that its starts ran on; empty where nothing says."""
@@ -93,26 +93,22 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def _open(folder: Path, label: str) -> RecordedRun:
-    recipe_file = folder / RECIPE_FILE
+    recipe_file = folder / RECIPE
     if not recipe_file.is_file():
-        raise InputError(
-            f"{folder} holds no {RECIPE_FILE}, so it is not a run folder. Runs are in runs/NAME."
-        )
+        raise InputError(f"{folder} holds no {RECIPE}, so it is not a run folder. Runs are in runs/NAME.")
     remarks = []
     try:
-        journal = find_journal(folder / JOURNAL_FILE)
+        journal = find_journal(folder / JOURNAL)
     except OtherSchema as error:
         journal = None
         remarks.append(
             f"{label}: its journal has schema {error.schema}, which this version of asyncrl does not read: "
-            f"{METRICS_FILE} alone is compared."
+            f"{METRICS} alone is compared."
         )
     else:
         if journal is None:
-            remarks.append(f"{label}: without {JOURNAL_FILE}, {METRICS_FILE} alone is compared.")
-    return RecordedRun(
-        label, folder, _recipe(recipe_file), read_metrics(folder / METRICS_FILE), journal, remarks
-    )
+            remarks.append(f"{label}: without {JOURNAL}, {METRICS} alone is compared.")
+    return RecordedRun(label, folder, _recipe(recipe_file), read_metrics(folder / METRICS), journal, remarks)
 
 
 def _recipe(file: Path) -> Keys:

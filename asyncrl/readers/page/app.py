@@ -6,6 +6,7 @@ browser. It reads run folders and writes nothing. Model output reaches the page 
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
@@ -16,9 +17,18 @@ from aiohttp import web
 
 from asyncrl.errors import InputError
 from asyncrl.loops.task_group import background
-from asyncrl.readers.page import answers, curves, faults, groups, ledger, log, overview, servers
-from asyncrl.readers.page import compared_runs as comparison
-from asyncrl.readers.page.request import RUNS
+from asyncrl.readers.page import (
+    answers,
+    compared_runs,
+    curves,
+    faults,
+    groups,
+    ledger,
+    log,
+    overview,
+    servers,
+)
+from asyncrl.readers.page.request import RUNS, answer, run_of
 from asyncrl.readers.page.runs import Run, Runs
 
 HOST = "127.0.0.1"
@@ -29,9 +39,16 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = (overview, comparison, curves, groups, answers, ledger, servers, faults, log)
+PARTS = (overview, curves, groups, answers, ledger)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
+WHOLE: dict[str, Callable[[Run], Any]] = {
+    "conservation": ledger.read_books,
+    "servers": servers.read_servers,
+    "faults": faults.read_causes,
+    "log": log.read_log,
+}
+"""End of a run's path -> what is answered and exported, whole."""
 STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
     *("trajectories.css", "compare.css"),
@@ -42,10 +59,8 @@ VIEWS = (
     *("servers.js", "faults.js", "log.js", "compare.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
-AHEAD = (overview, groups, answers, ledger, faults)
-"""Parts that are read before the first request; the others read nothing that these do not."""
 MOST_AHEAD = 4
-"""Runs of which all AHEAD are read; of others the overview alone."""
+"""Runs of which everything is read before the first request; of others their line alone."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -64,10 +79,14 @@ def render(answers: dict[str, Any] | None = None) -> str:
 
 def export(run: Run, *, num_groups: int) -> str:
     """The document with one run inside, its newest `num_groups` groups among it. Raises InputError."""
-    found: dict[str, Any] = {}
+    return render(_answers(run, num_groups=num_groups))
+
+
+def _answers(run: Run, *, num_groups: int) -> dict[str, Any]:
+    found = {f"/api/runs/{run.name}/{name}": read(run) for name, read in WHOLE.items()}
     for part in PARTS:
         found.update(part.exported(run, num_groups=num_groups))
-    return render(found)
+    return found
 
 
 def make_app(runs: Runs) -> web.Application:
@@ -79,8 +98,10 @@ def make_app(runs: Runs) -> web.Application:
         return web.Response(text=page, content_type="text/html")
 
     app.router.add_get("/", _page)
-    for part in PARTS:
+    for part in (*PARTS, compared_runs):
         part.add_routes(app.router)
+    for name, read in WHOLE.items():
+        app.router.add_get(f"/api/runs/{{run}}/{name}", functools.partial(_whole, read))
     return app
 
 
@@ -90,8 +111,7 @@ async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[
     await runner.setup()
     try:
         async with background(_read_ahead(runs), "read ahead"):
-            site = web.TCPSite(runner, HOST, port)
-            await site.start()
+            await web.TCPSite(runner, HOST, port).start()
             ready(f"http://{HOST}:{runner.addresses[0][1]}/")
             await until.wait()
     finally:
@@ -101,10 +121,14 @@ async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[
 async def _read_ahead(runs: Runs) -> None:
     """Reads what the first look at each run would wait for; first the runs that were written last."""
     for index, run in enumerate(sorted(runs.all(), key=Run.written_seconds, reverse=True)):
-        for part in AHEAD if index < MOST_AHEAD else (overview,):
-            # A request for it reports the error.
-            with contextlib.suppress(InputError, OSError):
-                await asyncio.to_thread(part.exported, run, num_groups=1)
+        read = functools.partial(_answers, num_groups=1) if index < MOST_AHEAD else overview.read_line
+        # A request for it reports the error.
+        with contextlib.suppress(InputError, OSError):
+            await asyncio.to_thread(read, run)
+
+
+async def _whole(read: Callable[[Run], Any], request: web.Request) -> web.Response:
+    return await answer(read, run_of(request))
 
 
 @web.middleware

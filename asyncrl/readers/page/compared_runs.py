@@ -5,20 +5,18 @@ with. A comparison is computed again only after one of its runs has written a ro
 after each evaluation.
 """
 
-import asyncio
-import math
-from collections import OrderedDict
+import functools
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics.summary import METRICS_FILE
 from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.request import RUNS, answer, whole
-from asyncrl.readers.page.runs import Run, stamp
+from asyncrl.readers.page.runs import stamp
+from asyncrl.system.run_files import METRICS
 
 MOST_RUNS = 64
 MOST_KEPT = 8
@@ -33,42 +31,26 @@ class Compared(TypedDict):
     """None where the page has this revision already."""
 
 
-class Known:
-    """Comparisons by what they were made of, the newest last. One request at a time reads it."""
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _compared(revision: str, folders: tuple[tuple[str, Path], ...]) -> Comparison:
+    """`revision` says what the files hold; `folders` are name and folder of each run."""
+    return compare(open_runs([folder for _, folder in folders], [name for name, _ in folders]))
 
-    def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, float | None], Comparison] = OrderedDict()
-        self.lock = asyncio.Lock()
 
-    def read(self, folders: dict[str, Path], price: float | None, after: str) -> Compared:
-        revision = _revision(folders)
-        if revision == after:
-            return {"revision": revision, "comparison": None}
-        key = (revision, price)
-        if key not in self._found:
-            runs = open_runs([*folders.values()], [*folders])
-            self._found[key] = compare(runs, prices=[price] * len(runs))
-        self._found.move_to_end(key)
-        if len(self._found) > MOST_KEPT:
-            self._found.popitem(last=False)
-        return {"revision": revision, "comparison": self._found[key]}
+def read_comparison(folders: dict[str, Path], after: str) -> Compared:
+    revision = _revision(folders)
+    if revision == after:
+        return {"revision": revision, "comparison": None}
+    return {"revision": revision, "comparison": _compared(revision, tuple(folders.items()))}
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
-    known = Known()
-
-    async def compared(request: web.Request) -> web.Response:
-        price, after = _price(request), request.query.get("after", "")
-        async with known.lock:
-            return await answer(known.read, _folders(request), price, after)
-
-    router.add_get("/api/compare", compared)
+    router.add_get("/api/compare", _comparison)
     router.add_get("/api/compare/answers", _answers)
 
 
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """Nothing: an exported document holds one run."""
-    return {}
+async def _comparison(request: web.Request) -> web.Response:
+    return await answer(read_comparison, _folders(request), request.query.get("after", ""))
 
 
 def read_answers(folders: dict[str, Path], kind: Kind, offset: int) -> DifferingAnswers:
@@ -98,18 +80,5 @@ def _folders(request: web.Request) -> dict[str, Path]:
     return {name: there[name] for name in names}
 
 
-def _price(request: web.Request) -> float | None:
-    text = request.query.get("price", "")
-    if not text:
-        return None
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not (math.isfinite(price) and price >= 0):
-        raise web.HTTPBadRequest(text=f"price is {text[:40]!r}, expected dollars per hour.")
-    return price
-
-
 def _revision(folders: dict[str, Path]) -> str:
-    return " ".join(f"{name}:{stamp(folder / METRICS_FILE)}" for name, folder in folders.items())
+    return " ".join(f"{name}:{stamp(folder / METRICS)}" for name, folder in folders.items())

@@ -1,57 +1,22 @@
 """Verifier faults by cause, each with its first traceback: what a person would otherwise never see."""
 
-from typing import Any, TypedDict
-
-from aiohttp import web
+from dataclasses import asdict
+from typing import Any
 
 from asyncrl.observe.metrics.fault_causes import group_faults
-from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 
 
-class Cause(TypedDict):
-    cause: str
-    num_verdicts: int
-    num_retried: int
-    """Further faults, whose retry gave a verdict."""
-    task_id: str
-    """Task of the first verdict."""
-    detail: str
-    """Detail of the first verdict."""
-    trace: str | None
-    """The first traceback; None where the verifier did not raise."""
-    trajectory_id: str | None
-    """Trajectory whose verdict raised it; None where a retry gave one."""
-
-
-def add_routes(router: web.UrlDispatcher) -> None:
-    router.add_get("/api/runs/{run}/faults", _faults)
-
-
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    return {f"/api/runs/{run.name}/faults": read_causes(run)}
-
-
-def read_causes(run: Run) -> list[Cause]:
-    """The most frequent first."""
+def read_causes(run: Run) -> list[dict[str, Any]]:
+    """The fields of each FaultCause, the most frequent first, with two more. `trace`: the first traceback,
+    None where the verifier did not raise; `trajectory_id`: whose verdict it was, None where a retry gave one.
+    """
     traces, retried = run.journal.fault_traces(), run.journal.retried_faults()
     retried_traces = {row["cause"]: row["trace"] or None for row in retried}
     causes = []
     for fault in group_faults(run.journal.faults(), retried):
         first = traces.get(fault.cause)
-        causes.append(
-            Cause(
-                cause=fault.cause,
-                num_verdicts=fault.num_verdicts,
-                num_retried=fault.num_retried,
-                task_id=fault.task_id,
-                detail=fault.detail,
-                trace=retried_traces.get(fault.cause) if first is None else first["trace"],
-                trajectory_id=None if first is None else first["trajectory_id"],
-            )
-        )
+        trace = retried_traces.get(fault.cause) if first is None else first["trace"]
+        of = None if first is None else first["trajectory_id"]
+        causes.append({**asdict(fault), "trace": trace, "trajectory_id": of})
     return causes
-
-
-async def _faults(request: web.Request) -> web.Response:
-    return await answer(read_causes, run_of(request))

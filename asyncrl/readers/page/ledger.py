@@ -1,10 +1,11 @@
 """The ledger of a run: the fates of its groups, step by step, and of its tokens in all."""
 
+from dataclasses import asdict
 from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.journal.conservation import Conservation, Fate, read_conservation
+from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.ledger import read_ledger
 from asyncrl.readers.page.request import answer, run_of, whole
@@ -26,16 +27,11 @@ class Books(TypedDict):
 
 def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/api/runs/{run}/ledger", _ledger)
-    router.add_get("/api/runs/{run}/conservation", _conservation)
 
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """The last steps and the whole conservation table."""
-    path = f"/api/runs/{run.name}"
-    return {
-        f"{path}/ledger": read_ledger(run.journal, limit=1000),
-        f"{path}/conservation": read_books(run),
-    }
+    """The last steps."""
+    return {f"/api/runs/{run.name}/ledger": read_ledger(run.journal, limit=1000)}
 
 
 def read_books(run: Run) -> Books:
@@ -45,18 +41,10 @@ def read_books(run: Run) -> Books:
         generated_groups=books.generated_groups(),
         missing_tokens=books.missing_tokens(),
         repeated_tokens=read_counters(run.journal).get(REPEATED, 0),
-        fates=[_fate(fate) for fate in books.fates()],
+        fates=[asdict(fate) for fate in books.fates()],
     )
-
-
-def _fate(fate: Fate) -> dict[str, Any]:
-    return {"name": fate.name, "tokens": fate.tokens, "groups": fate.groups, "share": fate.share}
 
 
 async def _ledger(request: web.Request) -> web.Response:
     before = whole(request, "before")
     return await answer(lambda journal: read_ledger(journal, before=before), run_of(request).journal)
-
-
-async def _conservation(request: web.Request) -> web.Response:
-    return await answer(read_books, run_of(request))

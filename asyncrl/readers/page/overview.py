@@ -1,4 +1,4 @@
-"""All runs of the page, a line each, and the head of one run."""
+"""All runs of the page, a line each; the line of one run is the head of its views."""
 
 import time
 from collections.abc import Sequence
@@ -17,32 +17,17 @@ MOST_POINTS = 60
 """Evaluations of a sparkline."""
 
 
-class Head(TypedDict):
-    """The head that the page shows above every view of a run."""
+class Line(TypedDict):
+    """A run in the overview, and the head of every view of it."""
 
     name: str
     folder: str
     revision: str
-    """Changes whenever the run has written anything."""
+    """Changes whenever the run has written anything or its state has changed."""
     state: str | None
     """State that the run reports, or "no longer running"; None where it wrote no status."""
     cause: str | None
     """Error that ended a run that failed."""
-    step: int | None
-    total_steps: int | None
-    greedy_accuracy: float | None
-    """Accuracy of the last evaluation."""
-    evaluated_step: int | None
-
-
-class Line(TypedDict):
-    """A run in the overview."""
-
-    name: str
-    revision: str
-    state: str | None
-    cause: str | None
-    """As in `Head`."""
     step: int | None
     total_steps: int | None
     accuracies: list[list[float]]
@@ -70,28 +55,8 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
     """The run as the only one; `num_groups` belongs to other parts."""
-    lines = {"now_seconds": time.time(), "runs": [read_line(run)]}
-    return {"/api/runs": lines, f"/api/runs/{run.name}": read_head(run)}
-
-
-def read_head(run: Run) -> Head:
-    """Raises InputError where the run's files cannot be read."""
-    revision = run.revision()
-    metrics = run.metrics.read()
-    last = metrics.evaluations[-1] if metrics.evaluations else {}
-    state, step, total_steps = _progress(run, metrics)
-    return {
-        "name": run.name,
-        "folder": str(run.folder),
-        # A run that has stopped writes nothing, but its state changes.
-        "revision": f"{revision} {state}",
-        "state": state,
-        "cause": _cause(run, state),
-        "step": step,
-        "total_steps": total_steps,
-        "greedy_accuracy": last.get("greedy_accuracy"),
-        "evaluated_step": last.get("step"),
-    }
+    lines = read_lines([run])
+    return {"/api/runs": lines, f"/api/runs/{run.name}": lines["runs"][0]}
 
 
 def read_line(run: Run) -> Line:
@@ -111,9 +76,11 @@ def read_line(run: Run) -> Line:
     times = [row["time_seconds"] for row in rows]
     return {
         "name": run.name,
-        "revision": revision,
+        "folder": str(run.folder),
+        # A run that has stopped writes nothing, but its state changes.
+        "revision": f"{revision} {state}",
         "state": state,
-        "cause": _cause(run, state),
+        "cause": cause_of(run.folder) if state == "failed" else None,
         "step": step,
         "total_steps": total_steps,
         "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
@@ -128,6 +95,14 @@ def read_line(run: Run) -> Line:
     }
 
 
+def read_head(run: Run) -> Line:
+    """The run's line. Raises InputError where its files cannot be read."""
+    line = read_line(run)
+    if line["problem"] is not None:
+        raise InputError(line["problem"])
+    return line
+
+
 def read_lines(runs: Sequence[Run]) -> dict[str, Any]:
     return {"now_seconds": time.time(), "runs": [read_line(run) for run in runs]}
 
@@ -140,10 +115,6 @@ def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int |
         total = run.recipe.get("trainer", {}).get("num_steps")
         return None, done, total
     return state_of(run.folder, status), max(status["step"], done or 0), status["total_steps"]
-
-
-def _cause(run: Run, state: str | None) -> str | None:
-    return cause_of(run.folder) if state == "failed" else None
 
 
 def _words(alarm: Row) -> str:

@@ -16,15 +16,14 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
 from asyncrl.observe.metrics.metrics_file import MetricsFollower
-from asyncrl.observe.metrics.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.status import STATUS
+from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
 from asyncrl.system.text_file import read_text
 
 MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""
-WRITTEN = (METRICS_FILE, JOURNAL_FILE, f"{JOURNAL_FILE}-wal", STATUS)
+WRITTEN = (METRICS, JOURNAL, f"{JOURNAL}-wal", STATUS)
 """Files that change while a run trains."""
 
 
@@ -35,18 +34,18 @@ class Run:
         self.name = name
         """Unique among the runs of the page."""
         self.folder = folder
-        self.start = stamp(folder / RECIPE_FILE)
+        self.start = stamp(folder / RECIPE)
         """Changes with each start of the run, which writes its recipe."""
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """The recipe as the run resolved it."""
-        return dict(read_yaml(read_text(self.folder / RECIPE_FILE)))
+        return dict(read_yaml(read_text(self.folder / RECIPE)))
 
     @cached_property
     def journal(self) -> JournalReader:
         """Raises InputError where there is none yet, or one of another schema version."""
-        return JournalReader(self.folder / JOURNAL_FILE)
+        return JournalReader(self.folder / JOURNAL)
 
     @cached_property
     def texts(self) -> TokenTexts:
@@ -56,7 +55,7 @@ class Run:
     @cached_property
     def metrics(self) -> MetricsFollower:
         """Reads what was added to metrics.jsonl."""
-        return MetricsFollower(self.folder / METRICS_FILE)
+        return MetricsFollower(self.folder / METRICS)
 
     def written_seconds(self) -> float:
         """Unix time when it last wrote anything; 0 where it has written nothing."""
@@ -82,7 +81,7 @@ class Runs:
         for path in self._paths:
             if not _run_folders(path):
                 raise InputError(
-                    f"{path} holds no {RECIPE_FILE}, so it is not a run folder, and no run folders either. "
+                    f"{path} holds no {RECIPE}, so it is not a run folder, and no run folders either. "
                     f"Runs are in runs/NAME."
                 )
 
@@ -101,7 +100,7 @@ class Runs:
             self._open.pop(name, None)
             return None
         run = self._open.pop(name, None)
-        if run is None or run.start != stamp(folder / RECIPE_FILE):
+        if run is None or run.start != stamp(folder / RECIPE):
             run = Run(name, folder)
         self._open[name] = run
         if len(self._open) > MOST_OPEN:
@@ -114,11 +113,11 @@ class Runs:
 
 
 def _run_folders(path: Path) -> list[Path]:
-    if (path / RECIPE_FILE).is_file():
+    if (path / RECIPE).is_file():
         return [path]
     if not path.is_dir():
         return []
-    return sorted(folder for folder in path.iterdir() if (folder / RECIPE_FILE).is_file())
+    return sorted(folder for folder in path.iterdir() if (folder / RECIPE).is_file())
 
 
 def _unused(name: str, used: set[str]) -> str:
@@ -143,5 +142,5 @@ def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:
     """The base model's folder; an exported checkpoint's if the run was copied without the model."""
     source = find_source(Model(path=section["path"], revision=section.get("revision")))
     model = Path(section["path"]) if source is None else source.folder
-    exported = sorted((run_folder / "checkpoints").glob("step-*/hf/tokenizer.json"))
+    exported = sorted((run_folder / CHECKPOINTS).glob("step-*/hf/tokenizer.json"))
     return exported[-1].parent if exported and not model.is_dir() else model

@@ -1,11 +1,8 @@
 """The servers of a run, and what each part waits for, as RUN/status.json has it."""
 
 import time
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from aiohttp import web
-
-from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import cause_of, state_of
 from asyncrl.run.status import Status, is_running, read_status
@@ -27,15 +24,6 @@ class Answer(TypedDict):
     """None where the run wrote none."""
 
 
-def add_routes(router: web.UrlDispatcher) -> None:
-    router.add_get("/api/runs/{run}/servers", _servers)
-
-
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """The servers as the run wrote them last; `num_groups` belongs to other parts."""
-    return {f"/api/runs/{run.name}/servers": read_servers(run)}
-
-
 def read_servers(run: Run) -> Answer:
     """Raises InputError for a file that is no status."""
     status = read_status(run.folder)
@@ -51,7 +39,3 @@ def read_servers(run: Run) -> Answer:
             "status": status,
         }
     }
-
-
-async def _servers(request: web.Request) -> web.Response:
-    return await answer(read_servers, run_of(request))

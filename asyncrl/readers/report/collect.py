@@ -1,16 +1,17 @@
 """A run's folder to its `RunReport`: at any time, read only, also while the run writes.
 
-What nothing recorded is null. Steps that a later start trained again count once; time and energy count as
-often as they were spent. Raises InputError for files that are damaged.
+What nothing recorded is null. Steps that a later start trained again count once; time counts as often as
+it was spent. Raises InputError for files that are damaged.
 """
 
-import math
 import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import numpy as np
 
 from asyncrl.journal import environments
 from asyncrl.journal.conservation import GENERATED, TRAINED, Conservation, read_conservation
@@ -22,17 +23,17 @@ from asyncrl.model.flops import matrix_weights
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.observe.metrics.fault_causes import group_faults
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
-from asyncrl.observe.metrics.summary import Summary, summarize
-from asyncrl.observe.terminal.model_differences import differences as paired_changes
+from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
+from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.report import schema
-from asyncrl.readers.report.costs import Prices, cost_of, energy_of, flops_of, is_number, time_of
+from asyncrl.readers.report.costs import flops_of, is_number, time_of
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.environment import Environment, differences
+from asyncrl.system.run_files import JOURNAL, METRICS
 
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),
@@ -41,65 +42,40 @@ OFF_POLICY = (
 )
 """Columns of the steps whose distribution the report shows."""
 NO_TOKENS = {GENERATED: 0, TRAINED: 0}
-OPTIMISTIC = (
-    "Last: the newest version that was evaluated. Best: the highest greedy accuracy on these very held-out "
-    "tasks, of {n} trained versions that were evaluated. The highest of several noisy values is optimistic, "
-    "and its interval does not know of the choice: report the last version, or measure the best one on other "
-    "tasks (asyncrl eval RUN --at best)."
-)
 
 
-def collect(run_folder: Path, prices: Prices | None = None) -> schema.RunReport:
-    """Everything that the folder says of its run. Raises InputError."""
-    prices = prices or Prices()
+def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunReport:
+    """Everything that the folder says of its run; `metrics` are its rows, where they are read already.
+
+    Raises InputError."""
     recipe = read_run_recipe(run_folder)
-    metrics = read_metrics(run_folder / METRICS)
-    journal = find_journal(run_folder / "journal.sqlite")
+    metrics = metrics or read_metrics(run_folder / METRICS)
+    journal = find_journal(run_folder / JOURNAL)
     starts = [] if journal is None else environments.read_starts(journal)
     usage = {} if journal is None else read_usage(journal)
-    shape = starts[-1].record.shape if starts else None
-    num_cores = starts[-1].record.environment.num_cores if starts else None
+    last = starts[-1].record if starts else None
+    shape = None if last is None else last.shape
     sampled = None if journal is None else read_sampled(journal)
-    time_used = time_of(usage, metrics.steps, num_cores)
-    summary = summarize(run_folder, tokens_of(journal))
+    books = Conservation(tokens_of(journal), {} if journal is None else journal.fates())
     return schema.RunReport(
         written_seconds=round(time.time(), 3),
         run=_run(run_folder, recipe, metrics, has_journal=journal is not None),
-        heldout=_heldout(metrics, summary),
-        benchmarks=[_benchmark(before, after) for before, after in summary.benchmarks()],
+        heldout=_heldout(metrics),
+        benchmarks=_benchmarks(metrics),
         response_tokens=_ends(metrics.steps, "response_tokens_mean"),
         cut_share=_ends(metrics.steps, "cut_share"),
         reward=_ends(metrics.steps, "reward_mean"),
-        tokens=_tokens(
-            summary.conservation, metrics.steps, 0.0 if sampled is None else sampled.num_prompt_tokens
-        ),
+        tokens=_tokens(books, metrics.steps, 0.0 if sampled is None else sampled.num_prompt_tokens),
         flops=flops_of(shape, sampled, metrics.steps),
-        time=time_used,
-        energy=energy_of(usage, time_used, prices, starts[-1].record.lacking_energy if starts else ()),
-        cost=cost_of(time_used, prices),
+        time=time_of(usage, metrics.steps),
         off_policy=_off_policy(metrics.steps),
-        idle=schema.Idle(
-            trainer=summary.trainer_idle_share,
-            rollout=summary.rollout_idle_share,
-            time_shares=summary.time_shares,
-        ),
-        faults=[
-            schema.Fault(
-                cause=fault.cause,
-                num_verdicts=fault.num_verdicts,
-                num_retried=fault.num_retried,
-                task_id=fault.task_id,
-            )
-            for fault in (() if journal is None else group_faults(journal.faults(), journal.retried_faults()))
-        ],
+        faults=[] if journal is None else group_faults(journal.faults(), journal.retried_faults()),
         starts=_starts(starts, usage),
-        num_resumptions=max(0, len(starts) - 1),
         model=_model(recipe, None if journal is None else recorded_model(journal), shape),
-        seeds=_seeds(recipe),
         data={} if journal is None else recorded_data(journal),
-        code=starts[-1].record.code if starts else {},
-        environment=starts[-1].record.environment if starts else None,
-        recipe=_plain(recipe),
+        code={} if last is None else last.code,
+        environment=None if last is None else last.environment,
+        recipe=read_yaml(dump_recipe(recipe)),
     )
 
 
@@ -124,11 +100,10 @@ def _run(run_folder: Path, recipe: Recipe, metrics: Metrics, *, has_journal: boo
         state=state,
         steps=steps,
         num_steps=recipe.trainer.num_steps,
-        is_finished=state == "finished",
     )
 
 
-def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:
+def _heldout(metrics: Metrics) -> schema.HeldOut | None:
     rows = [row for row in metrics.evaluations if is_number(row.get("num_tasks"))]
     if not rows:
         return None
@@ -137,16 +112,14 @@ def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:
     # The evaluation after training, of the same step, has samples too.
     last = max(trained, key=lambda row: (row["step"], row["when"] == "after"), default=None)
     best = _best(trained)
-    templates = {row.get("template") for row in rows}
-    candidates = len({row["step"] for row in trained})
+    templates = [row.get("template") for row in rows]
     return schema.HeldOut(
-        template=summary.template(),
-        is_one_template=len(templates) == 1,
-        base=None if base is None else _evaluation(base),
-        last=None if last is None else _evaluation(last),
-        best=None if best is None else _evaluation(best),
-        num_candidates=candidates,
-        note=OPTIMISTIC.format(n=candidates),
+        template=next((template for template in reversed(templates) if template), None),
+        is_one_template=len(set(templates)) == 1,
+        base=None if base is None else flat(base),
+        last=None if last is None else flat(last),
+        best=None if best is None else flat(best),
+        num_candidates=len({row["step"] for row in trained}),
     )
 
 
@@ -157,46 +130,20 @@ def _best(trained: Sequence[Row]) -> Row | None:
     )
 
 
-def _evaluation(row: Row) -> schema.Evaluation:
-    return schema.Evaluation(
-        step=int(row["step"]),
-        when=row["when"],
-        num_tasks=int(row["num_tasks"]),
-        greedy=_share(row, "greedy_accuracy", "greedy"),
-        k=int(row["k"]) if is_number(row.get("k")) else None,
-        avg_at_k=_share(row, "avg_at_k", "avg"),
-        pass_at_k=_share(row, "pass_at_k", "pass"),
-        response_tokens_mean=_number(row, "response_tokens_mean"),
-        cut_share=_number(row, "cut_share"),
-        num_faults=int(row.get("num_faults") or 0),
-    )
+def _benchmarks(metrics: Metrics) -> list[schema.Benchmark]:
+    rows: dict[str, dict[str, Row]] = {}
+    for row in metrics.benchmarks:
+        rows.setdefault(row["benchmark"], {})[row["when"]] = row
+    return [_benchmark(name, each.get("before"), each.get("after")) for name, each in rows.items()]
 
 
-def _share(row: Row, value: str, bounds: str) -> schema.Share | None:
-    mean, low, high = (_number(row, name) for name in (value, f"{bounds}_low", f"{bounds}_high"))
-    if mean is None or low is None or high is None:
-        return None
-    return schema.Share(mean=mean, low=low, high=high)
-
-
-def _benchmark(before: Row | None, after: Row | None) -> schema.Benchmark:
-    known = next(row for row in (after, before) if row is not None)
-    changes = {} if before is None or after is None else paired_changes(before, after)
+def _benchmark(name: str, before: Row | None, after: Row | None) -> schema.Benchmark:
     return schema.Benchmark(
-        name=known["benchmark"],
-        template=known.get("template"),
-        before=None if before is None else _evaluation(before),
-        after=None if after is None else _evaluation(after),
-        changes={
-            name: schema.Change(mean=found.mean, low=found.low, high=found.high, num_tasks=found.num_tasks)
-            for name, found in changes.items()
-        },
+        name=name,
+        before=None if before is None else flat(before),
+        after=None if after is None else flat(after),
+        changes={} if before is None or after is None else differences_of_rows(before, after),
     )
-
-
-def _number(row: Row, name: str) -> float | None:
-    value = row.get(name)
-    return float(value) if is_number(value) else None
 
 
 def _ends(steps: Sequence[Row], name: str) -> schema.Ends:
@@ -209,10 +156,11 @@ def _ends(steps: Sequence[Row], name: str) -> schema.Ends:
 def _tokens(books: Conservation, steps: Sequence[Row], prompt_tokens: float) -> schema.Tokens:
     return schema.Tokens(
         generated=books.generated_tokens(),
+        generated_groups=books.generated_groups(),
         trained=books.tokens.get(TRAINED, 0),
         in_loss=sum(int(row["num_tokens"]) for row in steps if is_number(row.get("num_tokens"))),
         prompt=round(prompt_tokens),
-        fates={name: tokens for name, tokens in books.tokens.items() if name != GENERATED and tokens},
+        fates=books.fates(),
         unaccounted=books.missing_tokens(),
     )
 
@@ -223,19 +171,10 @@ def _off_policy(steps: Sequence[Row]) -> dict[str, schema.Distribution]:
 
 
 def distribution(values: Sequence[float]) -> schema.Distribution:
-    """Quantiles are values that were seen: the smallest one that this share of the steps does not exceed."""
-    ordered = sorted(values)
-
-    def quantile(share: float) -> float:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
+    """A quantile is the smallest value that its share of the steps does not exceed."""
+    median, p90, p99, largest = np.quantile(values, (0.5, 0.9, 0.99, 1.0), method="inverted_cdf").tolist()
     return schema.Distribution(
-        num_steps=len(ordered),
-        mean=statistics.fmean(ordered),
-        median=quantile(0.5),
-        p90=quantile(0.9),
-        p99=quantile(0.99),
-        max=ordered[-1],
+        num_steps=len(values), mean=statistics.fmean(values), median=median, p90=p90, p99=p99, max=largest
     )
 
 
@@ -265,14 +204,3 @@ def _model(recipe: Recipe, digest: str | None, shape: ModelShape | None) -> sche
         num_parameters=None if shape is None else shape.num_parameters(),
         matrix_weights=None if shape is None else matrix_weights(shape),
     )
-
-
-def _seeds(recipe: Recipe) -> schema.Seeds:
-    """The seeds that launch/servers.py gives out."""
-    number = 0 if recipe.serving.servers else recipe.serving.num_servers
-    return schema.Seeds(recipe=recipe.seed, servers=[recipe.seed + index for index in range(number)])
-
-
-def _plain(recipe: Recipe) -> dict[str, Any]:
-    found: dict[str, Any] = read_yaml(dump_recipe(recipe))
-    return found

@@ -1,42 +1,25 @@
-"""Costs of a run: time per process, energy, operations, money. Sums over all its starts."""
+"""Costs of a run: time per process and per part of a step, operations. Sums over all its starts."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from typing import TypeGuard
 
 from asyncrl.journal.lengths import SampledTokens
 from asyncrl.journal.usage import ENERGY, RUN, Usage
 from asyncrl.model.flops import generation_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.observe.metrics.metrics_file import Row
-from asyncrl.readers.report.schema import Cost, Energy, EnergyPart, Flops, ProcessUse, Time
+from asyncrl.readers.report.schema import Flops, ProcessUse, Time
 
 HOUR = 3600.0
-WATTS_PER_CORE, WATTS_PER_GPU = 10.0, 700.0
-FORMULA = (
-    "forward: 2 N per token + 4 L H D per position looked at (attention's scores). Generated: one forward "
-    "pass per prompt token (once per group) and per sampled token but a response's last; the output layer "
-    "per sampled token. Trained: forward + backward, 3 forward passes, over the packed tokens of each step "
-    "(6 N per token), the output layer for response tokens alone; one forward pass more where log-probs "
-    "were computed before the step. N: weights of the matrices that a token meets, without the embedding's "
-    "look-up, of experts the chosen ones. L layers, H heads of size D. Not counted: norms, evaluations, "
-    "activations and caches that are computed again."
-)
-SOURCE = "Chowdhery et al. 2022 (PaLM), appendix B, arxiv.org/abs/2204.02311; Kaplan et al. 2020, 2001.08361"
-
-Per = Literal["machine", "gpu", "core"]
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Price and power of the machine, as the user states them."""
-
-    price_per_hour: float | None = None
-    per: Per = "machine"
-    watts_per_core: float = WATTS_PER_CORE
-    """Power of a core while it computes, for an estimate."""
-    watts_per_gpu: float = WATTS_PER_GPU
+TIMED_PARTS = {
+    "train_seconds": "training",
+    "wait_seconds": "waiting for rollouts",
+    "publish_seconds": "publishing weights",
+    "checkpoint_seconds": "saving checkpoints",
+    "drain_seconds": "draining servers",
+}
+"""Parts of a trainer step in metrics.jsonl, with their display names."""
 
 
 def flops_of(shape: ModelShape | None, sampled: SampledTokens | None, steps: Sequence[Row]) -> Flops:
@@ -52,28 +35,26 @@ def flops_of(shape: ModelShape | None, sampled: SampledTokens | None, steps: Seq
         )
     counted = [row["model_flops"] for row in steps if is_number(row.get("model_flops"))]
     trained = math.fsum(counted) if counted and len(counted) == len(steps) else None
-    return Flops(generated=generated, trained=trained, formula=FORMULA, source=SOURCE)
+    return Flops(generated=generated, trained=trained)
 
 
-def time_of(starts: Mapping[float, Sequence[Usage]], steps: Sequence[Row], num_cores: int | None) -> Time:
+def time_of(starts: Mapping[float, Sequence[Usage]], steps: Sequence[Row]) -> Time:
     """`starts` as `read_usage`; without any, wall time and hours are not known."""
     rows = [use for uses in starts.values() for use in uses]
     whole = [use for use in rows if use.name == RUN]
     processes = _processes(rows)
-    wall = sum(use.wall_seconds for use in whole) if whole else None
-    known = [process.cpu_hours for process in processes]
+    # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
+    steady = steps[len(steps) // 10 :]
     return Time(
-        wall_seconds=wall,
-        step_seconds=math.fsum(seconds_of(row) for row in steps),
-        cpu_hours=_sum(known) if known else None,
+        wall_seconds=sum(use.wall_seconds for use in whole) if whole else None,
+        step_seconds=math.fsum(map(_step_seconds, steps)),
+        step_shares=_step_shares(steps),
+        cpu_hours=_sum([process.cpu_hours for process in processes]) if processes else None,
         gpu_hours=sum(use.wall_seconds * use.num_gpus for use in whole) / HOUR if whole else None,
-        core_hours=None if wall is None or num_cores is None else wall * num_cores / HOUR,
+        trainer_idle_share=_weighted_mean(steady, "trainer_idle_share"),
+        rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
         processes=processes,
     )
-
-
-def seconds_of(row: Row) -> float:
-    return float(row["step_seconds"]) if is_number(row.get("step_seconds")) else 0.0
 
 
 def _processes(rows: Sequence[Usage]) -> list[ProcessUse]:
@@ -81,12 +62,12 @@ def _processes(rows: Sequence[Usage]) -> list[ProcessUse]:
     found = []
     for name in names:
         own = [use for use in rows if use.name == name]
-        seconds = [use.cpu_seconds for use in own if use.cpu_seconds is not None]
+        seconds = _sum([use.cpu_seconds for use in own])
         found.append(
             ProcessUse(
                 name=name,
                 wall_hours=sum(use.wall_seconds for use in own) / HOUR,
-                cpu_hours=sum(seconds) / HOUR if len(seconds) == len(own) else None,
+                cpu_hours=None if seconds is None else seconds / HOUR,
                 num_gpus=max(use.num_gpus for use in own),
                 gpu_hours=sum(use.wall_seconds * use.num_gpus for use in own) / HOUR,
                 num_restarts=sum(use.num_restarts for use in own),
@@ -101,82 +82,32 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(values) else None
 
 
-def energy_of(
-    starts: Mapping[float, Sequence[Usage]], time: Time, prices: Prices, lacking: Sequence[str] = ()
-) -> Energy | None:
-    """Measured where every start could read its counters to the end, else estimated from hours; None where
-    not even hours are known."""
-    parts = [
-        _energy_part(
-            starts,
-            "processors",
-            hours=time.cpu_hours,
-            watts=prices.watts_per_core,
-            unit="CPU hours of the run's processes",
-            option="--watts-per-core",
-        )
-    ]
-    if time.gpu_hours:
-        parts.append(
-            _energy_part(
-                starts,
-                "GPUs",
-                hours=time.gpu_hours,
-                watts=prices.watts_per_gpu,
-                unit="GPU hours",
-                option="--watts-per-gpu",
-            )
-        )
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return Energy(
-        joules=sum(part.joules for part in known),
-        is_estimate=any(part.is_estimate for part in known),
-        parts=known,
-        lacking=list(lacking),
-    )
+def _step_shares(steps: Sequence[Row]) -> dict[str, float]:
+    whole = math.fsum(map(_step_seconds, steps))
+    if not whole:
+        return {}
+    parts = [_parts(row) for row in steps]
+    shares = {words: sum(part[name] for part in parts) / whole for name, words in TIMED_PARTS.items()}
+    # Parts are measured one by one and the step as a whole: show what lies between, do not spread it.
+    return {**shares, "the rest": max(0.0, 1.0 - sum(shares.values()))}
 
 
-def _energy_part(
-    starts: Mapping[float, Sequence[Usage]],
-    part: Literal["processors", "GPUs"],
-    *,
-    hours: float | None,
-    watts: float,
-    unit: str,
-    option: str,
-) -> EnergyPart | None:
-    is_gpu = part == "GPUs"
-    counters = [
-        [use for use in uses if use.name.startswith(ENERGY) and use.name.startswith(f"{ENERGY}GPU") is is_gpu]
-        for uses in starts.values()
-    ]
-    joules = [use.joules for own in counters for use in own]
-    measured = _sum(joules)
-    if counters and all(counters) and measured is not None:
-        what = "NVML: the run's GPUs" if is_gpu else "RAPL: whole processor packages, other programs included"
-        return EnergyPart(part=part, joules=measured, is_estimate=False, how=what)
-    if hours is None:
-        return None
-    how = f"ESTIMATE, not measured: {hours:.3g} {unit} x {watts:g} W ({option})"
-    return EnergyPart(part=part, joules=hours * HOUR * watts, is_estimate=True, how=how)
+def _parts(row: Row) -> dict[str, float]:
+    """Seconds of each part of a step. The first wait is cut to the step: it began while servers started."""
+    parts = {name: row.get(name) or 0.0 for name in TIMED_PARTS}
+    others = sum(parts.values()) - parts["wait_seconds"]
+    return parts | {"wait_seconds": min(parts["wait_seconds"], max(0.0, _step_seconds(row) - others))}
 
 
-def cost_of(time: Time, prices: Prices) -> Cost | None:
-    """None without a price, or where the hours are not known."""
-    if prices.price_per_hour is None or time.wall_seconds is None:
-        return None
-    by_kind = {"machine": time.wall_seconds / HOUR, "gpu": time.gpu_hours, "core": time.core_hours}
-    hours = by_kind[prices.per]
-    if hours is None:
-        return None
-    return Cost(
-        price_per_hour=prices.price_per_hour,
-        per=prices.per,
-        hours=hours,
-        total=hours * prices.price_per_hour,
-    )
+def _step_seconds(row: Row) -> float:
+    return float(row["step_seconds"]) if is_number(row.get("step_seconds")) else 0.0
+
+
+def _weighted_mean(steps: Sequence[Row], name: str) -> float | None:
+    """Mean of a share over steps, weighted by their duration; None if no step measured it."""
+    pairs = [(row[name], _step_seconds(row)) for row in steps if is_number(row.get(name))]
+    weight = sum(seconds for _, seconds in pairs)
+    return sum(share * seconds for share, seconds in pairs) / weight if weight else None
 
 
 def is_number(value: object) -> TypeGuard[float]:

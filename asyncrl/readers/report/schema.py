@@ -8,9 +8,13 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from asyncrl.journal.conservation import Fate
+from asyncrl.observe.metrics.estimates import Difference
+from asyncrl.observe.metrics.fault_causes import FaultCause
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = "2"
 
 
 class Part(BaseModel):
@@ -19,67 +23,29 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
 
 
-class Share(Part):
-    """A mean over tasks with its 95% interval (Wilson), all in [0, 1]."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Evaluation(Part):
-    """Evaluation of one version of the model."""
-
-    step: int
-    """0 is the base model."""
-    when: str
-    """before, during or after training."""
-    num_tasks: int
-    greedy: Share | None
-    """The most likely answer of each task."""
-    k: int | None
-    """Samples per task."""
-    avg_at_k: Share | None
-    pass_at_k: Share | None
-    """pass@k by the unbiased estimator of Chen et al. 2021."""
-    response_tokens_mean: float | None
-    cut_share: float | None
-    """Share of responses that were cut off at the token limit."""
-    num_faults: int
-    """Responses without a verdict: neither right nor wrong."""
-
-
 class HeldOut(Part):
+    """Evaluations as their rows in metrics.jsonl: shares with the ends of their 95% intervals (Wilson)."""
+
     template: str | None
     """Template around the questions, for all versions alike."""
     is_one_template: bool
     """Whether every evaluation was asked under that template."""
-    base: Evaluation | None
-    last: Evaluation | None
+    base: Row | None
+    last: Row | None
     """Evaluation of the newest version that has one. No choice was made: report this one."""
-    best: Evaluation | None
-    """Evaluation with the highest greedy accuracy on these same tasks, the first of several."""
+    best: Row | None
+    """Evaluation with the highest greedy accuracy on these same tasks, the first of several: optimistic."""
     num_candidates: int
     """Trained versions that `best` was chosen from."""
-    note: str
-
-
-class Change(Part):
-    """Mean difference after - before, paired over tasks, with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    num_tasks: int
 
 
 class Benchmark(Part):
     name: str
-    template: str | None
-    before: Evaluation | None
-    after: Evaluation | None
-    changes: dict[str, Change]
-    """greedy, avg or pass -> its change."""
+    before: Row | None
+    """Row in metrics.jsonl, with the score of each task."""
+    after: Row | None
+    changes: dict[str, Difference]
+    """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 
 
 class Model(Part):
@@ -94,12 +60,6 @@ class Model(Part):
     """N of 2N and 6N: weights of matrices that a token meets, with the output layer, without embeddings."""
 
 
-class Seeds(Part):
-    recipe: int
-    servers: list[int]
-    """Seed that each local server samples with."""
-
-
 class Ends(Part):
     """A column of the steps: its first value, its last one, the mean over all."""
 
@@ -111,14 +71,15 @@ class Ends(Part):
 class Tokens(Part):
     generated: int
     """Sampled for training, each once, also by steps that were trained again. Without evaluations."""
+    generated_groups: int
     trained: int
     """Generated tokens in batches of the steps that count."""
     in_loss: int
     """Tokens as often as the losses saw them: a repeated group counts again."""
     prompt: int
     """Prompt tokens, each group's once."""
-    fates: dict[str, int]
-    """trained, taken, queued and "dropped: <reason>"; they sum up to `generated`."""
+    fates: list[Fate]
+    """trained, taken, queued and "dropped: <reason>"; their tokens sum up to `generated`."""
     unaccounted: int
 
 
@@ -127,8 +88,6 @@ class Flops(Part):
 
     generated: float | None
     trained: float | None
-    formula: str
-    source: str
 
 
 class ProcessUse(Part):
@@ -148,39 +107,18 @@ class Time(Part):
     """Time of all starts, from the controller's start to its end: also of steps that were trained again."""
     step_seconds: float
     """Time of the steps that count."""
+    step_shares: dict[str, float]
+    """Part of the trainer's steps -> share of their time; they sum up to 1 when there is a step."""
     cpu_hours: float | None
     gpu_hours: float | None
-    core_hours: float | None
-    """Cores that the run could use times `wall_seconds`, busy or not."""
+    trainer_idle_share: float | None
+    """Share of its time, in the steady state (without the first tenth of the steps)."""
+    rollout_idle_share: float | None
     processes: list[ProcessUse]
 
 
-class EnergyPart(Part):
-    part: Literal["processors", "GPUs"]
-    joules: float
-    is_estimate: bool
-    how: str
-
-
-class Energy(Part):
-    joules: float
-    is_estimate: bool
-    """Whether any part is."""
-    parts: list[EnergyPart]
-    lacking: list[str]
-    """Why no counter measured a part, at the last start."""
-
-
-class Cost(Part):
-    price_per_hour: float
-    per: Literal["machine", "gpu", "core"]
-    hours: float
-    total: float
-    """Total in the currency of the price."""
-
-
 class Distribution(Part):
-    """Distribution over the steps that measured the column."""
+    """Distribution over the steps that measured the column. Quantiles are values that were seen."""
 
     num_steps: int
     mean: float
@@ -188,23 +126,6 @@ class Distribution(Part):
     p90: float
     p99: float
     max: float
-
-
-class Idle(Part):
-    trainer: float | None
-    """Share of its time, in the steady state (without the first tenth of the steps)."""
-    rollout: float | None
-    time_shares: dict[str, float]
-    """Part of the trainer's steps -> share of their time."""
-
-
-class Fault(Part):
-    cause: str
-    num_verdicts: int
-    num_retried: int
-    """Further ones, whose retry gave a verdict."""
-    task_id: str
-    """The first one."""
 
 
 class Start(Part):
@@ -225,11 +146,10 @@ class Run(Part):
     """Trained so far."""
     num_steps: int
     """Steps that the recipe asks for."""
-    is_finished: bool
 
 
 class RunReport(Part):
-    schema_version: Literal["1"] = SCHEMA_VERSION
+    schema_version: Literal["2"] = SCHEMA_VERSION
     written_seconds: float
     """Unix time."""
     run: Run
@@ -242,16 +162,12 @@ class RunReport(Part):
     tokens: Tokens
     flops: Flops
     time: Time
-    energy: Energy | None
-    cost: Cost | None
     off_policy: dict[str, Distribution]
     """Staleness in versions, KL in nats per token, shares of tokens."""
-    idle: Idle
-    faults: list[Fault]
+    faults: list[FaultCause]
+    """Verifier faults by cause, the most frequent first."""
     starts: list[Start]
-    num_resumptions: int
     model: Model
-    seeds: Seeds
     data: dict[str, str]
     """data.train and data.heldout -> digest of their content."""
     code: dict[str, str]
@@ -260,30 +176,3 @@ class RunReport(Part):
     """Environment of the last start."""
     recipe: dict[str, Any]
     """Resolved: every key, defaults included."""
-
-
-class SeedMean(Part):
-    """Mean over runs that differ in their seed, with Student's 95% interval over runs."""
-
-    mean: float
-    low: float
-    high: float
-    num_runs: int
-
-
-class SeedGroup(Part):
-    name: str
-    runs: list[str]
-    """Folders."""
-    seeds: list[int]
-    measures: dict[str, SeedMean]
-    """Measure, such as "base greedy" or "last avg_at_k", -> its mean."""
-
-
-class CombinedReport(Part):
-    """report.json of several runs."""
-
-    schema_version: Literal["1"] = SCHEMA_VERSION
-    runs: list[RunReport]
-    groups: list[SeedGroup]
-    """Runs that differ in seed, name and folder alone; those without a twin are in none."""

@@ -12,7 +12,6 @@ from asyncrl.errors import InputError
 from asyncrl.journal.ending import recorded_end
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
-from asyncrl.observe.metrics.summary import JOURNAL_FILE, METRICS_FILE, REPORT_FILE
 from asyncrl.observe.metrics.warning_log import Warned, warnings_of
 from asyncrl.observe.terminal.live import ETA_WINDOW_STEPS
 from asyncrl.observe.terminal.postmortem import POST_MORTEM
@@ -27,8 +26,8 @@ from asyncrl.run.status import (
     silence_of,
     words_of_state,
 )
+from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE, REPORT
 
-RECIPE_FILE = "recipe.yaml"
 NUM_WARNINGS = 3
 NUM_ALARMS = 5
 NOT_STARTED = "not started"
@@ -97,14 +96,14 @@ class CurrentRun:
 
 def read_run(folder: Path, *, metrics: Metrics | None = None) -> CurrentRun:
     """`metrics` are those of the folder, where the caller has read them. Raises InputError."""
-    if not (folder / RECIPE_FILE).is_file():
-        raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}.")
+    if not (folder / RECIPE).is_file():
+        raise InputError(f"{folder} is not a run folder: it has no {RECIPE}.")
     if metrics is None:
-        metrics = read_metrics(folder / METRICS_FILE)
+        metrics = read_metrics(folder / METRICS)
     status = read_status(folder)
     state = NOT_STARTED if status is None else state_of(folder, status)
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
-    report = folder / REPORT_FILE
+    report = folder / REPORT
     return CurrentRun(
         folder=str(folder),
         state=state,
@@ -170,7 +169,7 @@ def state_of(folder: Path, status: Status) -> str:
 def _has_ended(folder: Path) -> bool:
     """Whether the journal records the end of the run; False for one that cannot be read."""
     try:
-        journal = find_journal(folder / JOURNAL_FILE)
+        journal = find_journal(folder / JOURNAL)
     except InputError:
         return False
     return journal is not None and recorded_end(journal) is not None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from asyncrl.observe.metrics.formats import (
-    NOTHING,
     compact,
     duration,
     hundredths,
@@ -39,8 +38,8 @@ def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
     lines = [_wrapped_title(run, width)]
     for title, text, style in _facts(run):
         lines += _fact(title, text, style, width)
-    if run.servers and run.is_running:
-        lines += _servers(run.servers, width)
+    for server in run.servers if run.is_running else ():
+        lines += _fact("server", *_server(server), width)
     for told in run.alarms:
         title, style = ("alarm", "yellow") if told.is_on else ("was", "dim")
         step = "" if told.step is None else f"step {told.step}: "
@@ -128,36 +127,13 @@ def _fact(title: str, text: str, style: str, width: int) -> list[Text]:
     return [Text.assemble((head, "dim"), (line, style)) for head, line in zip(titles, wrapped, strict=True)]
 
 
-def _servers(servers: list[ServerStatus], width: int) -> list[Text]:
-    """A table of the columns that fit, the most telling ones first; the URL gets the width that is left."""
-    head = ("state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted")
-    rows = [
-        (
-            server["state"],
-            NOTHING if server["version"] is None else str(server["version"]),
-            str(server["requests"]),
-            compact(server["tokens_per_second"]),
-            percent(server["busy_share"]),
-            str(server["restarts"]),
-            str(server["retractions"]),
-        )
-        for server in servers
-    ]
-    urls = [printable(server["url"].removeprefix("http://")) for server in servers]
-    longest = max(map(len, urls))
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    # The port tells servers of one host apart.
-    kept, room = 0, width - min(longest, 10)
-    while kept < len(widths) and sum(widths[: kept + 1]) + kept + 1 <= room:
-        kept += 1
-    room = min(max(longest, len("server")), width - sum(widths[:kept]) - kept)
-
-    def line(first: str, cells: tuple[str, ...], style: str) -> Text:
-        ends = " ".join(f"{cell:>{size}}" for cell, size in zip(cells[:kept], widths, strict=False))
-        return Text(f"{first:<{room}} {ends}".rstrip(), style=style)
-
-    table = [line("server"[:room], head, "dim")]
-    for url, row in zip(urls, rows, strict=True):
-        shown = url if len(url) <= room else f"~{url[1 - room :]}"
-        table.append(line(shown, row, "" if row[0] == "serving" else "yellow"))
-    return table
+def _server(server: ServerStatus) -> tuple[str, str]:
+    """(text, style). The end of the URL, its port, tells servers of one host apart."""
+    version = "" if server["version"] is None else f" version {server['version']}"
+    words = (
+        f"{server['url'].removeprefix('http://')} {server['state']}{version}, {server['requests']} requests, "
+        f"{compact(server['tokens_per_second'])} tok/s, busy {percent(server['busy_share'])}"
+    )
+    for number, what in ((server["restarts"], "restarts"), (server["retractions"], "retracted")):
+        words += f", {number} {what}" if number else ""
+    return words, "" if server["state"] == "serving" else "yellow"

@@ -5,9 +5,8 @@ charts draw on top. The recipe becomes parameters, which MLflow keeps as the fir
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 # Reports on its use, to its maker.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -15,6 +14,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from mlflow.entities import Metric, Param, RunStatus, RunTag
 from mlflow.tracking import MlflowClient
 
+from asyncrl.readers.compare.recipes import flat
 from asyncrl.readers.trackers.tracker import Note, TrackedRun
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.sections.trackers import DEFAULT_PROJECT
@@ -62,7 +62,7 @@ def open_tracker(settings: Settings, run: TrackedRun) -> MLflow:
     experiment_id = client.create_experiment(name) if experiment is None else experiment.experiment_id
     tags = dict.fromkeys(settings.tags, "true")
     run_id = client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
-    params = [Param(key, value[:MOST_CHARACTERS]) for key, value in flat(run.recipe)]
+    params = [Param(key, str(value)[:MOST_CHARACTERS]) for key, value in flat(run.recipe).items()]
     for start in range(0, len(params), MOST_PARAMS):
         client.log_batch(run_id, params=params[start : start + MOST_PARAMS], tags=[RunTag("tool", "asyncrl")])
     return MLflow(client, run_id)
@@ -72,12 +72,3 @@ def find_uri(settings: Settings, folder: Path) -> str:
     """The recipe's server or store, the environment's, or one in `folder`."""
     own = f"sqlite:///{folder / 'mlflow.db'}"
     return settings.uri or os.environ.get("MLFLOW_TRACKING_URI") or own
-
-
-def flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, value) of each key of a recipe."""
-    for key, value in recipe.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.observe.metrics.metrics_file import complete_lines
+from asyncrl.system.run_files import TRACKERS
 from asyncrl.system.whole_file import write_whole
-
-FOLDER = "trackers"
-"""Folder inside the run folder: a position file per tracker, and what trackers keep there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class Position:
 
 
 def position_path(run_folder: Path, label: str) -> Path:
-    return run_folder / FOLDER / f"{label}.json"
+    return run_folder / TRACKERS / f"{label}.json"
 
 
 def read_position(path: Path) -> Position:

@@ -24,7 +24,7 @@ from asyncrl.readers.trackers.position import position_path, read_position, writ
 from asyncrl.readers.trackers.tracker import TrackedRun, Tracker
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run.folder import METRICS, RECIPE
+from asyncrl.system.run_files import METRICS, RECIPE
 
 FAILED = 3
 """Exit code of a tracker that raised."""

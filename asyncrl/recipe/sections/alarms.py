@@ -8,47 +8,47 @@ from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, S
 
 
 class Alarms(Section):
-    """When a run warns of itself: once as an alarm begins, once as it ends (docs/watching.md). Means are over
-    the last 5 steps. null turns an alarm off."""
+    """When a run raises an alarm: one message when it begins, one when it ends (docs/alarms.md). Means are
+    over the last 5 steps. null turns an alarm off."""
 
     entropy_nats: PositiveFloat | None = 0.02
     """Entropy collapse: mean entropy per token below this, in nats, and below a fifth of the first steps',
     while a tenth of the responses or more is wrong. A policy this sure samples the same response again and
     again, so groups have no signal; healthy runs end above 0.04."""
     length_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 3.0
-    """Length explosion: responses this many times as long as 20 steps before, without more of them correct.
-    Longer reasoning that pays comes with more correct responses."""
+    """Length explosion: responses grow to this many times their length 20 steps before while no more of them
+    are correct. Longer reasoning that pays off comes with more correct responses."""
     length_shrink: Annotated[float, Field(gt=0, lt=1)] | None = 0.33
-    """Length collapse: responses at most this share as long as 20 steps before, without more of them
-    correct: the model has stopped reasoning."""
+    """Length collapse: responses shrink to this share of their length 20 steps before while no more of them
+    are correct. The model has stopped reasoning."""
     cut_share: Fraction | None = 0.5
-    """Length explosion: share of the responses that are cut at rollout.max_new_tokens, where it has risen by
-    a fifth of all responses within 20 steps. A cut response has no answer, so nothing but its length is
-    taught. The live line colours a larger share."""
+    """Length explosion: share of the responses that are cut at rollout.max_new_tokens, if it has risen by a
+    fifth of all responses within 20 steps. A cut response has no answer, so it teaches nothing but its
+    length. The live line highlights a larger share."""
     reward_without_heldout: Fraction | None = 0.15
-    """How much more the share of correct training responses rose than held-out accuracy did, beyond its
-    interval, since the last evaluation at least 10 steps before (twice this: since the first evaluation); in
-    two evaluations in a row. The policy may please the verifier instead of solving tasks: read the responses.
-    Healthy small runs, whose greedy answers turn late, reach 0.09 (since the first evaluation: 0.2)."""
+    """How much more the share of correct training responses rose than held-out accuracy, beyond its interval,
+    since the last evaluation at least 10 steps ago (or twice this since the first one), in two evaluations
+    in a row. The policy may be pleasing the verifier instead of solving tasks: read the responses. Healthy
+    small runs, whose greedy answers improve late, reach 0.09 (since the first evaluation: 0.2)."""
     mismatch_kl: PositiveFloat | None = 0.01
-    """KL per token, in nats, between trainer and servers on tokens of the current version; or a tenth of it
-    where that is ten times the first steps'. Where no token was sampled on that version's own cache, twice
-    it, of those on an older one's. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients are of another
-    policy than the one that sampled. The live line colours a larger one."""
+    """KL per token, in nats, between trainer and servers on tokens of the current version; also a tenth of it
+    if that is ten times the first steps'. If all of these tokens were sampled on an older version's cache:
+    twice it. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients belong to another policy than the
+    one that sampled. The live line highlights a larger one."""
     capped_share: Fraction | None = 0.05
     """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Staleness 2 to 4
-    stays below 0.02; more means that the cap does most of the correction. The live line colours a larger
-    one."""
+    stays below 0.02; more means that the cap does most of the correction. The live line highlights a
+    larger one."""
     clipped_share: Fraction | None = 0.3
-    """Share of the tokens whose gradient the surrogate clips. Token-level clips take few percent,
-    sequence-level ones (GSPO) around 15%; more means that the step is too large for what is left of it."""
+    """Share of the tokens whose gradient the surrogate clips. Token-level clips affect a few
+    percent, sequence-level ones (GSPO) around 15%; more means that the step is too large."""
     left_out_share: Fraction | None = 0.5
     """Share of the tokens that the loss leaves out: staler than rollout.mask_staleness, masked or rejected by
-    their weight, or without a finite log-prob; and any step that no token is left of, which leaves the
-    weights as they are. The live line colours a larger share."""
+    their weight, or without a finite log-prob. Also any step that leaves out every token and so does not
+    change the weights. The live line highlights a larger share."""
     repeated_share: Fraction | None = 0.1
-    """Share of replay.repeated_groups_per_batch that batches repeat, below this: groups that are trained at
-    the largest lag of rollout.max_staleness are too old to be trained again."""
+    """Batches repeat less than this share of replay.repeated_groups_per_batch: groups that are first trained
+    at a staleness near rollout.max_staleness are too old to be trained again."""
     dead_group_share: Fraction | None = 0.9
     """Share of the groups of a batch whose advantages are all zero (with replay.drops_no_signal: share of the
     tokens that are dropped for that), while a twentieth of the responses or more is wrong: the step learns
@@ -72,5 +72,5 @@ class Alarms(Section):
     teaches all other weights. In the embedding the row is that of a token that was never trained."""
     memory_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.5
     """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
-    relative to its 11th to 15th step, from half a GiB on; from the first checkpoint on, whose copy stays in
-    memory, relative to the five steps after it. What grows steadily ends out of memory."""
+    relative to its 11th to 15th step, if it is at least half a GiB. After the first checkpoint, whose copy
+    stays in memory: relative to the five steps after it. Steady growth ends out of memory."""

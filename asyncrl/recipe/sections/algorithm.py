@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from asyncrl.recipe.markers import OBJECT
 from asyncrl.recipe.sections.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
 
 
@@ -47,7 +48,7 @@ class Algorithm(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
     rejection and surrogate may be your own: "package.module:name" or "./file.py:name"."""
 
-    advantage: AdvantageName = "grpo"
+    advantage: Annotated[AdvantageName, OBJECT] = "grpo"
     """Reward to advantage.
     grpo: minus group mean, over group std.
     dr_grpo: minus group mean.
@@ -61,7 +62,7 @@ class Algorithm(Section):
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k. Must not exceed rollout.samples_per_group."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
-    """Rewards of a group that are closer together than this count as equal, so that no normalisation turns
+    """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
     larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
     is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
@@ -71,7 +72,7 @@ class Algorithm(Section):
     """Discount per token of gae."""
     gae_is_whitened: bool = True
     """Whitens gae's advantages over the tokens of the batch."""
-    importance_weight: WeightName = "truncated"
+    importance_weight: Annotated[WeightName, OBJECT] = "truncated"
     """Corrects staleness and engine mismatch, by the ratio of proximal to behavior policy.
     none: no correction.
     truncated: token ratio, clamped to [importance_floor, importance_cap].
@@ -86,7 +87,7 @@ class Algorithm(Section):
     """Lower bound of the token ratio for masked and token_range."""
     mask_high: PositiveFloat = 5.0
     """Upper bound of the token ratio for masked and token_range."""
-    rejection: list[RejectionName] = []
+    rejection: Annotated[list[RejectionName], OBJECT] = []
     """Filters; a token must pass all of them to enter the loss.
     token_range: drops tokens outside [mask_low, mask_high].
     geometric_mean: drops sequences outside [geometric_low, geometric_high].
@@ -100,7 +101,7 @@ class Algorithm(Section):
     """Maximum mean squared log-ratio of the tokens that moved away, per optimizer step."""
     veto_low: PositiveFloat = 1e-4
     """Lowest token ratio that token_veto tolerates."""
-    surrogate: SurrogateName = "ppo_clip"
+    surrogate: Annotated[SurrogateName, OBJECT] = "ppo_clip"
     """Policy loss.
     reinforce: no ratio, no clip.
     ppo_clip: token ratio, clipped.

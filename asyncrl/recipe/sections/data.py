@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
+from asyncrl.recipe.markers import GYM_ROWS, OBJECT, PATH_OR_HUB_ID, TASK_ROWS
 from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section, Seed
 from asyncrl.system.kinds import as_written
 
@@ -55,26 +56,27 @@ HELDOUT_SEED = 1_000_000
 class Source(Section):
     """A file, a folder, a dataset of a hub or a gym, and how its rows are read. It has a path or a gym."""
 
-    path: str | None = None
+    path: Annotated[str | None, PATH_OR_HUB_ID] = None
     """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
     folder: str | None = None
-    """Folder inside a folder or hub id that keeps datasets apart by folders alone. Default: all of it."""
-    gym: str | None = None
+    """Folder inside a folder or hub id that keeps each dataset in its own. Default: all of it."""
+    gym: Annotated[str | None, GYM_ROWS] = None
     """A dataset of reasoning-gym, such as countdown: tasks made by the package, graded by verifier gym.
     Needs `make setup GYM=1`. Several: list a source for each, with weights."""
-    size: Positive | None = None
-    """How many tasks of a gym are made. Default: 500."""
-    seed: Seed | None = None
-    """Seed of a gym: task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
-    config: (
+    config: Annotated[
         Annotated[
             Annotated[str, Tag("<name>")] | Annotated[dict[str, Any], Tag("<mapping>")],
             Discriminator(_kind_of("<name>", "<mapping>")),
         ]
-        | None
-    ) = None
+        | None,
+        GYM_ROWS,
+    ] = None
     """Name of a configuration, where a folder or hub id has several; or a mapping, the configuration of a
     gym, such as {min_numbers: 3}."""
+    seed: Annotated[Seed | None, GYM_ROWS] = None
+    """Seed of a gym: task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
+    size: Annotated[Positive | None, GYM_ROWS] = None
+    """How many tasks of a gym are made. Default: 500."""
     options: dict[str, Any] | None = None
     """Options of verifier gym for the tasks of a gym. Default: verifying.options if verifying.default is
     gym, else none."""
@@ -85,6 +87,7 @@ class Source(Section):
     columns: Annotated[
         Annotated[str, Tag("<name>")] | Annotated[ColumnMapping, Tag("<mapping>")],
         Discriminator(_kind_of("<name>", "<mapping>")),
+        OBJECT,
     ] = "asyncrl"
     """Which columns are prompt, answer and verifier: a ready name, a mapping, or a function row -> row as
     "package.module:name" or "./file.py:name".
@@ -131,7 +134,9 @@ class Source(Section):
                     f"{self.title()} has the {key} {as_written(value)}, but {whose}. Leave it out."
                 )
         if self.gym is not None and self.columns != "asyncrl":
-            raise ValueError(f"{self.title()} has columns, but a gym makes rows of asyncrl. Leave them out.")
+            raise ValueError(
+                f"{self.title()} has columns, but the rows of a gym need no mapping. Leave columns out."
+            )
         if self.config is not None and isinstance(self.config, dict) == (self.gym is None):
             expected = "the name of one" if self.gym is None else "a mapping"
             raise ValueError(f"{self.title()} has the config {as_written(self.config)}, expected {expected}.")
@@ -153,21 +158,21 @@ Sources = Annotated[
 class Data(Section):
     """Tasks, one per row. A row that repeats an earlier one (prompt, answer and verifier) is left out."""
 
-    train: Sources
+    train: Annotated[Sources, PATH_OR_HUB_ID]
     """A path, a source, or a list of both: a mixture. A path is a source with columns asyncrl, which are
     {"prompt": text or chat messages, "answer": ..., "verifier": optional}."""
-    heldout: Sources | None = None
-    """The same for evaluation, never trained on. Of several sources, evaluation.num_tasks takes as many tasks
-    of one as of another, or as their weights say, the first ones of each."""
+    heldout: Annotated[Sources | None, PATH_OR_HUB_ID] = None
+    """The same for evaluation, never trained on. With several sources, evaluation.num_tasks is divided
+    equally or by their weights, and takes the first rows of each."""
     is_shuffled: bool = True
     """A new seeded permutation each epoch; false: the order of the file."""
-    broken_rows: Literal["refuse", "leave_out"] = "refuse"
+    broken_rows: Annotated[Literal["refuse", "leave_out"], TASK_ROWS] = "refuse"
     """Rows without an answer that their verifier can parse. `asyncrl verify-data` lists them.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""
-    max_prompt_tokens: Positive | None = None
+    max_prompt_tokens: Annotated[Positive | None, TASK_ROWS] = None
     """Longest prompt, template included. Default: what model.context_tokens leaves room for."""
-    long_prompts: Literal["refuse", "leave_out"] = "refuse"
+    long_prompts: Annotated[Literal["refuse", "leave_out"], TASK_ROWS] = "refuse"
     """Prompts that leave no room for a response in model.context_tokens, or exceed max_prompt_tokens.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""

@@ -1,5 +1,8 @@
 """The section `evaluation`."""
 
+from typing import Annotated
+
+from asyncrl.recipe.markers import BENCHMARK
 from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
 
 
@@ -18,11 +21,11 @@ class Evaluation(Section):
     """Local servers that only evaluate. They hold the evaluated version while training continues on the
     others. 0: the rollout servers evaluate, and an evaluation may span versions."""
     stop_at_accuracy: Fraction | None = None
-    """Ends the run when a greedy evaluation during training reaches this accuracy, for good: to train on,
+    """Ends the run when a greedy evaluation during training reaches this accuracy, for good: to continue,
     raise or remove it. Default: off."""
-    benchmarks: list[str] = []
-    """Measured before and after training, as `asyncrl eval` does, which lists them by --list: gsm8k, math500,
+    benchmarks: Annotated[list[str], BENCHMARK] = []
+    """Measured before and after training, as `asyncrl eval` does (`asyncrl eval --list`): gsm8k, math500,
     aime24, aime25, amc23, minerva_math, olympiadbench, humaneval, humaneval_completion, mbpp; a file of rows;
     or name:file, a benchmark whose rows are in that file."""
     benchmark_tasks: Positive | None = None
-    """Most tasks of each benchmark, the first ones. Default: all."""
+    """Limit on the tasks of each benchmark, which are its first ones. Default: all."""

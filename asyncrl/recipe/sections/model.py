@@ -1,14 +1,15 @@
 """The section `model`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from asyncrl.recipe.markers import PATH_OR_HUB_ID
 from asyncrl.recipe.sections.section import Positive, Section
 
 
 class Model(Section):
     """The base model."""
 
-    path: str
+    path: Annotated[str, PATH_OR_HUB_ID]
     """Hugging Face folder (config.json, safetensors, tokenizer.json), GGUF file (Llama or Qwen2), or hub id
     such as Qwen/Qwen2.5-0.5B, fetched once. A path that exists wins over a hub id of the same name."""
     revision: str | None = None

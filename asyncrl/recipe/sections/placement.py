@@ -8,21 +8,21 @@ from asyncrl.recipe.sections.section import Count, Section
 
 
 class Placement(Section):
-    """Which GPUs of this machine the processes get. Numbers count from 0 what nvidia-smi lists, or what
-    CUDA_VISIBLE_DEVICES names where it is set. By default trainer ranks get the first GPUs, servers the next,
+    """Which process gets which GPUs of this machine. Numbers count from 0 in the list of nvidia-smi, or of
+    CUDA_VISIBLE_DEVICES if that is set. By default trainer ranks get the first GPUs, servers the next,
     then evaluation servers; each GPU belongs to one process, unless colocated. `asyncrl check` prints the
     map."""
 
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """Device that servers and trainer compute on.
-    auto: GPUs where this machine has any, else the CPU.
+    auto: GPUs if this machine has any, else the CPU.
     gpu: GPUs; a machine without one is refused.
-    cpu: the CPU, also where there are GPUs; they are hidden from every process."""
+    cpu: the CPU, even if there are GPUs; they are hidden from every process."""
     colocated: bool = False
-    """Trainer ranks and local rollout servers share GPUs, where there are one or two. Servers sleep while the
-    trainer steps: they release weights and KV cache, and wake with the new weights. In-flight trajectories
-    then resume from their prefixes, or end before the step with rollout.interrupt drain. Evaluation servers
-    keep GPUs of their own. Works on a CPU too."""
+    """Trainer ranks and local rollout servers share GPUs, for machines with one or two. Servers sleep while
+    the trainer steps: they release weights and KV cache, and wake with the new weights. In-flight
+    trajectories then resume from their prefixes, or end before the step with rollout.interrupt drain.
+    Evaluation servers keep their own GPUs. Works on a CPU too."""
     trainer: list[Count] = []
     """One GPU per trainer rank, in the order of ranks."""
     servers: list[Count] = []

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from asyncrl.recipe.markers import CHANGEABLE
 from asyncrl.recipe.sections.section import Count, Positive, Section
 
 
@@ -25,6 +26,6 @@ class Replay(Section):
     advantages, those whose trajectories are all equally correct."""
     max_dropped_in_a_row: Positive = 256
     """After this many groups without signal in a row the next one is trained anyway, so no run starves."""
-    keep_steps: Positive = 200
+    keep_steps: Annotated[Positive, CHANGEABLE] = 200
     """Steps before the last checkpoint whose tokens stay in the journal, for `asyncrl reproduce` and `view`;
     more if a kept checkpoint needs them. Older steps keep verdicts, versions and lengths."""

@@ -4,14 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from asyncrl.recipe.markers import CHANGEABLE
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 
 
 def _whole_characters(value: str) -> str:
     if "\ufffd" in value:
         raise ValueError(
-            f"rollout.stop holds {value!r}: U+FFFD stands for a character whose bytes are not all there and "
-            f"cannot be searched for. Remove it."
+            f"rollout.stop holds {value!r}: U+FFFD stands for a character with missing bytes, which cannot "
+            f"be searched for. Remove it."
         )
     return value
 
@@ -50,20 +51,20 @@ class Rollout(Section):
     include_stop: bool = True
     """Whether the text that verifiers read includes the stop string or stop token that ended it. false:
     the text ends before it, for stop strings that would spoil an answer, such as "\\nclass" after code."""
-    stream_interval_tokens: Positive = 16
+    stream_interval_tokens: Annotated[Positive, CHANGEABLE] = 16
     """Tokens per streamed chunk. Smaller loses less in a crash, larger costs less."""
-    interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"
+    interrupt: Annotated[Literal["continue", "retract", "abort", "drain"], CHANGEABLE] = "continue"
     """Effect of a weight update on in-flight trajectories.
     continue: keep generating on the old KV cache; such tokens are tagged.
     retract: recompute the KV cache with the new weights.
     abort: stop, then resume from the prefix on any server.
     drain: finish them first and start no others; one version each, but servers and trainer idle."""
-    tokens_per_round: Positive | None = None
+    tokens_per_round: Annotated[Positive | None, CHANGEABLE] = None
     """Maximum tokens per request. A longer trajectory is parked, which frees its slot, and resumes from its
     prefix when there is room (Kimi k1.5). Default: no limit."""
-    oversampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    oversampling: Annotated[Annotated[float, Field(ge=1, allow_inf_nan=False)] | None, CHANGEABLE] = None
     """Partial rollouts (APRIL): groups generated at once, as a multiple of groups_per_batch. Once the
     next batch is ready, stragglers are parked until it is taken, then resume first, with the newest weights.
     Default: generate all that max_staleness admits."""
-    max_fault_retries: Count = 2
+    max_fault_retries: Annotated[Count, CHANGEABLE] = 2
     """Retries after a verifier fault or a broken stream, before the trajectory is dropped."""

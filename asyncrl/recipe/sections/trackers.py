@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
+from asyncrl.recipe.markers import OBJECT
 from asyncrl.recipe.sections.section import Section
 
 BUILT_IN = {
@@ -21,12 +22,12 @@ DEFAULT_PROJECT = "asyncrl"
 class Tracker(Section):
     """One tracker. A name alone is a mapping with that name."""
 
-    name: str
+    name: Annotated[str, OBJECT]
     """tensorboard: event files in RUN/trackers/tensorboard.
     wandb: Weights & Biases; WANDB_API_KEY or `wandb login` names the account.
     mlflow: an MLflow server or store.
     trackio: its database on this machine, as `trackio show` reads it.
-    Or a function of your own that opens one: "package.module:function" or "./file.py:function"."""
+    Or your own function that opens one: "package.module:function" or "./file.py:function"."""
     project: str | None = None
     """Project name (wandb, trackio) or experiment name (mlflow). Default: asyncrl. The run is named after its
     recipe."""
@@ -40,8 +41,8 @@ class Tracker(Section):
     """Server or store (mlflow). Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
     tags: list[str] = []
     """Tags of the run (wandb, mlflow, trackio)."""
-    options: dict[str, Any] = {}
-    """For a function of your own."""
+    options: Annotated[dict[str, Any], OBJECT] = {}
+    """Settings of your own function."""
 
     def is_built_in(self) -> bool:
         return self.name in BUILT_IN
@@ -54,8 +55,8 @@ class Tracker(Section):
     def _check(self) -> "Tracker":
         if not self.is_built_in() and not _PLUGIN.fullmatch(self.name):
             raise ValueError(
-                f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or a function of your '
-                f'own as "package.module:function" or "./file.py:function".'
+                f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or your own '
+                f'function as "package.module:function" or "./file.py:function".'
             )
         known = BUILT_IN.get(self.name, ("options",))
         for key in sorted(self.model_fields_set - {"name", *known}):

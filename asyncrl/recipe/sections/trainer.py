@@ -1,9 +1,10 @@
 """The section `trainer`, with its subsection `trainer.parallel`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
+from asyncrl.recipe.markers import CHANGEABLE, LAYOUT
 from asyncrl.recipe.sections.section import (
     Count,
     Fraction,
@@ -48,17 +49,19 @@ class Parallel(Section):
 class Trainer(Section):
     """Steps, layout, optimizer and checkpoints."""
 
-    num_steps: Positive = 50
+    num_steps: Annotated[Positive, CHANGEABLE] = 50
     """Batches trained in the whole run; each makes one policy version."""
-    num_processes: Positive = 1
+    num_processes: Annotated[Positive, CHANGEABLE, LAYOUT] = 1
     """Trainer processes; those beyond tensor x pipeline x context are data-parallel."""
-    parallel: Parallel = Parallel()
-    recompute: Literal["none", "selective", "full"] = "none"
+    parallel: Annotated[Parallel, CHANGEABLE, LAYOUT] = Parallel()
+    recompute: Annotated[Literal["none", "selective", "full"], CHANGEABLE] = "none"
     """Activation recomputation in the backward pass, to save memory.
     none: keep all activations.
     selective: recompute attention.
     full: recompute whole layers."""
-    attention: Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"] = "auto"
+    attention: Annotated[
+        Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"], CHANGEABLE, LAYOUT
+    ] = "auto"
     """The kernel of causal attention over packed sequences. Each is tried at the start, forward and backward,
     against the formula; torch's math kernel is never used on a GPU.
     auto: on a GPU the first of the following that is installed and works, on a CPU sdpa.
@@ -66,17 +69,17 @@ class Trainer(Section):
     transformer_engine: cuDNN or FlashAttention, by its own choice; 16-bit models.
     torch_varlen: the FlashAttention that torch is built with; 16-bit models.
     sdpa: a fused kernel of torch per length; sequences of similar lengths are padded to one."""
-    deterministic: bool = False
+    deterministic: Annotated[bool, CHANGEABLE, LAYOUT] = False
     """Makes steps on a GPU the same to the last digit when they are repeated (`asyncrl reproduce`), by slower
     algorithms of torch, cuBLAS, NCCL and Transformer Engine. On a CPU they are anyway."""
     peak_teraflops: PositiveFloat | None = None
     """Peak of one device at the model's dtype, for the metric MFU. Default: by the GPU's name, if known."""
-    threads_per_process: Positive = 1
+    threads_per_process: Annotated[Positive, CHANGEABLE, LAYOUT] = 1
     """CPU threads per trainer process."""
     optimizer_steps_per_batch: Positive = 1
     """Mini-batches per batch, one optimizer step each; groups are shuffled by seed and step. Above 1,
     proximal log-probs cost one more forward pass."""
-    tokens_per_micro_batch: Positive = 8192
+    tokens_per_micro_batch: Annotated[Positive, CHANGEABLE, LAYOUT] = 8192
     """Packed tokens per forward-backward pass. Lower it to save memory."""
     learning_rate: LearningRate = 1e-4
     """Adam learning rate after warmup; constant from there."""
@@ -101,27 +104,27 @@ class Trainer(Section):
     """Decoupled weight decay (AdamW)."""
     clip_grad_norm: PositiveFloat = 1.0
     """Maximum global gradient norm."""
-    checkpoint_every_steps: Positive = 25
+    checkpoint_every_steps: Annotated[Positive, CHANGEABLE] = 25
     """Steps between checkpoints. A crash costs at most this many steps of training, and no generation."""
-    step_timeout_seconds: PositiveFloat = 3600.0
+    step_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 3600.0
     """Longest time from a batch to the next take, checkpoint included, before the trainer counts as hung and
     is restarted from its last checkpoint."""
-    rank_timeout_seconds: PositiveFloat = 1800.0
+    rank_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 1800.0
     """Longest wait of a trainer process for another one, which then counts as dead; all restart from the last
     checkpoint. A process that dies without its machine is noticed at once. Set it above the time of the
     slowest micro-batch and of writing a process's part of a checkpoint. Waits for batches may be longer."""
-    saves_in_background: bool = True
-    """Trains on while a checkpoint is written from a copy of the state in host memory. false: training waits
-    for the write, which saves the copy: as much memory as weights and optimizer states, divided among
-    data-parallel processes and kept between checkpoints."""
-    stop_timeout_seconds: PositiveFloat = 4.0
-    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
-    killed, and the next start trains again what came after the last checkpoint. Raise it for large models.
-    Streams, verdicts and evaluations have 2 s of that time, at least. What follows has times of its own:
-    servers and journal 10 s, the report 10 s; a part that takes longer ends the process at once."""
-    keep_checkpoints: Positive = 2
+    saves_in_background: Annotated[bool, CHANGEABLE] = True
+    """Training continues while a checkpoint is written from a copy of the state in host memory. false:
+    training waits for the write, which saves the copy: as much memory as weights and optimizer states,
+    divided among data-parallel processes and kept between checkpoints."""
+    stop_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 4.0
+    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. After that the
+    trainer is killed, and the next start repeats the steps since the last checkpoint. Raise it for large
+    models. Streams, verdicts and evaluations get at least 2 s of it. Then servers and journal get 10 s and
+    the report 10 s; a part that takes longer ends the process at once."""
+    keep_checkpoints: Annotated[Positive, CHANGEABLE] = 2
     """Newest checkpoints kept on disk."""
-    keep_best: bool = False
+    keep_best: Annotated[bool, CHANGEABLE] = False
     """Also saves each version evaluated during training, keeps the one with the best greedy held-out
     accuracy, and exports it at the end together with the last one."""
 

@@ -100,7 +100,7 @@ class CheckpointWriter:
             kind = CheckpointError if find_refusal(error, part) is None else DiskError
             self._failure = kind(
                 f"The checkpoint in {part} could not be written ({_cause(error)}). The one before it is "
-                f"intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
+                f"intact. Free up disk space, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."
             )
             self._failure.__cause__ = error

@@ -5,7 +5,6 @@ bytes do not depend on the layout.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,8 @@ WEIGHTS = "model.safetensors"
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 5 * 10**9
 """Size of one file, as transformers writes them."""
+Weights = dict[str, Tensor]
+"""By their Hugging Face names."""
 
 
 def open_weights(folder: Path) -> Callable[[str], Tensor]:
@@ -42,48 +43,53 @@ def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, file.get_tensor(name)
 
 
+def cut(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterator[Weights]:
+    """`weights` in their order, cut where a part would exceed `max_bytes`; a larger tensor goes alone."""
+    part: Weights = {}
+    num_bytes = 0
+    for name, tensor in weights:
+        if part and num_bytes + tensor.nbytes > max_bytes:
+            yield part
+            part, num_bytes = {}, 0
+        part[name] = tensor
+        num_bytes += tensor.nbytes
+    if part:
+        yield part
+
+
+def file_names(count: int) -> list[str]:
+    """Names of the files in a folder of `count` weight files, as transformers names them."""
+    if count == 1:
+        return [WEIGHTS]
+    return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
+
+
 def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Writes model.safetensors or, above SHARD_BYTES, several files and the index that transformers reads.
 
     Takes one tensor at a time and holds one file's tensors, in the memory of the CPU.
     """
-    files: list[dict[str, Tensor]] = [{}]
-    names: list[list[str]] = []
-    total = held = 0
-    for name, tensor in weights:
-        if held and held + tensor.nbytes > SHARD_BYTES:
-            names.append(_write_shard(folder, len(names), files.pop()))
-            files.append({})
-            held = 0
-        files[-1][name] = tensor.cpu()
-        held += tensor.nbytes
-        total += tensor.nbytes
-    names.append(_write_shard(folder, len(names), files.pop()))
-    if len(names) == 1:
-        os.rename(folder / _part_name(0), folder / WEIGHTS)
-        return
+    parts, num_bytes = list[tuple[Path, list[str]]](), 0
+    for part in cut(((name, tensor.cpu()) for name, tensor in weights), max_bytes=SHARD_BYTES):
+        # How many files there are is known after the last one.
+        path = folder / f"model-{len(parts)}.part"
+        safetensors.torch.save_file(part, path, metadata={"format": "pt"})
+        parts.append((path, list(part)))
+        num_bytes += sum(tensor.nbytes for tensor in part.values())
+        # While the next part is gathered this one takes no memory.
+        del part
     places: dict[str, str] = {}
-    for i, held_names in enumerate(names):
-        file = f"model-{i + 1:05d}-of-{len(names):05d}.safetensors"
-        os.rename(folder / _part_name(i), folder / file)
-        places |= dict.fromkeys(held_names, file)
-    write_index(folder, places, num_bytes=total)
+    for file, (path, held) in zip(file_names(len(parts)), parts, strict=True):
+        path.rename(folder / file)
+        places |= dict.fromkeys(held, file)
+    if len(parts) > 1:
+        write_index(folder, places, num_bytes=num_bytes)
 
 
 def write_index(folder: Path, places: Mapping[str, str], *, num_bytes: int) -> None:
     """The index that transformers reads where there are several files. `places`: tensor -> its file."""
     index = {"metadata": {"total_size": num_bytes}, "weight_map": dict(sorted(places.items()))}
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index, indent=2))
-
-
-def _part_name(number: int) -> str:
-    # How many files there are is known after the last one.
-    return f"model-{number}.part"
-
-
-def _write_shard(folder: Path, number: int, weights: dict[str, Tensor]) -> list[str]:
-    safetensors.torch.save_file(weights, folder / _part_name(number), metadata={"format": "pt"})
-    return list(weights)
 
 
 def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> None:

@@ -4,7 +4,7 @@ and their logits no gradient.
 
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
-logits at a time, and on a CPU normalised in slices that stay in the processor's cache. The backward pass
+logits at a time, and on a CPU normalized in slices that stay in the processor's cache. The backward pass
 finds logits that fit into KEPT_BYTES as they were; of more it computes each chunk again, one more product of
 the output layer. It then holds at most three float32 matrices of a chunk, 768 MiB on each rank, whatever the
 number of tokens, and sums the gradient of the weight in float32: 4 bytes x W x H, and a product of that size.
@@ -113,7 +113,7 @@ class _Vocabulary:
         return _slices(num_tokens, LOGITS_AT_ONCE // self.num_rows)
 
     def slices(self, logits: Tensor) -> list[slice]:
-        """Rows of a product that are normalised together: one message per product over a group."""
+        """Rows of a product that are normalized together: one message per product over a group."""
         is_sliced = self.group is None and logits.device.type == "cpu"
         return _slices(len(logits), SLICE_LOGITS // self.num_rows if is_sliced else len(logits))
 

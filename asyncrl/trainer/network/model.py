@@ -354,7 +354,7 @@ def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) ->
         "num_moe_experts": shape.num_experts,
         "moe_router_topk": shape.experts_per_token,
         "moe_ffn_hidden_size": shape.expert_ffn_size,
-        # Softmax over the chosen experts is softmax over all of them, normalised over the chosen.
+        # Softmax over the chosen experts is softmax over all of them, normalized over the chosen.
         "moe_router_pre_softmax": not shape.are_expert_weights_normalised,
         # Which experts get a token is the policy's own choice: no loss pushes it towards balance.
         "moe_router_load_balancing_type": "none",

@@ -44,7 +44,7 @@ class Rows:
     longest: int
     """Places of the longest."""
     buckets: tuple[tuple[int, int], ...]
-    """(B, L) of neighbours of equal length, longest first."""
+    """(B, L) of neighbors of equal length, longest first."""
     masks: tuple[Tensor | None, ...] = ()
     """One mask [B, L, L] bool per bucket: the places that each place looks at; None where that is every place
     up to and including itself. Empty on a GPU."""
@@ -230,7 +230,7 @@ def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
     if heads.dtype is torch.float32:
         return "it takes 16-bit numbers only (model.dtype is float32)"
     if heads.size > LARGEST_HEAD or heads.size % 8:
-        return f"it takes head sizes up to {LARGEST_HEAD} that 8 divides"
+        return f"it takes head sizes up to {LARGEST_HEAD} divisible by 8"
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "it needs compute capability 8.0 (Ampere) or newer"
     return None

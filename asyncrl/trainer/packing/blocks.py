@@ -1,4 +1,4 @@
-"""Units of attention on a CPU: one sequence, or neighbours that share most of their tokens.
+"""Units of attention on a CPU: one sequence, or neighbors that share most of their tokens.
 
 Each sequence laid out whole repeats a prompt for every response to it. Where responses are short that is most
 of the work: a block holds shared tokens once and a mask says which of its places a place looks at.

@@ -22,8 +22,9 @@ from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer.network.convert import export_stages, exported_tensors
-from asyncrl.trainer.network.export import WEIGHTS, drain
+from asyncrl.trainer.network.export import drain, file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.network.model import device as find_device
 from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
@@ -52,7 +53,7 @@ class MemoryBroadcast:
     is what the publication's folder is written from. A call of every rank unless it says otherwise."""
 
     def __init__(self, keys: Keys, *, bucket_bytes: int | None, interrupt: str) -> None:
-        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[_device().type]
+        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[find_device().type]
         self._receivers = Receivers(keys, interrupt=interrupt) if ranks.is_first() else None
         self._plan: list[Bucket] = []
         self._copies: dict[int, Tensor] = {}
@@ -74,7 +75,7 @@ class MemoryBroadcast:
         had_group = bool(self._members)
         outcomes, again = self._send_round(publication, servers, model)
         if again and (had_group or len(servers) > 1):
-            log.warning("%d server(s) get version %d each by itself", len(again), publication.version)
+            log.warning("%d server(s) get version %d one by one", len(again), publication.version)
             for url in again:
                 outcomes |= self._send_round(publication, [url], None)[0]
                 self._leave()
@@ -146,13 +147,13 @@ class MemoryBroadcast:
             self._addresses = {stage: it for found in ranks.gather(own) for stage, it in found.items()}
         if self._receivers is not None:
             first = dict(zip(members, itertools.accumulate(num_ranks, initial=1), strict=False))
-            backend = backend_of(_device())
+            backend = backend_of(find_device())
             assignment = RankAssignment(self._addresses, first, 1 + sum(num_ranks), backend, is_new)
             self._receivers.assign(assignment)
         error = None
         for address in own.values():
             try:
-                self._group = UpdateGroup(address, sum(num_ranks), backend_of(_device()))
+                self._group = UpdateGroup(address, sum(num_ranks), backend_of(find_device()))
             except RuntimeError as failure:
                 error = f"no group with {', '.join(members)}: {failure}"
         error = next((each for each in ranks.gather(error) if each is not None), None)
@@ -190,7 +191,7 @@ class MemoryBroadcast:
 
     def _packed(self, number: int, tensors: Mapping[str, Tensor]) -> Tensor:
         """The bytes of an own bucket on the model's device: of `tensors`, else of its copy."""
-        bucket, device = self._plan[number], _device()
+        bucket, device = self._plan[number], find_device()
         is_on_cpu = device.type == "cpu"
         if number not in self._copies:
             self._copies[number] = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=not is_on_cpu)
@@ -211,13 +212,6 @@ class MemoryBroadcast:
         return {number: bucket for number, bucket in enumerate(self._plan) if bucket.sender == rank}
 
 
-def file_names(count: int) -> list[str]:
-    """Names of the files in a folder with one file per bucket, as transformers names them."""
-    if count == 1:
-        return [WEIGHTS]
-    return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
-
-
 def _wait(work: dist.Work | None) -> str | None:
     """Waits for a bucket; returns the error, if any."""
     try:
@@ -226,8 +220,3 @@ def _wait(work: dist.Work | None) -> str | None:
     except RuntimeError as error:
         return str(error).strip().splitlines()[0]
     return None
-
-
-def _device() -> torch.device:
-    has_cuda = torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if has_cuda else torch.device("cpu")

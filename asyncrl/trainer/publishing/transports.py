@@ -6,28 +6,25 @@ it serves again. Without the folder: from_memory.py.
 
 import asyncio
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import aiohttp
-from torch import Tensor
 
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.publication import Load, Publication, load_from_disk
 from asyncrl.serving.sglang import hooks, weights
-from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.network.export import Weights, cut, read_weights
 
 REQUEST_BYTES = 64 * 2**20
 """Weights in one request, whose body is a third longer; both sides copy it many times: larger is slower."""
-
-Weights = dict[str, Tensor]
 
 
 class Transport(Protocol):
     """One way of sending; kept for the whole run."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        """Leaves the publication's weights in the paused server at `url`, labelled with the version.
+        """Leaves the publication's weights in the paused server at `url`, labeled with the version.
 
         Raises ServerError."""
         ...
@@ -60,23 +57,9 @@ def make_transport(name: str, files: Load = load_from_disk) -> Transport:
     return InRequest() if name == "tensor" else Disk(files)
 
 
-def buckets(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterator[Weights]:
-    """`weights` in their order, cut where a bucket would exceed `max_bytes`; a larger tensor goes alone."""
-    bucket: Weights = {}
-    num_bytes = 0
-    for name, tensor in weights:
-        if bucket and num_bytes + tensor.nbytes > max_bytes:
-            yield bucket
-            bucket, num_bytes = {}, 0
-        bucket[name] = tensor
-        num_bytes += tensor.nbytes
-    if bucket:
-        yield bucket
-
-
 def _labelled(publication: Publication, *, max_bytes: int) -> Iterator[tuple[Weights, PolicyVersion | None]]:
     """Buckets and what labels each: the version with the last one, None before."""
-    parts = buckets(read_weights(publication.folder), max_bytes=max_bytes)
+    parts = cut(read_weights(publication.folder), max_bytes=max_bytes)
     part = next(parts)
     for following in parts:
         yield part, None

@@ -42,9 +42,9 @@ def give_back_if_scarce() -> bool:
         return False
     if not _has_warned:
         log.warning(
-            "%.1f of %.1f GiB of memory are left: this rank gives back what it has freed, which makes its "
-            "steps slower. Lower trainer.tokens_per_micro_batch or set trainer.recompute to full if the "
-            "kernel ends it.",
+            "%.1f of %.1f GiB of memory is left: this rank returns freed memory to the system, which makes "
+            "its steps slower. Lower trainer.tokens_per_micro_batch or set trainer.recompute to full if the "
+            "kernel kills it.",
             memory.available / 2**30,
             memory.total / 2**30,
         )

@@ -16,7 +16,7 @@ def raise_first(found: Found) -> None:
     for words in filter(None, ranks.gather(describe(found))):
         raise InputError(
             f"{words}; expected finite numbers, of a weight at least 0. Bound log-ratios before exp "
-            f"(asyncrl.algorithms.inputs.bounded_ratio). Mend it and run the same command again: the run "
+            f"(asyncrl.algorithms.inputs.bounded_ratio). Fix it and run the same command again: the run "
             f"resumes from its last checkpoint with the same batches."
         )
 

@@ -27,7 +27,9 @@ def load_tools(named: Sequence[Named], folder: Path | None) -> list[Tool]:
         name, options = (each, {}) if isinstance(each, str) else next(iter(each.items()))
         tool = load_tool(name, options, folder)
         if any(other.name == tool.name for other in tools):
-            raise ValueError(f"turns.tools names two tools {tool.name!r}: a call could mean either. Rename one.")
+            raise ValueError(
+                f"turns.tools names two tools {tool.name!r}: a call could mean either. Rename one."
+            )
         tools.append(tool)
     return tools
 
@@ -42,7 +44,9 @@ def load_tool(name: str, options: Mapping[str, Any], folder: Path | None) -> Too
         built = found(**checked(found, others, f'the tool "{name}"'))
         recovery = Recovery(getattr(built, "recovery", Recovery.NEITHER))
         close = getattr(built, "close", None)
-        return Tool(short, schema_of(built, short), built, recovery, own.get("tag", short), _result(own), close)
+        return Tool(
+            short, schema_of(built, short), built, recovery, own.get("tag", short), _result(own), close
+        )
     if others:
         raise ValueError(f'the tool "{name}" is a function, which takes no options: {", ".join(others)}.')
     recovery = Recovery(getattr(found, "recovery", Recovery.STATELESS))

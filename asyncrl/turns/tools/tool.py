@@ -1,7 +1,7 @@
 """A tool: a function of the user's or ours, its schema, and what it makes of a call's arguments.
 
-The schema is what `transformers.utils.get_json_schema` makes of the function, which chat templates expect: the
-first paragraph of a Google-style docstring describes the tool, "Args:" its arguments.
+The schema is what `transformers.utils.get_json_schema` makes of the function, which chat templates expect:
+the first paragraph of a Google-style docstring describes the tool, "Args:" its arguments.
 """
 
 import inspect
@@ -55,7 +55,8 @@ class Tool:
             raise ValueError(f"{self.name} needs the argument {missing[0]!r}.")
         try:
             return {
-                name: pydantic.TypeAdapter(hints[name]).validate_python(value) for name, value in arguments.items()
+                name: pydantic.TypeAdapter(hints[name]).validate_python(value)
+                for name, value in arguments.items()
             }
         except pydantic.ValidationError as error:
             problem = error.errors(include_url=False)[0]
@@ -81,7 +82,10 @@ def schema_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         parameters["required"] = required
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

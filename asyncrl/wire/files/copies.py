@@ -15,6 +15,7 @@ from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions, to_forget
 from asyncrl.system.disk import writing
 from asyncrl.system.folders import remove
+from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
 from asyncrl.wire.files.fetch import NotThere, fetch_copy
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class TrainerCopies:
     ) -> None:
         """`num_kept` and `best_of_every` say which checkpoints stay, as for the trainer's own (`to_forget`);
         `heldout` the accuracies that are known by now."""
-        self._checkpoints = run_folder / "checkpoints"
-        self._publications = run_folder / "publications"
+        self._checkpoints = run_folder / CHECKPOINTS
+        self._publications = run_folder / PUBLICATIONS
         self._token = token
         self._num_kept = num_kept
         self._best_of_every = best_of_every
@@ -50,7 +51,7 @@ class TrainerCopies:
         """Publications whose failure was reported: callers that need one ask again and again."""
 
     async def checkpoint(self, url: str, version: PolicyVersion) -> Path:
-        """The copy of the checkpoint at `url`, durable and complete. A cancelled caller may ask
+        """The copy of the checkpoint at `url`, durable and complete. A canceled caller may ask
         again. Raises FetchFailed and DiskError."""
         target = checkpoint_path(self._checkpoints, version)
         # A trainer that was lost may have begun the same copy, from a node that is gone.

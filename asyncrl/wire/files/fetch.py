@@ -53,10 +53,10 @@ def fetch_folder(url: str, target: Path, *, token: str) -> Path:
             fetch_file(f"{url}/{LISTING}", token=token, timeout_seconds=LISTING_SECONDS), type=Listing
         )
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise FetchFailed(f"{url}/{LISTING} is no listing of files: {error}") from None
+        raise FetchFailed(f"{url}/{LISTING} is not a list of files: {error}") from None
     unsafe = [file.name for file in listing.files if not is_safe(file.name)]
     if unsafe:
-        raise FetchFailed(f"{url} lists {unsafe[0]!r}, which leads out of the folder.")
+        raise FetchFailed(f"{url} lists {unsafe[0]!r}, which is outside of the folder.")
     target.mkdir(parents=True, exist_ok=True)
     wanted = {target / file.name for file in listing.files}
     _remove_others(target, wanted)
@@ -131,7 +131,7 @@ def _fetch_file(url: str, path: Path, listed: ListedFile, token: str) -> None:
         part.unlink()
         raise FetchFailed(
             f"{url} has SHA-256 {found}, the listing says {listed.sha256}: the file was changed or damaged. "
-            f"What was fetched of it is deleted."
+            f"The part that was fetched is deleted."
         )
     part.rename(path)
 

@@ -15,17 +15,15 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from asyncrl.system.run_files import CHECKPOINTS, EVALUATION, PUBLICATIONS, RECIPE
 from asyncrl.wire.access import is_shown
 from asyncrl.wire.files.listing import LISTING, FolderLister, Listing, is_safe
 
 PREFIX = "/files"
 MODEL = "model"
 """The base model's folder."""
-RECIPE = "recipe.yaml"
-"""By which a server is started as the run starts its own."""
 TERMS = "terms"
-CHECKPOINTS = "checkpoints"
-_OF_RUN = re.compile(rf"(publications|evaluation)/v\d+|{CHECKPOINTS}(/step-\d+)?")
+_OF_RUN = re.compile(rf"({PUBLICATIONS}|{EVALUATION})/v\d+|{CHECKPOINTS}(/step-\d+)?")
 """Folders in a run folder."""
 _PATH = re.compile(rf"(?P<folder>{MODEL}|{_OF_RUN.pattern})/(?P<name>.+)")
 _TERM = re.compile(rf"{TERMS}/(\d+)")

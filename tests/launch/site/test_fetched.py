@@ -2,27 +2,24 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.models import write_model
 from fakes.recipes import make_recipe
+from fakes.requests import NoRequests
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.launch.site.fetched import fetch_run
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
 from asyncrl.run.checkpoints import saved_versions
+from asyncrl.wire.access import Keys
 from asyncrl.wire.files.service import FileRoutes
 
 TERM = """
 def doubled(inputs, algorithm):
     return -2 * inputs.advantages * inputs.current
 """
-
-
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody trains here")
 
 
 async def test_a_trainer_elsewhere_finds_model_terms_and_checkpoints_on_its_own_disk(
@@ -42,7 +39,7 @@ async def test_a_trainer_elsewhere_finds_model_terms_and_checkpoints_on_its_own_
     left.mkdir(parents=True)
     (left / "rank-0").write_text("weights that nobody committed")
     terms = object_files(recipe.algorithm.model_dump())
-    service = ControllerService(unused, unused, files=FileRoutes(model, run, terms), token="token")
+    service = ControllerService(NoRequests(), files=FileRoutes(model, run, terms), keys=Keys("token"))
     await service.start()
     try:
         folder = await asyncio.to_thread(fetch_run, service.url, "mine", token="token")

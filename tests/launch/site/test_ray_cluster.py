@@ -6,7 +6,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from fakes.models import write_model  # noqa: E402
 from fakes.processes import descendants, wait_for_end  # noqa: E402
 from fakes.ray_nodes import ray_nodes  # noqa: E402
 from fakes.recipes import make_recipe  # noqa: E402
+from fakes.requests import NoRequests  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from asyncrl.controller.http_service import ControllerService  # noqa: E402
@@ -47,10 +47,6 @@ async def site(nodes: Cluster, tmp_path: Path) -> AsyncIterator[RayCluster]:
     )
     async with open_cluster(recipe) as site:
         yield site
-
-
-async def unused(*_: Any) -> Any:
-    raise AssertionError("nobody trains here")
 
 
 async def wait_for_output(path: Path) -> None:
@@ -152,7 +148,7 @@ async def test_a_node_without_our_disk_fetches_what_its_process_needs(nodes: Clu
         serving={"start_timeout_seconds": 30},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
-    service = ControllerService(unused, unused, files=FileRoutes(model, run), token="token")
+    service = ControllerService(NoRequests(), files=FileRoutes(model, run), keys=Keys("token"))
     show = "import os, sys; print(*sys.argv[1:]); print(*sorted(os.listdir(sys.argv[1])))"
     async with open_cluster(recipe) as site:
         await service.start()

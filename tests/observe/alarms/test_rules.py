@@ -283,7 +283,7 @@ def test_a_single_step_that_no_token_is_left_of() -> None:
     rows = series(20, surviving_tokens=lambda step: 0.0 if step == 7 else 2000.0, left_out_share=0.1)
     assert log.run(rows) == [("left_out_tokens", 7, True), ("left_out_tokens", 17, False)]
     assert log.rows[0]["text"].startswith("step 7 trained no token")
-    assert "version 7 has the weights before it" in log.rows[0]["text"]
+    assert "version 7 has the weights of the version before it" in log.rows[0]["text"]
     assert alarms_of(rows, left_out_share=None) == set()
 
 

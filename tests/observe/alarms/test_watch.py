@@ -4,7 +4,7 @@ from typing import Any
 
 from fakes.alarm_log import AlarmLog
 
-from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, tell
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding
 from asyncrl.observe.metrics.metrics_file import Metrics, Row
 
 
@@ -16,7 +16,7 @@ def test_an_alarm_that_flickers_is_told_once() -> None:
     flickering = [row(step, 0.1 if step % 8 < 5 else 0.0) for step in range(1, 100)]
     log = AlarmLog()
     assert log.run(flickering) == [("capped_share", 3, True)]
-    assert log.num_records == 1
+    assert log.num_found == 1
 
 
 def test_an_alarm_that_comes_back_is_told_again_and_is_not_the_first() -> None:
@@ -71,12 +71,9 @@ def test_a_step_that_is_trained_again_counts_once() -> None:
 
 def test_that_nothing_is_correct_is_told_from_elsewhere_and_ends_with_the_first_correct_response() -> None:
     log = AlarmLog()
-    with log:
-        for step in (5, 6):
-            tell(Alarm(*NO_CORRECT, step, Finding(5, 5, "no response was correct in 5 steps")))
-        log.watch.step({"step": 6, "correct_mean": 0.0})
-        log.watch.step({"step": 7, "correct_mean": 0.01})
-        log.watch.step({"step": 8, "correct_mean": 0.01})
+    finding = Finding(5, 5, "no response was correct in 5 steps")
+    log.hear(Alarm(*NO_CORRECT, step, finding) for step in (5, 6))
+    log.run({"step": step, "correct_mean": mean} for step, mean in ((6, 0.0), (7, 0.01), (8, 0.01)))
     assert [(e["alarm"], e["step"], e["is_on"]) for e in log.rows] == [
         ("no_correct", 5, True),
         ("no_correct", 7, False),
@@ -89,16 +86,15 @@ def test_dropped_groups_begin_an_alarm_before_any_step_and_a_step_ends_it() -> N
     def drops(num: int, *, right: int = 0) -> Row:
         return {"step": 1, "num_dropped": num, "no_signal": num, "all_wrong": num - right, "all_right": right}
 
-    with log:
-        # Ten groups make a batch: fewer than nine batches are less than 90% of what is generated.
-        log.watch.dropped(drops(80))
-        assert log.rows == []
-        log.watch.dropped(drops(160, right=20))
-        log.watch.dropped(drops(320, right=20))
-        assert [event["alarm"] for event in log.rows] == ["dead_groups"]
-        assert "has dropped 160 groups since the last batch and step 1 still waits: 140 were" in log.texts[0]
-        for step in range(1, 15):
-            log.watch.step({"step": step, "no_signal_token_share": 0.5, "correct_mean": 0.3})
+    # Ten groups make a batch: fewer than nine batches are less than 90% of what is generated.
+    log.hear(log.watch.dropped(drops(80)))
+    assert log.rows == []
+    log.hear(log.watch.dropped(drops(160, right=20)))
+    log.hear(log.watch.dropped(drops(320, right=20)))
+    # Of the step that waits, not of one that has ended.
+    assert [(event["alarm"], event["step"]) for event in log.rows] == [("dead_groups", 1)]
+    assert "has dropped 160 groups since the last batch and step 1 still waits: 140 were" in log.texts[0]
+    log.run({"step": step, "no_signal_token_share": 0.5, "correct_mean": 0.3} for step in range(1, 15))
     assert [(event["alarm"], event["is_on"]) for event in log.rows] == [
         ("dead_groups", True),
         ("dead_groups", False),
@@ -107,6 +103,6 @@ def test_dropped_groups_begin_an_alarm_before_any_step_and_a_step_ends_it() -> N
 
 def test_tasks_that_are_solved_are_dropped_without_an_alarm() -> None:
     log = AlarmLog()
-    with log:
-        log.watch.dropped({"step": 1, "num_dropped": 400, "no_signal": 400, "all_wrong": 0, "all_right": 400})
+    solved = {"step": 1, "num_dropped": 400, "no_signal": 400, "all_wrong": 0, "all_right": 400}
+    log.hear(log.watch.dropped(solved))
     assert log.rows == []

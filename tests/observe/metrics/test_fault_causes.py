@@ -1,4 +1,4 @@
-"""Faults in the summary of a run: by cause, on the terminal and in the report."""
+"""Faults of a run: by cause, on the terminal and in the report."""
 
 import io
 import sqlite3
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.observe.metrics.summary import summarize
+from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.end_of_run import print_summary
+from asyncrl.readers.status.end_of_run import print_end
 
 
 def break_verdicts(run_folder: Path) -> None:
@@ -33,9 +33,9 @@ def break_verdicts(run_folder: Path) -> None:
     db.close()
 
 
-def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[str, int]) -> None:
+def test_the_report_groups_faults_by_cause(run_folder: Path) -> None:
     break_verdicts(run_folder)
-    faults = summarize(run_folder, generated).faults
+    faults = collect(run_folder).faults
     assert [(f.cause, f.num_verdicts, f.num_retried, f.task_id) for f in faults] == [
         ("TypeError at ./v.py:3", 2, 1, "train:1"),
         ("the worker was ended by SIGKILL", 1, 0, "train:2"),
@@ -45,19 +45,19 @@ def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[st
 
 def test_terminal_and_report_show_them(run_folder: Path) -> None:
     break_verdicts(run_folder)
-    _, summary = write_report(run_folder)
+    report = write_report(run_folder)
     file = io.StringIO()
-    print_summary(summary, console=Console(file=file, width=80, highlight=False))
+    print_end(report, run_folder, {}, console=Console(file=file, width=80, highlight=False))
     lines = {" ".join(line.split()) for line in file.getvalue().splitlines()}
     assert "TypeError at ./v.py:3 2 1 train:1" in lines
-    page = summary.report.read_text()
+    page = (run_folder / "report.html").read_text()
     assert "the worker crashed: SIGSEGV 0 39 train:9" in lines
-    assert "faults by cause" in file.getvalue() and "Faults by cause" in page
-    assert '<th title="the verifier raised TypeError: [b]a&lt;/td&gt; (./v.py:3)">TypeError at' in page
+    assert "Faults by cause" in file.getvalue() and "Faults by cause" in page
+    assert "<th>TypeError at ./v.py:3</th><td>2</td><td>1</td><td>train:1</td>" in page
 
 
 def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path) -> None:
-    _, summary = write_report(run_folder)
+    report = write_report(run_folder)
     file = io.StringIO()
-    print_summary(summary, console=Console(file=file, width=80))
-    assert "faults by cause" not in file.getvalue().lower() + summary.report.read_text().lower()
+    print_end(report, run_folder, {}, console=Console(file=file, width=80))
+    assert "faults by cause" not in file.getvalue().lower() + (run_folder / "report.html").read_text().lower()

@@ -106,7 +106,10 @@ def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path / "metrics.jsonl")
-    with pytest.raises(DiskError, match=r"metrics\.jsonl could not be written.*Make room"), refused_writes():
+    with (
+        pytest.raises(DiskError, match=r"metrics\.jsonl could not be written.*Free up disk space"),
+        refused_writes(),
+    ):
         writer.event("ready")
     writer.close()
 
@@ -118,7 +121,7 @@ def test_a_disk_that_takes_half_a_row_is_left_with_whole_rows(tmp_path: Path, nu
     writer.event("ready")
     before = path.read_bytes()
     half = len(before) + num_characters // 2
-    with pytest.raises(DiskError, match="Make room"), refused_writes(from_bytes=half):
+    with pytest.raises(DiskError, match="Free up disk space"), refused_writes(from_bytes=half):
         writer.event("x" * num_characters)
     assert path.read_bytes() == before
     writer.event("room again")

@@ -7,10 +7,11 @@ from rich.console import Console
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
     comparison_rows,
+    comparison_table,
     comparison_title,
     differences,
-    print_comparison,
 )
+from asyncrl.observe.terminal.table import print_table
 
 BASE: dict[str, Any] = {
     "benchmark": "gsm8k",
@@ -60,6 +61,11 @@ def test_samples_and_faults_have_rows_where_there_are_any() -> None:
     )
 
 
+def test_a_share_of_nothing_is_shown_and_no_faults_are_not() -> None:
+    rows = comparison_rows([{**BASE, "cut_share": 0.0}, TRAINED])
+    assert rows[-1] == ["cut at the limit", "0.0%", "25.0%", ""]
+
+
 def test_a_task_without_a_verdict_of_both_is_no_part_of_the_difference() -> None:
     faulty = {**TRAINED, "greedy_scores": [None, 1.0, 1.0, 0.0]}
     found = differences(BASE, faulty)["greedy"]
@@ -70,7 +76,7 @@ def test_a_model_without_a_result_leaves_its_cells_open() -> None:
     assert comparison_rows([None, TRAINED])[0] == ["greedy accuracy", "-", "75.0% [30.0, 95.0]", "-"]
     assert comparison_rows([BASE, None])[0] == ["greedy accuracy", "25.0% [5.0, 70.0]", "-", "-"]
     console = Console(record=True, width=160, highlight=False)
-    print_comparison(("base", "step [4]"), [BASE, None], console)
+    print_table(comparison_table(("base", "step [4]"), [BASE, None]), console)
     text = console.export_text()
     assert (
         "gsm8k: 4 tasks, template boxed, as chat, greedy, at most 1,024 tokens" in text and "step [4]" in text

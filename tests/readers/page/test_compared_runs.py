@@ -27,12 +27,12 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_the_server_compares_the_runs_that_a_page_names(folder: Path) -> None:
     async with served(folder) as url, ClientSession() as session:
-        asked = {"runs": "ppo,cispo", "price": "10"}
+        asked = {"runs": "ppo,cispo"}
         async with session.get(f"{url}api/compare", params=asked) as reply:
             answer = await reply.json()
         (pair,) = answer["comparison"]["pairs"]
         assert pair["contests"][0]["text"].startswith("cispo beats ppo by 60.0 points")
-        assert answer["comparison"]["runs"][0]["dollars"] == pytest.approx(0.4)
+        assert answer["comparison"]["runs"][0]["seconds"] == 144.0
         # What the page has already is neither computed nor sent again.
         known = {**asked, "after": answer["revision"]}
         async with session.get(f"{url}api/compare", params=known) as reply:
@@ -63,7 +63,6 @@ async def test_tasks_that_were_answered_differently_have_both_answers(folder: Pa
     [
         ("compare?runs=ppo", 400, "runs names 1 runs"),
         ("compare?runs=ppo,other", 404, "There is no run other."),
-        ("compare?runs=ppo,cispo&price=free", 400, "price is 'free'"),
         ("compare/answers?runs=ppo,cispo,young", 400, "expected two"),
         ("compare/answers?runs=ppo,cispo&kind=all", 400, "kind is none of second, first, neither"),
         ("compare/answers?runs=ppo,cispo&offset=x", 400, "offset is 'x'"),
@@ -87,7 +86,7 @@ async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_a
         assert "cispo beats ppo by 60.0 points" in await page.text("#verdicts")
         assert "algorithm.surrogate\tppo_clip\tcispo" in await page.text("#keys")
         assert "training time" in await page.text("#results")
-        await page.wait_for("document.querySelectorAll('#compare-curves canvas').length == 2")
+        await page.wait_for("document.querySelectorAll('#compare-curves canvas').length == 1")
         await page.click("button[data-axis=tokens]")
         await page.wait_for(
             "document.querySelector('#compare-curves').innerText.includes('over tokens generated')"
@@ -100,10 +99,5 @@ async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_a
         await page.wait_for("document.querySelectorAll('#differing article').length == 20")
         await page.click("#more")
         await page.wait_for("document.querySelectorAll('#differing article').length == 25")
-        # A price brings a column of dollars and an axis.
-        await page.click("#price")
-        await page.type("10")
-        await page.press("Enter")
-        await page.wait_for("document.querySelector('button[data-axis=dollars]') !== null")
         await page.resize(420, 800)
         assert await page.evaluate("document.querySelector('main').scrollWidth <= 420")

@@ -16,8 +16,8 @@ from asyncrl.run.status import write_status
 
 def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:
     head = read_head(Run("sums", run_folder))
-    assert (head["step"], head["total_steps"]) == (10, 10)
-    assert (head["greedy_accuracy"], head["evaluated_step"]) == (0.8, 10)
+    assert (head["step"], head["total_steps"]) == (9, 10)
+    assert head["accuracies"][-1] == [10, 0.8]
 
 
 def test_a_run_that_writes_its_status_is_shown_with_its_state_and_steps(run_folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl import cli
 from asyncrl.commands import view
 
 PROGRAM = """
@@ -43,7 +44,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(
         ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
         ([str(run_folder), "--port", "99999"], "Choose another, or 0"),
     ):
-        assert view.run(arguments(*words)) == 2
+        assert cli.main(["view", *words]) == 2
         assert sentence in capsys.readouterr().err
 
 

@@ -1,69 +1,54 @@
-"""Hours, energy and money, from what starts used."""
-
-import pytest
+"""Hours and shares of time, from what starts used and steps measured."""
 
 from asyncrl.journal.usage import Usage
-from asyncrl.readers.report.costs import Prices, cost_of, energy_of, time_of
+from asyncrl.readers.report.costs import time_of
 
 ONE_HOUR = [Usage("run", 3600.0, num_gpus=2), Usage("server 0", 3600.0, 7200.0, num_gpus=2)]
-
-
-def test_energy_is_measured_where_every_start_read_its_counters() -> None:
-    starts = {
-        1.0: [Usage("run", 10.0), Usage("energy: package-0 0", 10.0, joules=5.0)],
-        2.0: [Usage("run", 10.0), Usage("energy: package-0 0", 10.0, joules=7.0)],
-    }
-    energy = energy_of(starts, time_of(starts, [], 4), Prices())
-    assert energy is not None and (energy.joules, energy.is_estimate) == (12.0, False)
-    assert energy.parts[0].how.startswith("RAPL")
-
-
-@pytest.mark.parametrize("second", [None, []], ids=["a counter that failed", "a start without counters"])
-def test_energy_that_was_measured_in_part_is_estimated_whole(second: list[Usage] | None) -> None:
-    lost = [Usage("energy: package-0 0", 10.0, joules=None)] if second is None else second
-    starts = {
-        1.0: [Usage("controller", 3600.0, 3600.0), Usage("energy: package-0 0", 10.0, joules=5.0)],
-        2.0: [Usage("controller", 3600.0, 3600.0), *lost],
-    }
-    energy = energy_of(starts, time_of(starts, [], 4), Prices(watts_per_core=8.0))
-    # Two CPU hours at 8 W.
-    assert energy is not None and (energy.joules, energy.is_estimate) == (2 * 3600 * 8.0, True)
-    assert (
-        energy.parts[0].how
-        == "ESTIMATE, not measured: 2 CPU hours of the run's processes x 8 W (--watts-per-core)"
-    )
-
-
-def test_gpus_that_no_counter_saw_are_estimated_beside_measured_processors() -> None:
-    starts = {1.0: [*ONE_HOUR, Usage("energy: package-0 0", 3600.0, joules=100.0)]}
-    energy = energy_of(starts, time_of(starts, [], 4), Prices(watts_per_gpu=500.0))
-    assert energy is not None and energy.is_estimate
-    assert [(part.part, part.joules, part.is_estimate) for part in energy.parts] == [
-        ("processors", 100.0, False),
-        ("GPUs", 2 * 3600 * 500.0, True),
-    ]
-
-
-def test_a_price_is_per_machine_gpu_or_core() -> None:
-    time = time_of({1.0: ONE_HOUR}, [], 16)
-    found = {per: cost_of(time, Prices(price_per_hour=3.0, per=per)) for per in ("machine", "gpu", "core")}
-    assert {per: cost and cost.total for per, cost in found.items()} == {
-        "machine": 3.0,
-        "gpu": 6.0,
-        "core": 48.0,
-    }
-    assert cost_of(time, Prices()) is None
+STEP = {
+    "step_seconds": 2.0,
+    "train_seconds": 1.0,
+    "wait_seconds": 0.5,
+    "publish_seconds": 0.25,
+    "trainer_idle_share": 0.25,
+    "rollout_idle_share": 0.125,
+}
 
 
 def test_a_process_of_another_machine_leaves_the_cpu_hours_unknown() -> None:
-    time = time_of({1.0: [*ONE_HOUR, Usage("server 1", 3600.0, None)]}, [], 4)
+    time = time_of({1.0: [*ONE_HOUR, Usage("server 1", 3600.0, None)]}, [])
     assert time.cpu_hours is None and time.gpu_hours == 2.0
     assert [process.cpu_hours for process in time.processes] == [2.0, None]
-    assert energy_of({1.0: ONE_HOUR}, time, Prices()) is None
 
 
 def test_a_run_that_recorded_nothing_claims_nothing() -> None:
-    time = time_of({}, [{"step_seconds": 2.0}], None)
+    time = time_of({}, [{"step_seconds": 2.0}])
     assert (time.wall_seconds, time.cpu_hours, time.gpu_hours, time.step_seconds) == (None, None, None, 2.0)
-    assert energy_of({}, time, Prices()) is None
-    assert cost_of(time, Prices(price_per_hour=1.0)) is None
+
+
+def test_parts_are_shares_of_the_steps_and_add_up() -> None:
+    # Of 2 s, 0.25 s are in no part.
+    assert time_of({}, [STEP] * 3).step_shares == {
+        "training": 0.5,
+        "waiting for rollouts": 0.25,
+        "publishing weights": 0.125,
+        "saving checkpoints": 0.0,
+        "draining servers": 0.0,
+        "the rest": 0.125,
+    }
+
+
+def test_idle_shares_leave_the_start_up_out() -> None:
+    time = time_of({}, [{**STEP, "trainer_idle_share": 0.9}, *[STEP] * 9])
+    assert (time.trainer_idle_share, time.rollout_idle_share) == (0.25, 0.125)
+
+
+def test_a_run_that_ended_before_its_first_step_has_no_shares() -> None:
+    time = time_of({}, [])
+    assert time.step_shares == {} and time.trainer_idle_share is None
+
+
+def test_a_wait_that_began_before_its_step_counts_from_the_step_on() -> None:
+    row = {"step_seconds": 2.0, "train_seconds": 0.5, "drain_seconds": 0.5, "wait_seconds": 4.0}
+    shares = time_of({}, [row]).step_shares
+    assert shares["waiting for rollouts"] == 0.5 and shares["draining servers"] == 0.25
+    assert sum(shares.values()) == 1.0

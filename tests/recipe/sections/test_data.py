@@ -30,7 +30,7 @@ def test_a_gym_has_a_size_a_seed_and_a_configuration():
         ({"path": "a/b", "options": {}}, r"a/b has the options \{\}, but only a gym has one"),
         ({"path": "a/b", "config": {"a": 1}}, r'a/b has the config \{"a": 1\}, expected the name of one'),
         ({"gym": "gcd", "split": "train"}, "gym gcd has the split 'train', but a gym has none"),
-        ({"gym": "gcd", "columns": "gsm8k"}, "gym gcd has columns, but a gym makes rows of asyncrl"),
+        ({"gym": "gcd", "columns": "gsm8k"}, "gym gcd has columns, but the rows of a gym need no mapping"),
         ({"gym": "gcd", "config": "main"}, "gym gcd has the config 'main', expected a mapping"),
         ({"gym": {"gcd": 2, "lcm": 1}}, "gym is a mapping of gcd, lcm, expected .* List a source for each"),
     ],

@@ -29,7 +29,7 @@ from asyncrl.errors import InputError
         ),
         (
             {"placement": {"colocated": True}, "serving": {"servers": ["http://a:1"]}},
-            "names servers that run already, which share no GPU.* Change serving.servers, or set",
+            "names servers that are already running, which share no GPU.* Change serving.servers, or set",
         ),
         (
             {"placement": {"colocated": True}, "serving": {"weight_transport": "tensor"}},
@@ -37,7 +37,7 @@ from asyncrl.errors import InputError
         ),
         (
             {"placement": {"colocated": True}, "cluster": {"backend": "ray"}},
-            "cluster.backend is ray, which gives each process GPUs of its own",
+            "cluster.backend is ray, which gives each process its own GPUs",
         ),
         (
             {"placement": {"colocated": True}, "serving": {"num_servers": 2}},
@@ -53,7 +53,7 @@ from asyncrl.errors import InputError
         ({"placement": {"evaluation": [1]}}, r"evaluation.num_servers x .* is 0"),
         (
             {"placement": {"servers": [1]}, "serving": {"servers": ["http://a:1"]}},
-            "names servers that run already. Remove placement.servers",
+            "names servers that are already running. Remove placement.servers",
         ),
         ({"placement": {"trainer": [-1]}}, "placement.trainer"),
     ],

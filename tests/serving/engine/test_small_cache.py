@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 from serving.engine.servers import VOCABULARY, running_server, write_model
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from fakes.processes import FakeProcesses
+from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 
 from asyncrl.loops.run_phase import RunPhase

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch
 from fakes.template import Template
 from torch.distributed.checkpoint import FileSystemWriter
 
@@ -20,11 +20,6 @@ from asyncrl.trainer.checkpoints import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def warming_learner(folder: Path, dtype: str = "float32") -> Learner:
@@ -49,14 +44,6 @@ def test_a_restored_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, 
     assert train(again, 2, 5) == wanted[2:]
     got = copy_weights(again.model)
     assert all(torch.equal(got[name], tensor) for name, tensor in copy_weights(straight.model).items())
-
-
-def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path):
-    quiet, saving = warming_learner(folder), warming_learner(folder)
-    wanted = train(quiet, 0, 3)
-    metrics = train(saving, 0, 1)
-    Checkpoints(tmp_path, num_kept=2).save(saving, 1)
-    assert metrics + train(saving, 1, 3) == wanted
 
 
 def test_a_second_save_fills_the_memory_of_the_first(
@@ -246,9 +233,7 @@ def test_ranks_without_a_common_disk_are_told_so(
 
     monkeypatch.setattr(checkpoint_files, "HashedFiles", Elsewhere)
     checkpoints = Checkpoints(tmp_path, num_kept=1)
-    with pytest.raises(
-        saving.CheckpointError, match=r"__1_0\.distcp are not on this rank's disk.*run_folder"
-    ):
+    with pytest.raises(saving.CheckpointError, match=r"__1_0\.distcp are not on .*run_folder"):
         checkpoints.save(warming_learner(folder), 1)
     assert checkpoints.versions() == []
 

@@ -55,6 +55,6 @@ def test_what_one_rank_cannot_write_fails_on_all(
 ):
     found, log = save(tmp_path / "part", fault, template)
     assert found == codes, log
-    assert "The one before it is intact. Make room on the disk, or lower trainer.keep_checkpoints" in log
+    assert "The one before it is intact. Free up disk space, or lower trainer.keep_checkpoints" in log
     # Nobody was told that it is complete, and what was begun takes no room.
     assert not (tmp_path / "part").exists()

@@ -86,3 +86,8 @@ def test_an_export_replaces_the_one_before_it(tmp_path: Path):
     for _ in range(2):
         export_model(model, base=base, target=tmp_path / "hf")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "hf"]
+
+
+def test_weights_are_cut_in_their_order_and_a_large_tensor_is_alone():
+    weights = [(name, torch.zeros(size)) for name, size in zip("abcde", (10, 10, 10, 100, 1), strict=True)]
+    assert [list(part) for part in export.cut(weights, max_bytes=80)] == [["a", "b"], ["c"], ["d"], ["e"]]

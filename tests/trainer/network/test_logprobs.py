@@ -49,6 +49,19 @@ def reference(
     return logprobs[torch.arange(len(targets)), targets], -terms.sum(-1)
 
 
+def assert_same(
+    got: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], leaves: tuple[Tensor, Tensor]
+) -> tuple[Tensor, ...]:
+    """In values and gradients; the gradients."""
+    directions = torch.randn(2, len(got[0]), generator=torch.Generator().manual_seed(1))
+    slopes, expected = (
+        torch.autograd.grad(values, leaves, tuple(directions.to(values[0].dtype))) for values in (got, wanted)
+    )
+    for left, right in zip((*got, *slopes), (*wanted, *expected), strict=True):
+        assert (left - right).abs().max() < 1e-5
+    return slopes
+
+
 @pytest.mark.parametrize("logits_at_once", [2**26, 7, 40, 100])
 def test_chunks_give_the_values_and_gradients_of_the_whole(
     logits_at_once: int, monkeypatch: pytest.MonkeyPatch
@@ -61,15 +74,7 @@ def test_chunks_give_the_values_and_gradients_of_the_whole(
     targets = torch.randint(0, 19, (11,), generator=generator)
     got = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19)
     wanted = reference(hidden, weight, targets, 0.7)
-    directions = torch.randn(2, 11, generator=generator)
-    for left, right in zip(got, wanted, strict=True):
-        assert (left - right).abs().max() < 1e-5
-    slopes, expected = (
-        torch.autograd.grad(values, (hidden, weight), tuple(directions.to(values[0].dtype)))
-        for values in (got, wanted)
-    )
-    for left, right in zip(slopes, expected, strict=True):
-        assert (left - right).abs().max() < 1e-5
+    assert_same(got, wanted, (hidden, weight))
 
 
 def test_log_probs_alone_have_their_gradient_in_chunks_too(monkeypatch: pytest.MonkeyPatch):
@@ -144,15 +149,7 @@ def test_tokens_that_are_never_sampled_have_no_share_and_no_gradient(
     targets = torch.tensor([1, 4, 6, 14, 1, 2, 3, 7, 8, 13, 14])
     got = output_logprobs(hidden, weight, targets, temperature, vocab_size=vocab_size, unsampled=unsampled)
     wanted = reference(hidden, weight[:vocab_size], targets, temperature, unsampled)
-    directions = torch.randn(2, 11, generator=generator)
-    for left, right in zip(got, wanted, strict=True):
-        assert (left - right).abs().max() < 1e-5
-    slopes, expected = (
-        torch.autograd.grad(values, (hidden, weight), tuple(directions.to(values[0].dtype)))
-        for values in (got, wanted)
-    )
-    for left, right in zip(slopes, expected, strict=True):
-        assert (left - right).abs().max() < 1e-5
+    slopes = assert_same(got, wanted, (hidden, weight))
     assert slopes[1][unsampled].eq(0).all() and slopes[1][:vocab_size].ne(0).any()
 
 

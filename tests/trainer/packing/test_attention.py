@@ -39,6 +39,15 @@ def random_heads(num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes)
 
 
+def assert_same(packed: Tensor, expected: Tensor, heads: tuple[Tensor, Tensor, Tensor]) -> None:
+    """In values and gradients."""
+    assert torch.allclose(packed, expected, atol=1e-6)
+    direction = torch.randn_like(packed)
+    slopes = (torch.autograd.grad(values, heads, direction) for values in (packed, expected))
+    for got, wanted in zip(*slopes, strict=True):
+        assert torch.allclose(got, wanted, atol=1e-5)
+
+
 KERNELS = pytest.mark.parametrize("kernel", ["sdpa", "formula"])
 """Padded buckets, and whole sequences by cumulative lengths, as the kernels of GPUs take them."""
 
@@ -51,14 +60,7 @@ def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[
     pack = describe_pack(rows, positions, kernel=kernel)
     packed = make_attention()(*heads, None, packed_seq_params=pack).squeeze(1)
     expected = torch.cat(naive_attention(*heads, rows))
-    assert torch.allclose(packed, expected, atol=1e-6)
-    direction = torch.randn_like(packed)
-    for got, wanted in zip(
-        torch.autograd.grad(packed, heads, direction),
-        torch.autograd.grad(expected, heads, direction),
-        strict=True,
-    ):
-        assert torch.allclose(got, wanted, atol=1e-5)
+    assert_same(packed, expected, heads)
 
 
 @KERNELS
@@ -71,14 +73,7 @@ def test_a_shared_prompt_attends_once_and_collects_every_response_gradient(kerne
     packed = make_attention()(*heads, None, packed_seq_params=pack).squeeze(1)
     first, second = naive_attention(*heads, rows)
     expected = torch.cat([first, second[3:]])
-    assert torch.allclose(packed, expected, atol=1e-6)
-    direction = torch.randn_like(packed)
-    for got, wanted in zip(
-        torch.autograd.grad(packed, heads, direction),
-        torch.autograd.grad(expected, heads, direction),
-        strict=True,
-    ):
-        assert torch.allclose(got, wanted, atol=1e-5)
+    assert_same(packed, expected, heads)
 
 
 @KERNELS

@@ -24,12 +24,6 @@ def test_tokens_with_the_same_past_are_packed_once():
     assert tree.distinct.tolist() == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_equal_responses_cost_what_one_does():
-    tree = pack_tree([sequence([1], [2, 3])] * 4)
-    assert tree.tokens.tolist() == [1, 2] and read_rows(tree) == [[1, 2]]
-    assert tree.predicting.tolist() == [0, 1] * 4 and tree.copies.tolist() == [0, 1] * 4
-
-
 def test_a_response_that_begins_another_needs_no_row_of_its_own():
     tree = pack_tree([sequence([1], [2, 3, 4]), sequence([1], [2, 9]), sequence([1], [2]), sequence([1], [])])
     assert read_rows(tree) == [[1, 2, 3]]

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.models import write_model
 from fakes.policies import load_policy
 from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.small_disk import refused_writes
@@ -22,13 +21,8 @@ BUCKET_BYTES = 20_000
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(base: Path) -> PolicyModel:
-    return load_policy(base)
+def model(folder: Path) -> PolicyModel:
+    return load_policy(folder)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +40,10 @@ def servers(started: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def publisher(base: Path, tmp_path: Path) -> Iterator[Publisher]:
+def publisher(folder: Path, tmp_path: Path) -> Iterator[Publisher]:
     publisher = Publisher(
         tmp_path / "publications",
-        base=base,
+        base=folder,
         transport="distributed",
         bucket_bytes=BUCKET_BYTES,
         failed=pytest.fail,
@@ -89,11 +83,11 @@ def test_the_folder_is_written_in_the_background_and_is_the_version(
 
 
 def test_a_full_disk_leaves_no_half_folder_and_is_told_while_the_servers_serve(
-    model: PolicyModel, base: Path, servers: list[str], tmp_path: Path
+    model: PolicyModel, folder: Path, servers: list[str], tmp_path: Path
 ):
     failures: list[BaseException] = []
     place = tmp_path / "publications"
-    publisher = Publisher(place, base=base, transport="distributed", failed=failures.append)
+    publisher = Publisher(place, base=folder, transport="distributed", failed=failures.append)
     publication = publisher.prepare(1, model)
     with refused_writes():
         outcomes = publisher.install(publication, model, servers[:2])

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.engine import FakeEngine
-from fakes.models import reference_model, write_model
+from fakes.models import reference_model
 from fakes.policies import load_policy
 
 from asyncrl.serving.publication import read_publication
@@ -19,18 +18,13 @@ from asyncrl.trainer.publishing.publish import Publisher
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(base: Path) -> PolicyModel:
-    return load_policy(base)
+def model(folder: Path) -> PolicyModel:
+    return load_policy(folder)
 
 
 @pytest.fixture
-def publisher(base: Path, tmp_path: Path) -> Iterator[Publisher]:
-    publisher = Publisher(tmp_path / "publications", base=base, failed=print)
+def publisher(folder: Path, tmp_path: Path) -> Iterator[Publisher]:
+    publisher = Publisher(tmp_path / "publications", base=folder, failed=print)
     yield publisher
     publisher.close()
 
@@ -57,7 +51,7 @@ def engines() -> Iterator[tuple[FakeEngine, FakeEngine]]:
 
 
 def test_a_publication_holds_weights_configuration_and_digests(
-    publisher: Publisher, model: PolicyModel, base: Path
+    publisher: Publisher, model: PolicyModel, folder: Path
 ):
     publication = publisher.write(3, model)
     assert publication.folder == publisher.folder / "v3"
@@ -68,7 +62,7 @@ def test_a_publication_holds_weights_configuration_and_digests(
     ]
     assert read_publication(publication.folder) == publication
     weights = safetensors.torch.load_file(publication.folder / "model.safetensors")
-    wanted = dict(reference_model(base).named_parameters())
+    wanted = dict(reference_model(folder).named_parameters())
     assert weights.keys() == wanted.keys()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
     assert publication.digests == digests_of(weights)
@@ -112,22 +106,13 @@ def test_a_server_with_other_weights_or_none_is_reported_and_the_rest_are_served
 
 
 def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
-    base: Path, tmp_path: Path, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
+    folder: Path, tmp_path: Path, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
 ):
     # It is connected to and says nothing, as behind a cable that was cut.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = [engines[0].url, f"http://127.0.0.1:{silent.getsockname()[1]}"]
-        publisher = Publisher(tmp_path / "publications", base=base, timeout_seconds=0.5, failed=print)
+        publisher = Publisher(tmp_path / "publications", base=folder, timeout_seconds=0.5, failed=print)
         good, late = publisher.install(publisher.write(1, model), model, urls).values()
         publisher.close()
     assert good.is_installed
     assert not late.is_installed and "TimeoutError" in late.detail
-
-
-def test_without_servers_nothing_is_installed(publisher: Publisher, model: PolicyModel):
-    assert publisher.install(publisher.write(1, model), model, []) == {}
-
-
-def test_a_manifest_is_complete_json_with_the_version(publisher: Publisher, model: PolicyModel):
-    manifest = json.loads((publisher.write(5, model).folder / "publication.json").read_text())
-    assert manifest["version"] == 5 and len(manifest["digests"]) > 10

@@ -14,7 +14,6 @@ from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
 from asyncrl.trainer.publishing.publish import Publisher
-from asyncrl.trainer.publishing.transports import buckets
 from asyncrl.trainer.ranks.update_group import UpdateGroup
 
 on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
@@ -126,9 +125,3 @@ def test_a_bit_that_flips_on_the_way_from_memory_is_noticed(publisher, server, m
     assert not outcome.is_installed and "tensors differ" in outcome.detail
     (outcome,) = publish(publisher, 2, model, [server])
     assert outcome.is_installed, outcome.detail
-
-
-def test_buckets_keep_the_order_and_bound_the_bytes():
-    weights = [(name, torch.zeros(size)) for name, size in zip("abcde", (10, 10, 10, 100, 1), strict=True)]
-    found = [list(bucket) for bucket in buckets(weights, max_bytes=80)]
-    assert found == [["a", "b"], ["c"], ["d"], ["e"]]

@@ -44,7 +44,7 @@ def test_holes_between_tensors_stay_with_the_process_until_memory_is_scarce() ->
     assert freed - before > 230 and plenty > freed - 8
     assert 120 < scarce - before < 160
     assert total == 32 * 2**20
-    assert "of memory are left" in run.stderr
+    assert "of memory is left" in run.stderr
 
 
 def test_nothing_is_measured_where_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +63,4 @@ def test_scarce_memory_is_reported_once(
     with caplog.at_level(logging.WARNING):
         assert freed_memory.give_back_if_scarce() and freed_memory.give_back_if_scarce()
     (record,) = caplog.records
-    assert record.getMessage().startswith("1.0 of 16.0 GiB of memory are left: this rank gives back")
+    assert record.getMessage().startswith("1.0 of 16.0 GiB of memory is left: this rank returns freed memory")

@@ -94,21 +94,6 @@ def test_tokens_are_of_the_kind_of_their_lag():
     assert names == wanted
 
 
-def test_what_the_loss_did_is_counted():
-    # Ratios to behavior e^1 (capped at 2) and e^3 (out of the range, masked) and 1 (twice); the policy ratio
-    # e^0.5 is over 1.2 with a positive advantage, e^-0.5 is not clipped for it.
-    algorithm = Algorithm(rejection=["token_range"])
-    inputs = make_inputs(
-        current=[-1.0, -1.0, -0.5, -1.5], proximal=[-1.0] * 4, behavior=[-2.0, -4.0, -1.0, -1.0]
-    )
-    metrics = diagnose(inputs, lags=[0] * 4, algorithm=algorithm)
-    assert metrics["capped_share"] == 1 / 4
-    assert metrics["masked_share"] == 1 / 4
-    assert metrics["clipped_share"] == 1 / 4
-    # k3 of log-ratios 0.5 and -0.5 over four tokens
-    assert metrics["policy_kl"] == pytest.approx((2.718281828**0.5 + 2.718281828**-0.5 - 2) / 4, rel=1e-5)
-
-
 def diagnose(inputs, *, lags: list[int], algorithm: Algorithm | None = None) -> dict[str, float]:
     algorithm = algorithm or Algorithm()
     size = len(lags)

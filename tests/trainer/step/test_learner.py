@@ -24,11 +24,6 @@ from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.token_record import TokenRecord
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
     budget = learner.section.tokens_per_micro_batch
@@ -434,16 +429,6 @@ def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path)
     assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["mismatch_logprob_max"] < 1e-5
     assert math.isnan(metrics["staleness_kl"])
-
-
-def test_capped_tokens_are_counted(folder: Path):
-    batch = random_batch(6)
-    # A behavior policy that found every token e^-30 likely: each ratio is far above the cap of 2.
-    unlikely = [
-        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
-    ]
-    metrics, _ = gradients(make_learner(folder), Batch(6, 1.0, unlikely))
-    assert metrics["capped_share"] == 1.0
 
 
 def test_bfloat16_weights_learn_from_float32_copies(folder: Path):

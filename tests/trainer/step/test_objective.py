@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.models import random_batch, reference_logprobs, reference_model
 from fakes.sequences import with_observed
 from torch import Tensor
 
@@ -30,11 +30,6 @@ COMBINATIONS = [
     {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
@@ -421,18 +416,6 @@ def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     before = copy_weights(learner.model)
     metrics = learner.step(Batch(0, 1.0, [ScoredSequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
     assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
-
-
-def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder: Path):
-    batch = random_batch(3)
-    far = [
-        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
-    ]
-    learner = make_learner(folder, algorithm={"rejection": ["token_range"]})
-    before = copy_weights(learner.model)
-    metrics = learner.step(Batch(3, 1.0, far))
-    assert (metrics["masked_share"], metrics["grad_norm"]) == (1.0, 0.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 

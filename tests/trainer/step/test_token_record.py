@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.models import random_batch, reference_logprobs, reference_model
 
 from asyncrl.journal.packing import unpack_halves
 from asyncrl.records import Batch, TrainedTokens
 from asyncrl.trainer.step.token_record import TokenRecord
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def recorded(folder: Path, batch: Batch, *, num_groups: int = 2, **sections: dict) -> list[TrainedTokens]:

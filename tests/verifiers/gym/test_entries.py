@@ -48,7 +48,7 @@ def test_numbers_and_texts_of_numpy_become_plain_ones():
 
 
 def test_any_other_object_is_refused_by_its_type():
-    with pytest.raises(ValueError, match="a complex is no plain data: '2j'"):
+    with pytest.raises(ValueError, match="a complex is not plain data: '2j'"):
         written_entry({"question": "?", "answer": "", "metadata": {"x": 2j}})
 
 

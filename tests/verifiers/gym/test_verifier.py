@@ -1,6 +1,5 @@
 """Answers to tasks of reasoning-gym: what counts, what shapes, what is wrong and what is a fault."""
 
-import dataclasses
 import json
 
 import pytest
@@ -165,7 +164,3 @@ async def test_a_dataset_that_there_is_not_is_a_fault_with_its_sentence():
         verdict = await pool.verify("gym", {}, "<answer>2</answer>", reference)
     assert verdict.outcome is Outcome.FAULT
     assert "has no dataset 'chain_summ'. Did you mean 'chain_sum'?" in verdict.detail
-
-
-def test_a_reference_is_frozen_text():
-    assert all(field.type is str for field in dataclasses.fields(GymReference))

@@ -85,14 +85,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @given(huge_expressions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_has_millions_of_digits_is_not_affordable(text: str) -> None:
-    with pytest.raises(Undecided):
-        require_affordable(parse_answer(text))
-
-
-@pytest.mark.parametrize("text", HUGE)
-def test_known_bombs_are_not_affordable(text: str) -> None:
     with pytest.raises(Undecided):
         require_affordable(parse_answer(text))
 

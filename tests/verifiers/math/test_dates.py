@@ -38,7 +38,7 @@ def is_right(gold: str, answer: str) -> bool:
 
 
 @given(DAYS, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_date_is_right_in_each_spelling(date: datetime.date, with_year: bool) -> None:
     for gold in spellings(date, with_year=with_year):
         for answer in spellings(date, with_year=with_year):
@@ -46,7 +46,7 @@ def test_a_date_is_right_in_each_spelling(date: datetime.date, with_year: bool) 
 
 
 @given(DAYS, DAYS, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_another_day_is_wrong(date: datetime.date, other: datetime.date, with_year: bool) -> None:
     if (date.month, date.day) == (other.month, other.day):
         other = other.replace(day=1 + other.day % 28)

@@ -46,14 +46,14 @@ STYLES = (
 
 
 @given(words(), st.sampled_from(STYLES), st.sampled_from((str.lower, str.upper, str.capitalize)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_word_is_right_in_any_case_and_style(word: str, style: str, case: object) -> None:
     assert callable(case)
     assert is_right(word, style.format(case(word)))
 
 
 @given(words(), st.sampled_from(STYLES), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_other_order_of_the_letters_of_a_word_is_right(
     word: str, style: str, chance: random.Random
 ) -> None:
@@ -67,13 +67,13 @@ def test_no_other_order_of_the_letters_of_a_word_is_right(
 
 
 @given(words())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_product_of_the_letters_of_a_word_is_not_the_word(word: str) -> None:
     assert not is_right(word, " \\cdot ".join(word))
 
 
 @given(st.text("bcdfghjkmnpqrstvwxz", min_size=2, max_size=3), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_letters_without_a_vowel_are_a_product_in_any_order_and_in_their_own_case(
     run: str, chance: random.Random
 ) -> None:
@@ -89,7 +89,7 @@ def test_letters_without_a_vowel_are_a_product_in_any_order_and_in_their_own_cas
 
 
 @given(st.text(string.ascii_letters, min_size=2, max_size=3).filter(lambda text: missing(text) is None))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_letters_are_right_as_they_are_written_whatever_they_are(run: str) -> None:
     assume(letters_are(run) is not None)
     for math in (MATH, TEXTS, PRODUCTS):

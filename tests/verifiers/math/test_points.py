@@ -85,7 +85,7 @@ functions = st.sampled_from(
 
 
 @given(functions, hidden_differences(), st.sampled_from(["", "-", "3", "a"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_functions_that_differ_outside_of_a_window_are_different(
     function: str, hidden: str, factor: str
 ) -> None:
@@ -96,7 +96,7 @@ def test_functions_that_differ_outside_of_a_window_are_different(
 
 
 @given(st.integers(1, 10**6), hidden_differences())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_letter_that_the_gold_lacks_is_in_no_answer(number: int, hidden: str) -> None:
     for answer in (f"{number}+{hidden}", rf"\frac{{{number}x}}{{x}}", f"{number}+x-x", f"{number}+0x"):
         assert outcome(str(number), answer) is Outcome.WRONG
@@ -145,7 +145,7 @@ def equal_pairs(draw: st.DrawFn, depth: int = 2) -> Pair:
 
 
 @given(equal_pairs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_rewritten_expressions_stay_the_same(pair: Pair) -> None:
     one, other = pair
     assert outcome(f"{one}+ax-ax", other) is Outcome.CORRECT

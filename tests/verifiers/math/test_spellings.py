@@ -24,7 +24,7 @@ def is_correct(gold: str, answer: str) -> bool:
 
 
 @given(st.integers(1000, 10**13), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_groups_of_digits_with_any_separators_of_tex_are_one_number(number: int, data: st.DataObject) -> None:
     first, *groups = f"{number:,}".split(",")
     grouped = first + "".join(data.draw(SEPARATORS) + group for group in groups)
@@ -35,7 +35,7 @@ def test_groups_of_digits_with_any_separators_of_tex_are_one_number(number: int,
 
 
 @given(st.integers(1000, 10**13), st.sampled_from([", ", ",\\,", ",\\ ", ",\\;", ";", ";\\,"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_groups_with_a_comma_and_a_space_are_items(number: int, separator: str) -> None:
     assert not is_correct(str(number), f"{number:,}".replace(",", separator))
 
@@ -47,7 +47,7 @@ def test_groups_with_a_comma_and_a_space_are_items(number: int, separator: str) 
          "\\mathrel{{-}}{}", "{{ - }}{}", "x = {{-}}{}", "Negative ${}$"]
     ),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_minus_sign_in_any_dress_is_a_minus_sign(value: Fraction, dress: str) -> None:
     size = f"\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
     assert is_correct(f"-{size}", dress.format(size))
@@ -55,7 +55,7 @@ def test_a_minus_sign_in_any_dress_is_a_minus_sign(value: Fraction, dress: str) 
 
 
 @given(st.integers(0, 99), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_repeating_decimal_is_its_fraction_in_each_spelling(whole: int, start: str, digits: str) -> None:
     value = Fraction(int(f"{whole}{start}") + Fraction(int(digits), 10 ** len(digits) - 1), 10 ** len(start))
     spellings = [f"{whole}.{start}({digits})", f"{whole}.{start}\\overline{{{digits}}}"]
@@ -75,7 +75,7 @@ CONSTANTS = st.sampled_from(["C", "K", "C_1", "C_{0}", "\\text{const}", "\\text{
 
 
 @given(FUNCTIONS, CONSTANTS, CONSTANTS, st.sampled_from(["{} + {}", "{1} + {0}", "y = {} + {}"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_constant_of_integration_has_any_name(terms: list[str], one: str, other: str, order: str) -> None:
     function = " + ".join(terms)
     gold = order.format(function, one)
@@ -92,7 +92,7 @@ def test_a_constant_of_integration_has_any_name(terms: list[str], one: str, othe
     st.integers(1, 1439),
     st.sampled_from(["{}:{:02} {}", "{}:{:02}\\text{{ {}}}", "{}:{:02}{}"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_time_of_day_is_the_same_in_24_hours(minutes: int, change: int, spelling: str) -> None:
     (hour, minute), half = divmod(minutes, 60), "PM" if minutes >= 720 else "a.m."
     twelve, day = spelling.format((hour - 1) % 12 + 1, minute, half), f"{hour}:{minute:02}"
@@ -119,7 +119,7 @@ QUALIFIERS = st.sampled_from(
     st.sampled_from("knm"),
     QUALIFIERS,
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_family_over_the_integers_is_the_same_in_any_letter_and_from_any_member(
     start: Fraction, step: Fraction, shift: int, letter: str, qualifier: str
 ) -> None:
@@ -140,7 +140,7 @@ PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, 
 
 
 @given(PAIRS, PAIRS, st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_solutions_as_assignments_are_the_tuples_in_any_order_and_no_others(
     pairs: list[tuple[int, int]], others: list[tuple[int, int]], source: random.Random
 ) -> None:

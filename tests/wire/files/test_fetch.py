@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 from aiohttp import web
+from fakes.requests import NoRequests
 
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.system.digests import sha256_of
+from asyncrl.wire.access import Keys
 from asyncrl.wire.files import fetch
 from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
 from asyncrl.wire.files.listing import LISTING, ListedFile, Listing
@@ -20,10 +22,6 @@ from asyncrl.wire.files.service import FileRoutes, folder_url, model_url
 
 TOKEN = "the-token-of-the-run"
 WEIGHTS = bytes(range(256)) * 40_000
-
-
-async def unused(*_: object) -> None:
-    raise AssertionError("nobody trains here")
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +50,9 @@ def run(tmp_path: Path) -> Path:
 async def serving(run: Path, *, files_key: str = "") -> AsyncIterator[str]:
     """The URL of a controller's service."""
     service = ControllerService(
-        unused,  # type: ignore[arg-type]
-        unused,  # type: ignore[arg-type]
+        NoRequests(),
         files=FileRoutes(run.parent / "model", run),
-        token=TOKEN,
-        files_key=files_key,
+        keys=Keys(TOKEN, external=files_key),
     )
     await service.start()
     try:
@@ -209,7 +205,7 @@ async def test_a_listing_that_leads_out_of_the_folder_is_refused(tmp_path: Path)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        with pytest.raises(FetchFailed, match="lists '../evil', which leads out of the folder"):
+        with pytest.raises(FetchFailed, match="lists '../evil', which is outside of the folder"):
             await get(f"http://127.0.0.1:{runner.addresses[0][1]}/files/model", tmp_path / "m")
     finally:
         await runner.cleanup()

@@ -1,30 +1,26 @@
 // Runs side by side: which is better by how much, what differs in their recipes, curves over what they cost, and the
-// tasks that two of them answered differently. The address holds what is chosen: #/compare?runs=A,B&price=2.5
+// tasks that two of them answered differently. The address holds what is chosen: #/compare?runs=A,B
 
 const RECOMPARE_MILLISECONDS = 10000;
 const AXES = {
   step: { title: "steps", x: "step", of: (point) => point.step },
   tokens: { title: "tokens generated", x: "tokens", of: (point) => point.tokens_generated },
   time: { title: "training time", x: "minutes", of: (point) => point.seconds / 60 },
-  dollars: { title: "dollars", x: "dollars", of: (point) => point.dollars },
 };
 const KINDS = ["second", "first", "neither"];
 const COLORS = ["--accent", "--bad", "--good", "--odd", "--warn"];
-const state = { there: [], runs: [], price: "", axis: "step", revision: "", asked: 0, found: null, sides: null, kind: "second", tasks: [], counts: {} };
+const state = { there: [], runs: [], axis: "step", revision: "", asked: 0, found: null, sides: null, kind: "second", tasks: [], counts: {} };
 
 const points = (share, digits = 1) => fixed(100 * share, digits);
 const interval = (low, high) => `${points(low)}–${points(high)}`;
 const colorOf = (index) => COLORS[index % COLORS.length];
-const cost = (value) => (isNumber(value) && value >= 0.1 ? value.toFixed(2) : short(value));
 const query = (more = {}) => new URLSearchParams({ runs: state.runs.join(","), ...more });
 
 // What is chosen
 
 function choose(changed) {
   Object.assign(state, changed);
-  const chosen = { runs: state.runs.join(",") };
-  if (state.price !== "") chosen.price = state.price;
-  location.hash = link("compare", chosen);
+  location.hash = link("compare", { runs: state.runs.join(",") });
 }
 
 function runBox(name) {
@@ -38,7 +34,6 @@ function renderForm() {
   const names = [...new Set([...state.there.map((run) => run.name), ...state.runs])];
   byId("chosen-runs").replaceChildren(...names.map(runBox));
   byId("reference").textContent = state.runs.length > 0 ? `The others are compared with ${state.runs[0]}, which was chosen first.` : "";
-  if (byId("price") !== document.activeElement) byId("price").value = state.price;
 }
 
 // Which run is better
@@ -46,13 +41,8 @@ function renderForm() {
 function contestItem(contest, index) {
   const { low, high, mean } = contest.difference;
   const kind = low > 0 || high < 0 ? "clear" : "unclear";
-  const parts = [element("p", { className: "verdict", textContent: contest.text }), bar(low, mean, high, colorOf(index + 1))];
-  if (contest.over_seeds !== null) {
-    const seeds = contest.over_seeds;
-    const text = `Over seeds alone (${seeds.num_first} and ${seeds.num_second}): ${contest.second} − ${contest.first} = ${points(seeds.mean)} points, 95% ${points(seeds.low)} to ${points(seeds.high)}.`;
-    parts.push(element("p", { className: "muted", textContent: text }));
-  }
-  return element("li", { className: kind }, element("h3", { textContent: `${contest.name}, ${contest.measure}` }), ...parts);
+  const title = element("h3", { textContent: `${contest.name}, ${contest.measure}` });
+  return element("li", { className: kind }, title, element("p", { className: "verdict", textContent: contest.text }), bar(low, mean, high, colorOf(index + 1)));
 }
 
 // The interval of a difference around zero.
@@ -78,24 +68,27 @@ function table(id, corner, rows) {
   byId(id).replaceChildren(element("thead", {}, element("tr", {}, element("th", { textContent: corner }), ...heads)), element("tbody", {}, ...made));
 }
 
+function sampled(run, name) {
+  if (!isNumber(run.last?.[`${name}_at_k`])) return "–";
+  return `${name}@${run.last.k} ${points(run.last[`${name}_at_k`])}% ${interval(run.last[`${name}_low`], run.last[`${name}_high`])}`;
+}
+
 const RESULTS = [
-  ["best held-out", (run) => (run.best === null ? "–" : `${points(run.best.value)}% ${interval(run.best.low, run.best.high)} at step ${run.best.step}`)],
-  ["samples, correct", (run) => (run.sampled === null ? "–" : `avg@${run.sampled.k} ${points(run.sampled.avg_at_k)}% ${interval(run.sampled.avg_low, run.sampled.avg_high)}`)],
-  ["samples, any correct", (run) => (run.sampled === null ? "–" : `pass@${run.sampled.k} ${points(run.sampled.pass_at_k)}% ${interval(run.sampled.pass_low, run.sampled.pass_high)}`)],
-  ["response tokens", (run) => short(run.response_tokens_mean)],
-  ["cut at the limit", (run) => percent(run.cut_share, 1)],
+  ["samples, correct", (run) => sampled(run, "avg")],
+  ["samples, any correct", (run) => sampled(run, "pass")],
+  ["response tokens", (run) => short(run.last?.response_tokens_mean ?? null)],
+  ["cut at the limit", (run) => percent(run.last?.cut_share ?? null, 1)],
   ["steps", (run) => whole(run.steps)],
   ["tokens generated", (run) => short(run.tokens_generated)],
   ["tokens trained", (run) => short(run.tokens_trained)],
   ["training time", (run) => duration(run.seconds)],
-  ["dollars", (run) => cost(run.dollars)],
 ];
 
 function lastCell(group, runs) {
   const [first] = runs;
   if (group.accuracy === null) return "–";
   const { mean, low, high } = group.accuracy;
-  const where = runs.length > 1 ? `: ${runs.map((run) => (run.last === null ? "–" : points(run.last.value))).join(", ")}` : ` at step ${first.last.step}`;
+  const where = runs.length > 1 ? `: ${runs.map((run) => (run.last === null ? "–" : points(run.last.greedy_accuracy))).join(", ")}` : ` at step ${first.last.step}`;
   return `${points(mean)}% ${interval(low, high)}${where}`;
 }
 
@@ -128,21 +121,8 @@ function curveOf(group, index) {
   };
 }
 
-function differenceOf(pair, index) {
-  return {
-    name: `${pair.second} − ${pair.first}`,
-    color: colorOf(index + 1),
-    points: pair.steps.map((each) => [each.step, 100 * each.mean]),
-    low: pair.steps.map((each) => 100 * each.low),
-    high: pair.steps.map((each) => 100 * each.high),
-  };
-}
-
 function renderCurves() {
-  const { groups, pairs } = state.found;
-  const hasDollars = groups.some((group) => group.curve.some((point) => isNumber(point.dollars)));
-  if (state.axis === "dollars" && !hasDollars) state.axis = "step";
-  const buttons = Object.entries(AXES).filter(([name]) => name !== "dollars" || hasDollars).map(([name, axis]) => {
+  const buttons = Object.entries(AXES).map(([name, axis]) => {
     const button = element("button", { textContent: axis.title, dataset: { axis: name }, "aria-pressed": String(name === state.axis) });
     button.addEventListener("click", () => {
       state.axis = name;
@@ -151,11 +131,9 @@ function renderCurves() {
     return button;
   });
   byId("axes").replaceChildren("Held-out accuracy over ", ...buttons);
-  // Each in a root of its own: charts of one root share their range.
-  const places = [element("div"), element("div")];
-  byId("compare-curves").replaceChildren(...places);
-  chart(places[0], { title: `Held-out accuracy over ${AXES[state.axis].title}`, x: AXES[state.axis].x, format: percent, series: groups.map(curveOf) });
-  if (pairs.some((pair) => pair.steps.length > 0)) chart(places[1], { title: "Difference in points at each step, 95%", x: "step", series: pairs.map(differenceOf) });
+  const place = element("div");
+  byId("compare-curves").replaceChildren(place);
+  chart(place, { title: `Held-out accuracy over ${AXES[state.axis].title}`, x: AXES[state.axis].x, format: percent, series: state.found.groups.map(curveOf) });
 }
 
 // Answers
@@ -229,7 +207,7 @@ function render() {
 
 async function refresh() {
   const turn = currentTurn();
-  const answer = await ask(`/api/compare?${query({ ...(state.price === "" ? {} : { price: state.price }), after: state.revision })}`);
+  const answer = await ask(`/api/compare?${query({ after: state.revision })}`);
   if (turn !== currentTurn()) return;
   Object.assign(state, { revision: answer.revision, asked: Date.now() });
   if (answer.comparison === null) return;
@@ -243,12 +221,10 @@ async function refresh() {
 }
 
 function build(root) {
-  const price = element("input", { id: "price", inputMode: "decimal", size: 6, placeholder: "none" });
-  price.addEventListener("change", () => choose({ price: price.value.trim() }));
   const more = element("button", { id: "more", textContent: "more", hidden: true });
   more.addEventListener("click", () => readTasks(state.tasks.length));
   root.replaceChildren(
-    element("form", { id: "choice", onsubmit: () => false }, element("div", { id: "chosen-runs" }), element("label", {}, "dollars per hour ", price)),
+    element("form", { id: "choice", onsubmit: () => false }, element("div", { id: "chosen-runs" })),
     element("p", { id: "reference", className: "hint" }),
     element("p", { id: "too-few", className: "hint", textContent: "Choose two runs or more. Runs that differ in their seed alone form one group." }),
     element(
@@ -281,7 +257,7 @@ if (!isExported)
     async show(root, run, rest) {
       if (byId("choice") === null) build(root);
       const runs = (rest.query.get("runs") ?? "").split(",").filter(Boolean);
-      Object.assign(state, { runs, price: rest.query.get("price") ?? "", revision: "", tasks: [] });
+      Object.assign(state, { runs, revision: "", tasks: [] });
       const turn = currentTurn();
       const answer = await ask("/api/runs");
       if (turn !== currentTurn()) return;

@@ -184,7 +184,8 @@ function renderHead() {
 function headFacts(head) {
   const facts = head.state === null ? [] : [head.state];
   if (head.step !== null) facts.push(head.total_steps ? `step ${head.step} of ${head.total_steps}` : `step ${head.step}`);
-  if (isNumber(head.greedy_accuracy)) facts.push(`held-out ${percent(head.greedy_accuracy)} at step ${head.evaluated_step}`);
+  const evaluated = head.accuracies.at(-1);
+  if (evaluated) facts.push(`held-out ${percent(evaluated[1])} at step ${evaluated[0]}`);
   return facts;
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
+from fakes.requests import NoRequests
 from serving.engine.servers import running_server, write_model
 
 from asyncrl.controller.http_service import ControllerService
@@ -95,7 +96,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     run = tmp_path / "run"
     weights = write_model(run / "publications" / "v3", seed=1)
     digests = digests_of(dict(read_weights(weights)))
-    service = ControllerService(_unused, _unused, files=FileRoutes(folder / "model", run), token=TOKEN)
+    service = ControllerService(NoRequests(), files=FileRoutes(folder / "model", run), keys=Keys(TOKEN))
     await service.start()
     try:
         load = load_over_http(lambda: service.url, run)
@@ -106,7 +107,3 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
             await install(session, url, missing, load=load)
     finally:
         await service.close()
-
-
-async def _unused(*_: object) -> None:
-    raise AssertionError("nobody trains here")

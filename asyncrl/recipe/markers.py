@@ -1,0 +1,101 @@
+"""Facts about recipe keys beyond their type: markers that stand beside it, `Annotated[int, CHANGEABLE]`.
+
+A marker on a subsection holds for every key of it. `marked` reads the keys of a model that have one; what
+follows from a fact is where the fact is asked.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    meaning: str
+
+
+CHANGEABLE = Marker("may differ between two starts on one run folder: it does not change what is learned")
+LAYOUT = Marker("decides in which order numbers are summed, in a trainer whose results are otherwise equal")
+TASK_ROWS = Marker("decides which tasks the rows of data.train make; their sources decide too")
+GYM_ROWS = Marker("decides which rows a gym makes; their order is that of the values in the digest")
+
+PATH = Marker("a path")
+PATH_OR_HUB_ID = Marker("a path, or a hub id, which stays as it is")
+OBJECT = Marker('may hold "./file.py:name", at any depth')
+BENCHMARK = Marker('the name of a benchmark, a file of rows, or "name:file"')
+_OF_TEXTS = (PATH, PATH_OR_HUB_ID, OBJECT, BENCHMARK)
+
+
+@cache
+def marked(model: type[BaseModel], marker: Marker) -> tuple[str, ...]:
+    """Dotted names of the keys of `model` and its subsections that have `marker`, in their order. The keys of
+    mappings in lists, such as those of a data source, are those of the mapping's own class."""
+    found = []
+    for name, field in model.model_fields.items():
+        if marker in field.metadata:
+            found.append(name)
+        elif (inner := _subsection(field.annotation)) is not None:
+            found += [f"{name}.{key}" for key in marked(inner, marker)]
+    return tuple(found)
+
+
+def is_marked(model: type[BaseModel], key: str, marker: Marker) -> bool:
+    """Whether the dotted `key`, or a key that it is part of, has `marker`."""
+    return any(key == name or key.startswith(f"{name}.") for name in marked(model, marker))
+
+
+def value_at(section: BaseModel, key: str) -> Any:
+    """The value of a dotted key."""
+    value: Any = section
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def changed_texts(model: type[BaseModel], raw: dict[str, Any], change: Callable[[Marker, str], str]) -> None:
+    """Changes the texts in `raw` whose keys name paths, objects or benchmarks: plain data of `model`, which
+    may lack keys and hold wrong ones. `change` takes the marker and the text."""
+    for name, field in model.model_fields.items():
+        if raw.get(name) is not None:
+            markers = [marker for marker in _OF_TEXTS if marker in field.metadata]
+            raw[name] = _changed(raw[name], markers, _mapping(field.annotation), change)
+
+
+def _changed(
+    value: Any, markers: list[Marker], mapping: type[BaseModel] | None, change: Callable[[Marker, str], str]
+) -> Any:
+    match value:
+        case str():
+            for marker in markers:
+                value = change(marker, value)
+            return value
+        case list():
+            return [_changed(inner, markers, mapping, change) for inner in value]
+        case dict() if mapping is not None:
+            changed = dict(value)
+            changed_texts(mapping, changed, change)
+            return changed
+        case dict() if OBJECT in markers:
+            return {key: _changed(inner, markers, None, change) for key, inner in value.items()}
+        case _:
+            return value
+
+
+def _subsection(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key is, if it is one."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if _is_model(kind)), None)
+
+
+def _mapping(annotation: Any) -> type[BaseModel] | None:
+    """The class of the mappings that a key may hold, at any depth of unions and lists."""
+    if _is_model(annotation):
+        return annotation  # type: ignore[no-any-return]
+    return next((found for inner in get_args(annotation) if (found := _mapping(inner)) is not None), None)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

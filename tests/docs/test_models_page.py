@@ -1,0 +1,86 @@
+"""docs/models.md says of each accepted architecture what the code does with it, and names no other."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.model import gguf
+from asyncrl.model.folder import ARCHITECTURES, LLAMA3_ROPE, ModelShape, read_shape
+from asyncrl.model.settings import MODEL_TYPES, ONLY
+from asyncrl.model.weights import TRAINED_FROM
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+ROW = re.compile(
+    r"^\| [^|]+ \| `(\w+ForCausalLM)` \| `(\w+)` \| ([^|]+) \| (\w+) \| (\w+) \| (\w+) \|$", re.MULTILINE
+)
+ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *(
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+    ),
+)
+
+
+def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
+    """The shape of a model of `architecture` whose sizes are all 1."""
+    sizes = [size for size in SIZES if "Moe" in architecture or not size.startswith(("num_experts", "moe"))]
+    config = {"architectures": [architecture], **dict.fromkeys(sizes, 1), **settings}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return read_shape(folder)
+
+
+def test_the_page_has_every_accepted_architecture_and_no_other() -> None:
+    assert set(ROWS) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_row_says_what_is_built_for_its_architecture(architecture: str, tmp_path: Path) -> None:
+    shape = shape_of(architecture, tmp_path)
+    answers = {True: "yes", False: "no"}
+    assert ROWS[architecture] == (
+        MODEL_TYPES[architecture],
+        "dense" if shape.num_experts is None else "mixture of experts",
+        answers[shape.has_qkv_bias],
+        answers[shape.has_qk_norm],
+        answers[architecture in gguf.ARCHITECTURES.values()],
+    )
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope"])
+def test_rotary_positions_that_the_page_names_as_refused_are_refused(kind: str, tmp_path: Path) -> None:
+    assert f"`{kind}`" in PAGE
+    with pytest.raises(InputError, match="cannot be trained"):
+        shape_of("Qwen2ForCausalLM", tmp_path, rope_scaling={"rope_type": kind, "factor": 4.0})
+
+
+def test_the_page_has_the_constants_of_accepted_rotary_scaling(tmp_path: Path) -> None:
+    for name, value in LLAMA3_ROPE.items():
+        assert f"`{name}` {value:g}" in PAGE
+    scaling = {"rope_type": "llama3", "factor": 7.0, **LLAMA3_ROPE}
+    assert shape_of("LlamaForCausalLM", tmp_path, rope_scaling=scaling).rope_scaling_factor == 7.0
+
+
+def test_the_page_has_the_accepted_types_of_weights() -> None:
+    *others, last = TRAINED_FROM
+    assert f"safetensors in {', '.join(others)} or {last}" in PAGE
+
+
+def test_settings_that_the_page_names_as_refused_have_one_accepted_value() -> None:
+    refused = ("use_sliding_window", "attention_bias", "mlp_bias", "partial_rotary_factor", "mlp_only_layers")
+    for setting in (*refused, "decoder_sparse_step"):
+        assert f"`{setting}`" in PAGE
+        assert len(ONLY[setting]) == 1
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_output_layer_may_be_tied(is_tied: bool, tmp_path: Path) -> None:
+    assert shape_of("LlamaForCausalLM", tmp_path, tie_word_embeddings=is_tied).is_tied is is_tied

@@ -1,0 +1,47 @@
+"""The README stays short and in the order of a newcomer's questions; every page is in the index."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_WORDS = 1500
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= MOST_WORDS
+
+
+def test_the_readme_answers_in_the_order_of_a_newcomers_questions() -> None:
+    assert re.findall(r"^## (.+)$", README, re.MULTILINE) == [
+        "Two commands",
+        "Write a recipe",
+        "Write a verifier",
+        "Run it on a GPU",
+        "Results",
+        "What is where",
+        "Where to read on",
+    ]
+
+
+def test_the_index_links_every_page_of_docs() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w-]+\.md)[^)]*\)", index))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_sections_that_links_name_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    missing = []
+    for page in pages:
+        for path, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            target = page if not path else page.parent / path
+            if section not in _anchors(target.read_text(encoding="utf-8")):
+                missing.append(f"{page.name}: {path}#{section}")
+    assert missing == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Fragments that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
