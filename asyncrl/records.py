@@ -197,7 +197,7 @@ class Trajectory:
 
 def oldest_version(trajectories: Iterable[Trajectory], admitted_version: PolicyVersion) -> PolicyVersion:
     """The oldest version that made one of a group's tokens, or the admitting one while it has none."""
-    versions = [segment.version for trajectory in trajectories for segment in trajectory.segments]
+    versions = [segment.version for trajectory in trajectories for segment in trajectory.sampled()]
     return min(versions, default=admitted_version)
 
 

@@ -101,6 +101,13 @@ class TextCodec:
             return found[1:]
         return self.encode(text, add_special_tokens=False)
 
+    def added_token(self, text: str) -> int | None:
+        """The id of a token that was added to the vocabulary, which text never merges into; None for
+        others."""
+        found = self._tokenizer.token_to_id(text)
+        added = self._tokenizer.get_added_tokens_decoder()
+        return found if found is not None and found in added else None
+
     def end_texts(self) -> list[str]:
         """How the tokens that end a turn are written, longest first."""
         return sorted((self.exact_text([token]) for token in self.stop_token_ids), key=len, reverse=True)

@@ -14,6 +14,8 @@ class Call:
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     """Why it cannot be made, in words for the model; empty for a call that can."""
+    is_unfinished: bool = False
+    """Whether the turn ended before the call did: an error of the model's, or of a limit that cut it off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,15 @@ class CallResult:
 class CallFormat(Protocol):
     """A way to write calls. Built by `asyncrl.turns.formats.call_format`."""
 
-    stop: tuple[str, ...]
-    """Texts that end a turn, besides those of the recipe."""
-    is_inline: bool
-    """Whether results stand in the model's own message, so that no chat template is needed."""
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end a turn, besides those of the recipe."""
+        ...
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether results stand in the model's own message, so that no chat template is needed."""
+        ...
 
     def parse(self, turn: Sequence[int]) -> list[Call]:
         """The calls of a turn, in order; none where the model called nothing. A call that was begun and

@@ -109,6 +109,9 @@ class Conversation:
 
     async def _timed_answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
         calls = self.run.calls.parse(turn) if self.run.calls is not None else []
+        if finish is Finish.LENGTH:
+            # Cut off by a limit, which is no mistake of the model's.
+            calls = [call for call in calls if not call.is_unfinished]
         if not calls and self.environment is None:
             return Ended(finish)
         is_last = len(self.played) + 1 >= self.run.limits.max_turns

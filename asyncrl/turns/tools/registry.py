@@ -9,10 +9,9 @@ from typing import Any
 from asyncrl.turns.environment import Recovery
 from asyncrl.turns.tools.tool import Tool, schema_of
 from verifiers.options import checked
-from verifiers.registry import find_object
+from verifiers.plugins import Plugins
 
-ENTRY_POINT_GROUP = "asyncrl.tools"
-BUILT_IN = {"calculator": "asyncrl.turns.tools.calculator:calculator"}
+TOOLS = Plugins("tool", "asyncrl.tools", {"calculator": "asyncrl.turns.tools.calculator:calculator"})
 OWN_OPTIONS = ("tag", "result_tag")
 """Options of any tool, for turns.call_format: tags."""
 
@@ -36,26 +35,17 @@ def load_tools(named: Sequence[Named], folder: Path | None) -> list[Tool]:
 
 def load_tool(name: str, options: Mapping[str, Any], folder: Path | None) -> Tool:
     """Raises ValueError with a sentence that names the mistake."""
-    found = find_object(name, built_in=BUILT_IN, group=ENTRY_POINT_GROUP, kind="tool", folder=folder)
-    own = {key: str(options[key]) for key in OWN_OPTIONS if key in options}
+    found: Any = TOOLS.find(name, folder)
+    short = name.rpartition(":")[2]
+    tag = str(options.get("tag", short))
+    result_tag = str(options.get("result_tag", "output"))
     others = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
-    short = _short_name(name)
     if inspect.isclass(found):
-        built = found(**checked(found, others, f'the tool "{name}"'))
+        built: Any = found(**checked(TOOLS.say(name), found, others))
         recovery = Recovery(getattr(built, "recovery", Recovery.NEITHER))
-        close = getattr(built, "close", None)
-        return Tool(
-            short, schema_of(built, short), built, recovery, own.get("tag", short), _result(own), close
-        )
+        schema = schema_of(built, short)
+        return Tool(short, schema, built, recovery, tag, result_tag, getattr(built, "close", None))
     if others:
-        raise ValueError(f'the tool "{name}" is a function, which takes no options: {", ".join(others)}.')
+        raise ValueError(f"{TOOLS.say(name)} is a function, which takes no options: {', '.join(others)}.")
     recovery = Recovery(getattr(found, "recovery", Recovery.STATELESS))
-    return Tool(short, schema_of(found, short), found, recovery, own.get("tag", short), _result(own))
-
-
-def _result(own: Mapping[str, str]) -> str:
-    return own.get("result_tag", "output")
-
-
-def _short_name(name: str) -> str:
-    return name.rpartition(":")[2]
+    return Tool(short, schema_of(found, short), found, recovery, tag, result_tag)

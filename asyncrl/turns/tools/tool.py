@@ -132,10 +132,10 @@ def _schema_of_type(hint: Any, where: str) -> dict[str, Any]:
         inner = _schema_of_type(arguments[1], where)
         return {"type": "object", "additionalProperties": inner} if inner else {"type": "object"}
     if origin in (typing.Union, types.UnionType):
-        inner = [_schema_of_type(each, where) for each in arguments if each is not type(None)]
-        if len(inner) == 1:
-            return {**inner[0], "nullable": True} if type(None) in arguments else inner[0]
+        some = [_schema_of_type(each, where) for each in arguments if each is not type(None)]
+        if len(some) == 1:
+            return {**some[0], "nullable": True} if type(None) in arguments else some[0]
     raise ValueError(
-        f"the type of {where} is {hint}, expected str, int, float, bool, list[...], dict[str, ...], a Literal, or "
-        f"one of these or None."
+        f"the type of {where} is {hint}, expected str, int, float, bool, list[...], dict[str, ...], a "
+        f"Literal, or one of these or None."
     )
