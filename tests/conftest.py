@@ -64,7 +64,12 @@ HEAVY = (
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
     *("launch/test_remote_server.py", "launch/meters/test_usage.py", "examples/test_chain_sum.py"),
     *("commands/test_prompt.py", "controller/test_status_writer.py", "verifiers/test_storable.py"),
-    *("examples/test_smollm2.py", "examples/test_recipes.py", "recipe/test_keys.py"),
+    *(
+        "examples/test_smollm2.py",
+        "examples/test_tool_sums.py",
+        "examples/test_recipes.py",
+        "recipe/test_keys.py",
+    ),
     # Hundreds of drawn answers, tasks, samples or queues.
     *(
         "verifiers/math/test_properties.py",

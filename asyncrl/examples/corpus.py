@@ -34,6 +34,8 @@ class Example:
     terms: Terms
     prompt: str
     response: str
+    observed: str = ""
+    """The part of the response that a tool writes: context, which is not learned."""
 
 
 def draw_examples(

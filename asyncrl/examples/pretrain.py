@@ -50,10 +50,10 @@ TASKS = {
     "arithmetic": SumTask(draw_addition, work_addition, prompt_of),
     "longtail": SumTask(draw_long_sum, work_long_sum, write_long_sum, NAMES),
 }
-Row = tuple[list[int], int]
-"""The ids of an example, end of text included, and how many of them are the prompt."""
+Row = tuple[list[int], list[bool]]
+"""The ids of an example, end of text included, and which of them are learned."""
 Batch = list[tuple[torch.Tensor, torch.Tensor]]
-"""Micro-batches of (tokens, targets), both [B, L-1]; a target of IGNORED is prompt or padding."""
+"""Micro-batches of (tokens, targets), both [B, L-1]; a target of IGNORED is prompt, observed or padding."""
 IGNORED = -100
 MAX_STRETCH = 1.5
 """The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
@@ -225,8 +225,13 @@ def train_model(
 
 def _encode(tokenizer: Tokenizer, example: Example) -> Row:
     prompt = tokenizer.encode(example.prompt).ids
-    response = tokenizer.encode(example.response, add_special_tokens=False).ids
-    return [*prompt, *response, EOS_ID], len(prompt)
+    ids, are_learned = list(prompt), [False] * len(prompt)
+    before, observed, after = example.response.partition(example.observed or "\0")
+    for text, is_learned in ((before, True), (observed, False), (after, True)):
+        part = tokenizer.encode(text, add_special_tokens=False).ids
+        ids += part
+        are_learned += [is_learned] * len(part)
+    return [*ids, EOS_ID], [*are_learned, True]
 
 
 def _split(rows: list[Row]) -> Batch:
@@ -244,9 +249,10 @@ def _pad(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     longest = max(len(tokens) for tokens, _ in rows)
     tokens = torch.full((len(rows), longest), PAD_ID)
     targets = torch.full((len(rows), longest), IGNORED)
-    for index, (ids, prompt_length) in enumerate(rows):
+    for index, (ids, are_learned) in enumerate(rows):
         tokens[index, : len(ids)] = torch.tensor(ids)
-        targets[index, prompt_length : len(ids)] = tokens[index, prompt_length : len(ids)]
+        learned = torch.tensor(are_learned)
+        targets[index, : len(ids)][learned] = tokens[index, : len(ids)][learned]
     return tokens[:, :-1].contiguous(), targets[:, 1:].contiguous()
 
 

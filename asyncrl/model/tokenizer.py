@@ -61,10 +61,14 @@ class TextCodec:
         rollout = rollout or Rollout()
         own = _stop_token_ids(model_folder)
         asked = tuple(self._find_token(name, path) for name in rollout.stop_tokens)
-        self.stop_token_ids = tuple(dict.fromkeys(own + asked))
-        self.stop = StopStrings((*rollout.stop, *stop), self._text)
+        # A text that is one token ends a turn in the server; others the controller must find and stop.
+        whole = [token for text in stop if (token := self._tokenizer.token_to_id(text)) is not None]
+        self._end_ids = (*own, *asked)
+        self.stop_token_ids = tuple(dict.fromkeys((*self._end_ids, *whole)))
+        others = [text for text in stop if self._tokenizer.token_to_id(text) is None]
+        self.stop = StopStrings((*rollout.stop, *others), self._text)
         self._includes_stop = rollout.include_stop
-        self._unseen_ids = own if rollout.include_stop else self.stop_token_ids
+        self._unseen_ids = own if rollout.include_stop else self._end_ids
 
     @property
     def fingerprint(self) -> str | None:
@@ -109,8 +113,8 @@ class TextCodec:
         return found if found is not None and found in added else None
 
     def end_texts(self) -> list[str]:
-        """How the tokens that end a turn are written, longest first."""
-        return sorted((self.exact_text([token]) for token in self.stop_token_ids), key=len, reverse=True)
+        """How the tokens that end a response are written, longest first."""
+        return sorted((self.exact_text([token]) for token in self._end_ids), key=len, reverse=True)
 
     def without_added_tokens(self) -> "PlainEncoder":
         """An encoder of the same vocabulary for which no text is a special token."""
@@ -210,11 +214,11 @@ class PlainEncoder:
         self._added = {entry["id"]: entry["content"] for entry in added}
 
     def encode(self, text: str) -> list[int]:
-        """Raises InputError for text that the tokenizer has no tokens for."""
+        """Tokens of any text: characters that the tokenizer has no tokens for are left out."""
         try:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library raises bare Exception, and TypeError for lone surrogates
-            raise InputError(f"the tokenizer has no tokens for {_shorten(text)}: {error}") from error
+        except Exception:  # the library raises bare Exception, and TypeError for lone surrogates
+            return [] if len(text) < 2 else [token for character in text for token in self.encode(character)]
         if self._added.keys().isdisjoint(ids):
             return list(ids)
         # The vocabulary itself has the word: its two halves have other tokens.

@@ -7,7 +7,7 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Rollout
-from asyncrl.turns.calls import CallFormat
+from asyncrl.turns.calls import CallFormat, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.episode import Episodes
@@ -47,11 +47,26 @@ def read_kit(
                 f"turns.environment answers in chat messages, but {model_folder} has no chat template. "
                 f"Add one."
             )
-        return TurnKit(bare)
+        return _checked(TurnKit(bare), recipe)
     # Prompts offer the tools where calls are messages; other ways to call are for the prompt to explain.
     offered = [tool.schema for tool in tools] if calls.offers_tools else None
     codec = TextCodec(model_folder, rollout=rollout, now=now, tools=offered, stop=calls.stop)
-    return TurnKit(codec, tools, call_format(turns.call_format, codec, tools))
+    return _checked(TurnKit(codec, tools, call_format(turns.call_format, codec, tools)), recipe)
+
+
+def _checked(kit: TurnKit, recipe: Recipe) -> TurnKit:
+    """The kit, after a made answer of each kind. Raises InputError where the model folder cannot write it."""
+    dialogue = Dialogue(kit.codec, max_observed_tokens=recipe.turns.max_observed_tokens)
+    if recipe.turns.environment is not None:
+        dialogue.answer([], [{"role": "user", "content": "0"}])
+    for tool in kit.tools:
+        assert kit.calls is not None
+        if kit.calls.is_inline:
+            before, after = kit.calls.around(CallResult(tool.name, "0"))
+            dialogue.inline(before, "0", after)
+        else:
+            dialogue.answer([], [{"role": "tool", "name": tool.name, "content": "0"}])
+    return kit
 
 
 def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conversations:

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from asyncrl.errors import InputError
+from asyncrl.examples.tokenizer import build_tokenizer, write_tokenizer
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.dialogue import Dialogue
 
@@ -147,6 +148,14 @@ def test_a_template_that_drops_an_answer_is_refused(tmp_path: Path) -> None:
     codec = make_codec(tmp_path, "qwen3")
     with pytest.raises(InputError, match="leaves out the content of a message of the role 'tool'"):
         dialogue(codec).answer([], [{"role": "tool", "name": "add", "content": "3"}])
+
+
+def test_characters_that_a_vocabulary_lacks_are_left_out_of_an_observation(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, build_tokenizer())
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 1}')
+    codec = TextCodec(tmp_path)
+    tokens = dialogue(codec).inline("(", "A2+3\udcff\u2028=5&", ")")
+    assert codec.exact_text(tokens) == "(2+3=5)"
 
 
 def test_an_inline_result_needs_no_chat_template(tmp_path: Path) -> None:
