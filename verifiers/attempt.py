@@ -3,9 +3,7 @@
 Does not choose the worker and does not retry; the rule is that of `verifiers.judgement`."""
 
 import asyncio
-import os
 import pickle
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,15 +11,13 @@ from typing import Any
 
 from sandbox import frames
 from verifiers.judgement import Judgement, Limit
-from verifiers.template import Ended, Reply, VerifierWorker
+from verifiers.template import Ended
 from verifiers.verdict import Verdict, fault, over_limit
+from verifiers.verifier_worker import Reply, VerifierWorker
 from verifiers.worker import KEY, READY, VERIFY
 
 _STARVED_SHARE = 0.5
 _MAX_EXTENSIONS = 4
-_MEMORY_SHARE = 0.5
-"""Share of the memory left to the response that was resident when a signal ended the process: the last
-allocation did not become resident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +140,10 @@ def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgem
     """The judgement on a worker that ended without an answer."""
     if ended is None:
         return Judgement(fault("the worker is gone"))
-    if not os.WIFSIGNALED(ended.status):
-        code = os.WEXITSTATUS(ended.status)
-        return Judgement(fault(f"the worker ended by itself, with exit code {code}"))
-    number = os.WTERMSIG(ended.status)
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    if _has_used_memory(ended, worker, limits):
+    if ended.exit_code is not None:
+        return Judgement(fault(f"the worker ended by itself, with exit code {ended.exit_code}"))
+    name, before = ended.signal_name, worker.resident_bytes
+    if not limits.is_own and before is not None and ended.has_used_memory(before, limits.memory_bytes):
         detail = (
             f"memory limit: {name} ended the worker when it had taken {ended.peak_bytes} of "
             f"{limits.memory_bytes} bytes"
@@ -161,15 +152,6 @@ def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgem
     if not ended.frames:
         return Judgement(fault(f"the worker was ended by {name}, which the pool had not sent"))
     return Judgement(_crashed(name, ended.frames))
-
-
-def _has_used_memory(ended: Ended, worker: VerifierWorker, limits: Limits) -> bool:
-    """Whether the response has taken most of its memory. Not what was there before it: a large verifier may
-    crash too."""
-    before = worker.resident_bytes
-    if limits.is_own or before is None:
-        return False
-    return ended.peak_bytes - before >= _MEMORY_SHARE * (limits.memory_bytes - before) > 0
 
 
 def _crashed(name: str, frames: str) -> Verdict:

@@ -1,7 +1,7 @@
-"""Options of verifiers, checked against the signature of what takes them.
+"""Options of plug-ins, checked against the signature of what takes them.
 
 The annotations of the keyword parameters are the schema: a type, a Literal, a tuple of them, or a number
-Annotated with Bounds. Checked with pydantic where a verifier is loaded by its name; a worker is sent values
+Annotated with Bounds. Checked with pydantic where one is loaded by its name; a worker is sent values
 that were checked, and never imports pydantic."""
 
 import difflib
@@ -32,7 +32,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def checked(
-    verifier: str,
+    said: str,
     target: Callable[..., object],
     options: Mapping[str, object],
     *,
@@ -40,24 +40,24 @@ def checked(
 ) -> dict[str, Any]:
     """The options with their types, as plain values; those left out stay so.
 
-    `internal`: parameters of `target` that are no options. Raises ValueError with a sentence
-    that names the option."""
+    `said`: the plug-in in words, such as "Verifier 'math'". `internal`: parameters of `target` that are no
+    options. Raises ValueError with a sentence that names the option."""
     parameters = inspect.signature(target, eval_str=True).parameters
     known = {name: found for name, found in parameters.items() if name not in internal}
     for name in options:
         if name not in known:
             raise ValueError(
-                f"Verifier {verifier!r} has no option {name!r}.{nearest(name, list(known))} "
+                f"{said} has no option {name!r}.{nearest(name, list(known))} "
                 f"Its options: {', '.join(sorted(known)) or 'none'}."
             )
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in options:
             expected = _expected(parameter.annotation)
-            raise ValueError(f"Verifier {verifier!r} needs the option {name!r}, expected {expected}.")
-    return {name: _checked(verifier, name, known[name].annotation, value) for name, value in options.items()}
+            raise ValueError(f"{said} needs the option {name!r}, expected {expected}.")
+    return {name: _checked(said, name, known[name].annotation, value) for name, value in options.items()}
 
 
-def _checked(verifier: str, name: str, annotation: Any, value: object) -> Any:
+def _checked(said: str, name: str, annotation: Any, value: object) -> Any:
     # Here, so that a process which only runs verifiers starts without it.
     from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -80,7 +80,8 @@ def _checked(verifier: str, name: str, annotation: Any, value: object) -> Any:
         allowed = get_args(annotation) if get_origin(annotation) is Literal else ()
         hint = nearest(wrong, allowed) if isinstance(wrong, str) else ""
         raise ValueError(
-            f"Option {name!r} of verifier {verifier!r} is {wrong!r}, expected {_expected(annotation)}.{hint}"
+            f"Option {name!r} of {said[0].lower()}{said[1:]} is {wrong!r}, expected "
+            f"{_expected(annotation)}.{hint}"
         ) from error
 
 

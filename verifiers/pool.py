@@ -26,9 +26,10 @@ from verifiers.loaded import Loaded, key_of_options, load
 from verifiers.own import OwnLoop, in_thread, parsed
 from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict
-from verifiers.template import Template, VerifierWorker, WorkerDied
+from verifiers.template import Template, WorkerDied
 from verifiers.verdict import Outcome, Verdict, fault, too_deep, wrong
 from verifiers.verifier import AsyncVerifier, ClosableVerifier
+from verifiers.verifier_worker import VerifierWorker
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class VerifierPool:
         self._loaded: dict[Hashable, Loaded] = {}
         self._loading: dict[Hashable, asyncio.Future[Loaded]] = {}
         self._own_loop = OwnLoop()
-        self._template = Template(memory_limit_bytes, prints)
+        self._template = Template(
+            "verifiers.worker", VerifierWorker, memory_limit_bytes=memory_limit_bytes, prints=prints
+        )
         self._idle: asyncio.LifoQueue[VerifierWorker | None] = asyncio.LifoQueue()
         self._is_open = False
         self.num_killed = 0

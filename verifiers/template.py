@@ -1,29 +1,31 @@
-"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets;
-knows no verdict rules."""
+"""The pool's side of a template and its workers (`verifiers.fork_server`): start, fork, ask, end. Owns the
+sockets; knows neither what workers do nor what their deaths mean."""
 
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from sandbox import frames
 from sandbox.watch import cpu_seconds, resident_bytes
-from verifiers.judgement import Limit
+from verifiers.fork_server import END, FORK, ORDER, PREPARE, REPLY
 from verifiers.storable import MAX_TRACE_CHARACTERS, storable
-from verifiers.verdict import Outcome, Verdict
-from verifiers.worker import END, FORK, ORDER, PREPARE, REPLY
 
 T = TypeVar("T")
+W = TypeVar("W", bound="Worker")
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0
 # To import a large library from a slow disk.
 _PREPARE_SECONDS = 300.0
+# Resident when a signal ended the process: the last allocation did not become resident.
+_MEMORY_SHARE = 0.5
 # Of a pipe, which a crashed process has written its frames into.
 _FRAMES_BYTES = 1 << 16
 
@@ -43,19 +45,28 @@ class Ended:
     frames: str
     """Where it was when it crashed; empty where the process did not crash."""
 
+    @property
+    def exit_code(self) -> int | None:
+        """None where a signal ended it."""
+        return None if os.WIFSIGNALED(self.status) else os.WEXITSTATUS(self.status)
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A worker's answer to one step."""
+    @property
+    def signal_name(self) -> str:
+        """Of the signal that ended it."""
+        number = os.WTERMSIG(self.status)
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
 
-    verdict: Verdict | None
-    limit: Limit | None
-    found: bytes
-    """The result of the step; empty where there is none, or a verdict instead."""
+    def has_used_memory(self, before_bytes: int, limit_bytes: int) -> bool:
+        """Whether most of what `limit_bytes` left became resident since it had `before_bytes`. What was there
+        before does not count: a large process may crash too."""
+        return self.peak_bytes - before_bytes >= _MEMORY_SHARE * (limit_bytes - before_bytes) > 0
 
 
-class VerifierWorker:
-    """One forked worker. Serves one request at a time; is never used again after it was late."""
+class Worker:
+    """One forked process. Serves one request at a time; is never used again after it was late."""
 
     def __init__(
         self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames_pipe: int
@@ -65,28 +76,23 @@ class VerifierWorker:
         self._reader = reader
         self._writer = writer
         self._frames_pipe = frames_pipe
-        self.num_served = 0
         self.num_prepared = 0
         """Preparations that the template had made when it forked this worker."""
         self.resident_bytes: int | None = None
-        """Resident memory before the current response; None before the first one."""
+        """Resident memory when `note_memory` was last called; None before."""
         self.is_alive = True
 
-    async def ask(self, request: bytes) -> Reply:
-        """The worker's reply to a packed message. Raises ConnectionError or
-        IncompleteReadError when it dies."""
+    async def exchange(self, request: bytes) -> frames.Message:
+        """The answer to a packed message. Raises ConnectionError or IncompleteReadError when it dies."""
         self._writer.write(request)
         await self._writer.drain()
-        header, (found,) = await frames.receive_async(self._reader.readexactly)
-        fields, limit = header["verdict"], header["limit"]
-        verdict = None if fields is None else Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
-        return Reply(verdict, None if limit is None else Limit(limit), found)
+        return await frames.receive_async(self._reader.readexactly)
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.process)
 
     def note_memory(self) -> None:
-        """A response follows."""
+        """Something follows that may use it up."""
         self.resident_bytes = resident_bytes(self.process)
 
     def crash_frames(self) -> str:
@@ -106,11 +112,24 @@ class VerifierWorker:
 STANDARD_ERROR = 2
 
 
-class Template:
-    """The warm process from which workers are forked. What verifiers print goes to the file `prints`, else to
+class Template(Generic[W]):
+    """The warm process from which workers are forked. What they print goes to the file `prints`, else to
     standard error."""
 
-    def __init__(self, memory_limit_bytes: int, prints: Path | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        make_worker: Callable[[int, asyncio.StreamReader, asyncio.StreamWriter, int], W],
+        *,
+        memory_limit_bytes: int,
+        prints: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Runs `module`, whose main is `fork_server.run`, with the variables `environment`; None: this
+        process's."""
+        self._module = module
+        self._make_worker = make_worker
+        self._environment = environment
         self._prints = prints
         self._memory_limit_bytes = memory_limit_bytes
         self._process: subprocess.Popen[bytes] | None = None
@@ -119,7 +138,7 @@ class Template:
         self._restarting = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._prepared: dict[bytes, int] = {}
-        self._workers: set[VerifierWorker] = set()
+        self._workers: set[W] = set()
         self._tasks: set[asyncio.Task[Ended | None]] = set()
 
     async def start(self) -> None:
@@ -128,7 +147,7 @@ class Template:
         # The same modules as here, whatever the working directory: -P keeps Python from adding it by itself.
         root = str(Path(__file__).resolve().parent.parent)
         environment = {
-            **os.environ,
+            **(os.environ if self._environment is None else self._environment),
             "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
         }
         if self._prints is not None:
@@ -137,7 +156,7 @@ class Template:
             # Standard output is the caller's: tables and JSON.
             to = stack.enter_context(self._prints.open("ab")) if self._prints is not None else STANDARD_ERROR
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, stdout=to,
                 stderr=to if self._prints is not None else None,
             )  # fmt: skip
@@ -150,7 +169,7 @@ class Template:
                 await self._order(PREPARE, payload)
         except WorkerDied as error:
             await self.close()
-            raise RuntimeError(f"The template of the verifier workers did not start: {error}") from error
+            raise RuntimeError(f"The template of {self._module} did not start: {error}") from error
 
     async def close(self) -> None:
         for worker in list(self._workers):
@@ -171,7 +190,7 @@ class Template:
             await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     async def prepare(self, payload: bytes) -> int:
-        """Has the template load what a pickled (specification, pickled what) names, once.
+        """Has the template load what the message says, once.
 
         Returns the `num_prepared` of the workers that have it. Raises WorkerDied."""
         async with self._preparing:
@@ -180,11 +199,11 @@ class Template:
                 self._prepared[payload] = len(self._prepared) + 1
         return self._prepared[payload]
 
-    def is_prepared(self, payload: bytes, worker: VerifierWorker) -> bool:
+    def is_prepared(self, payload: bytes, worker: W) -> bool:
         """Whether the worker was forked after `prepare` of the payload."""
         return payload in self._prepared and self._prepared[payload] <= worker.num_prepared
 
-    async def fork(self) -> VerifierWorker:
+    async def fork(self) -> W:
         """A fresh worker. A template that died is replaced first."""
         return await self._revived(self._fork)
 
@@ -204,7 +223,7 @@ class Template:
                     await self.start()
             return await ask()
 
-    async def _fork(self) -> VerifierWorker:
+    async def _fork(self) -> W:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         frames_pipe, written = os.pipe()
@@ -220,12 +239,12 @@ class Template:
             theirs.close()
             os.close(written)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        worker = VerifierWorker(process, reader, writer, frames_pipe)
+        worker = self._make_worker(process, reader, writer, frames_pipe)
         worker.num_prepared = num_prepared
         self._workers.add(worker)
         return worker
 
-    async def end(self, worker: VerifierWorker) -> Ended | None:
+    async def end(self, worker: W) -> Ended | None:
         """Kill the worker and return how it ended, which tells a death of its own from the kill; None
         when all is closed."""
         if worker not in self._workers:
@@ -239,9 +258,9 @@ class Template:
         finally:
             worker.close()
 
-    def end_soon(self, worker: VerifierWorker) -> None:
+    def end_soon(self, worker: W) -> None:
         """`end`, without waiting for it."""
-        task = asyncio.get_running_loop().create_task(self.end(worker), name="end verifier worker")
+        task = asyncio.get_running_loop().create_task(self.end(worker), name="end worker")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -42,7 +42,7 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
         raw = {"name": raw}
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         raise ValueError(f"A part of verifier 'weighted' is {raw!r}, expected an object with a 'name'.")
-    part = checked("weighted (part)", _part, raw, internal=("folder",))
+    part = checked("Verifier 'weighted (part)'", _part, raw, internal=("folder",))
     if part.get("weight", 1.0) < 0 and not part.get("shaping"):
         raise ValueError(
             f"Option 'weight' of the part {part['name']!r} is {part['weight']:g}, expected a number in "
