@@ -72,6 +72,8 @@ HEAVY = (
         "readers/compare/test_bootstrap.py",
     ),
     "planning/test_planned_queue.py",
+    # Processes by the dozen.
+    *("turns/test_pool.py", "turns/test_contract.py", "turns/environments"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
