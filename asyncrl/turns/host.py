@@ -51,7 +51,7 @@ class Failure(StrEnum):
 
 
 class HostedTool(Protocol):
-    """What a tool is to its process: an `asyncrl.turns.tools.tool.Tool`."""
+    """A tool, as its process needs it: an `asyncrl.turns.tools.tool.Tool`."""
 
     @property
     def name(self) -> str: ...
@@ -72,7 +72,7 @@ class HostedTool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """What a process hosts."""
+    """The environment and the tools that a process hosts."""
 
     environment: str | None
     options: Mapping[str, Any]
@@ -86,7 +86,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the template does before it forks."""
+    """Work of the template before it forks."""
 
     cast: Cast | None = None
     hidden: tuple[str, ...] = ()
@@ -97,7 +97,8 @@ Tools = dict[str, HostedTool]
 
 
 class Loaded:
-    """What the template has loaded; each process that it forks has a copy, state of tools included."""
+    """Classes and tools that the template has loaded; each process that it forks has a copy, state of tools
+    included."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tools] = {}

@@ -337,6 +337,11 @@ async def test_hidden_files_cannot_be_opened_and_their_neighbours_can(folder: Pa
                 await answer(pool, f"open {folder}/{name}")
 
 
+@pytest.mark.parametrize("tools", [["python"], [{"python": {"tag": "code"}}]])
+def test_nothing_is_hidden_where_the_sandbox_of_a_tool_must_mount(tools: list[Any], tmp_path: Path) -> None:
+    assert EpisodePool(tools=tools, hidden=[tmp_path])._hidden == ()
+
+
 async def test_what_is_printed_goes_to_the_file(pool: EpisodePool, folder: Path) -> None:
     await answer(pool, "print")
     assert "what it prints" in (folder / "prints.log").read_text()
