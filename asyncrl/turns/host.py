@@ -4,6 +4,7 @@ tools, and what it forks, one process per trajectory.
 A process builds its environment and answers one request at a time. Whatever code of the environment or of a
 tool raises ends here and becomes words; what the pool makes of them says `asyncrl.turns.process`."""
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -65,6 +66,10 @@ class HostedTool(Protocol):
     @property
     def close(self) -> Callable[[], Any] | None: ...
 
+    def arguments(self) -> list[str]:
+        """Their names."""
+        ...
+
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for `function`. Raises ValueError in words for the model."""
         ...
@@ -109,7 +114,12 @@ class Loaded:
         if key not in self._tools and cast.tools:
             module, _, function = cast.loader.partition(":")
             load: Callable[..., Sequence[HostedTool]] = getattr(importlib.import_module(module), function)
-            self._tools[key] = {tool.name: tool for tool in load(cast.tools, _folder(cast))}
+            tools = {tool.name: tool for tool in load(cast.tools, _folder(cast))}
+            for tool in tools.values():
+                # The first check of a process imports for 0.1 s what pydantic imports when it is needed.
+                with contextlib.suppress(ValueError):
+                    tool.checked(dict.fromkeys(tool.arguments()))
+            self._tools[key] = tools
         return self._tools.get(key, {})
 
     def environment(self, cast: Cast) -> Plugin:

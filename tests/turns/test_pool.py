@@ -1,6 +1,7 @@
 """Environments and tools in real processes: what they do wrong is named, and no process is left behind."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -394,6 +395,16 @@ async def test_tools_of_two_trajectories_share_no_state(folder: Path) -> None:
             episode = await pool.open(None)
             assert [result.output for result in await episode.call([Call("count")])] == ["1"]
             await episode.close()
+
+
+async def test_what_a_first_check_of_arguments_loads_is_loaded_before_the_fork() -> None:
+    async with EpisodePool(tools=["odd"], tool_loader=LOADER) as pool:
+        episode = await pool.open(None)
+        (result,) = await episode.call([Call("odd", {"do": "processes"})])
+        *before, last, own = json.loads(result.output)
+        assert pool._template is not None and pool._template._process is not None
+        assert before == [pool._template._process.pid] and last == own != before[0]
+        await episode.close()
 
 
 async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folder: Path) -> None:
