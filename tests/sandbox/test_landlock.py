@@ -37,6 +37,8 @@ print(tried((folder / "new.txt").write_text, "x"))
 print(sorted(os.listdir(folder)))
 print(tried(Path(f"/proc/{parent}/root{folder}/gold.jsonl").read_text))
 print(tried(os.kill, parent, 0))
+print(tried(Path(f"/proc/{parent}/environ").read_bytes))
+print(tried(Path("/proc/self/environ").read_bytes) != "PermissionError")
 """
 
 
@@ -56,5 +58,5 @@ def test_hidden_files_are_out_of_reach_by_every_path_and_their_neighbours_are_no
         # Landlock knows no "all but": what is made later beside the hidden ones is taken, too.
         denied,
         str(["beside", "gold.jsonl", "link", "own.txt", "run"]),
-        *(denied, signals),
+        *(denied, signals, denied, "True"),
     ]

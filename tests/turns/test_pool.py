@@ -336,6 +336,8 @@ async def test_hidden_files_cannot_be_opened_and_their_neighbours_can(folder: Pa
         for name in ("run/journal", "gold.jsonl"):
             with pytest.raises(EnvironmentFault, match="PermissionError"):
                 await answer(pool, f"open {folder}/{name}")
+        with pytest.raises(EnvironmentFault, match="PermissionError"):
+            await answer(pool, f"open /proc/{os.getpid()}/environ")
 
 
 @pytest.mark.parametrize("tools", [["python"], [{"python": {"tag": "code"}}]])
