@@ -45,6 +45,7 @@ class Odd:
         self.turns += 1
         match text.split():
             case ["sleep"]: time.sleep(1000)
+            case ["nap"]: time.sleep(0.8)
             case ["spin"]:
                 while True: pass
             case ["raise"]: raise KeyError("a bug")
@@ -313,8 +314,8 @@ async def test_others_wait_for_a_place(folder: Path) -> None:
         await (await waiting).close()
         # A place that was not used is given back.
         for _ in range(3):
-            with pytest.raises(EnvironmentFault):
-                await pool.open(named("NoStep"))
+            with pytest.raises(EnvironmentFault, match="no method 'step'"):
+                await asyncio.wait_for(pool.open(named("NoStep")), 60.0)
 
 
 async def test_an_environment_sees_no_token_and_no_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,13 +505,14 @@ def test_no_response_can_cause_a_fault(text: str, value: Any) -> None:
 
 
 async def test_an_overloaded_machine_costs_no_response_its_turn(folder: Path) -> None:
-    async with EpisodePool(folder=folder, timeout_seconds=1.0) as pool:
+    async with EpisodePool(folder=folder, timeout_seconds=0.3) as pool:
         episode = await pool.open(named("Odd"))
         await episode.start({})
         process = episode._process  # type: ignore[attr-defined]
         began = time.monotonic()
         # As if the kernel had kept it from a CPU all the time since.
         process._starved_seconds = lambda: time.monotonic() - began
+        assert isinstance(await episode.step("nap"), Observation)
         with pytest.raises(EnvironmentFault, match="overloaded"):
             await episode.step("sleep")
         await episode.close()
