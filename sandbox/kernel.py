@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 2
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
 _PR_CAP_AMBIENT_RAISE, _SECCOMP_MODE_FILTER = 2, 2
 _CAPABILITY_VERSION_3 = 0x20080522
-CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
+CAP_SETPCAP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 8, 19, 21, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # PyDLL keeps the interpreter lock during the call: the child of a raw clone must own it when it wakes.
@@ -174,6 +174,15 @@ def set_capabilities(keep: tuple[int, ...]) -> None:
     masks = [sum(1 << (c - 32 * word) for c in keep if c // 32 == word) for word in (0, 1)]
     data = (_CapData * 2)(*[_CapData(mask, mask, mask) for mask in masks])
     check(_libc.capset(ctypes.byref(header), ctypes.byref(data)), "capset")
+
+
+def drop_capabilities(dropped: tuple[int, ...]) -> None:
+    """Takes these from the permitted capabilities, where they are among them."""
+    with open("/proc/self/status", "rb") as file:
+        permitted = int(next(line for line in file if line.startswith(b"CapPrm:")).split()[1], 16)
+    set_capabilities(
+        tuple(c for c in range(permitted.bit_length()) if permitted >> c & 1 and c not in dropped)
+    )
 
 
 def keep_across_exec(keep: tuple[int, ...]) -> None:

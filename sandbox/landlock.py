@@ -80,8 +80,8 @@ def restrict(*, readable: list[str], writable: list[str], devices: list[str]) ->
 
 
 def hide(paths: Iterable[Path]) -> None:
-    """Takes files and folders from the caller for good, and signals to processes that it does not start; the
-    network stays.
+    """Takes files and folders from the caller for good, and all access to processes that it does not start;
+    the network stays.
 
     Landlock can only allow, so that what lies beside the paths is allowed: entries that are made later in one
     of the folders above them are taken, too. Names can be listed everywhere. Raises OSError where the
@@ -99,6 +99,8 @@ def hide(paths: Iterable[Path]) -> None:
                 (entry.path, files) for entry in beside if Path(entry.path) not in hidden | above
             ]  # fmt: skip
     kernel.no_new_privileges()
+    # With one of these, root would read the variables of every process in spite of landlock.
+    kernel.drop_capabilities((kernel.CAP_SYS_PTRACE, kernel.CAP_SYS_ADMIN, kernel.CAP_PERFMON))
     _restrict(version, _Ruleset(files, 0, _SCOPE_SIGNAL if version >= SIGNALS_ABI else 0), rules)
 
 

@@ -52,7 +52,7 @@ class Ended:
 
     @property
     def signal_name(self) -> str:
-        """Of the signal that ended it."""
+        """Name of the signal that ended it."""
         number = os.WTERMSIG(self.status)
         try:
             return signal.Signals(number).name

@@ -11,6 +11,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.system.cache import cache_folder
 from asyncrl.system.run_files import LOGS
 from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.kit import conversations_of
@@ -65,8 +66,9 @@ def make_rollouts(
 
 
 def _data_files(recipe: Recipe) -> list[Path]:
-    """Files of rows on this machine, which hold golds: neither environments nor tools may read them."""
+    """Files on this machine that hold golds: neither environments nor tools may read them."""
     data = recipe.data
     sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
     paths = [Path(source.path) for source in sources if source.path is not None]
+    paths += [cache_folder() / "gym", cache_folder() / "tasks"]
     return [path for path in paths if path.exists()]

@@ -65,7 +65,7 @@ def draw_sum(random: Random) -> Terms:
 
 
 def is_long(terms: Terms) -> bool:
-    return max(terms) >= 10 ** SHORT_DIGITS[1]
+    return len(str(max(terms))) > SHORT_DIGITS[1]
 
 
 def draw_corpus(settings: ToolSumsOptions, *, without: set[Terms]) -> Iterator[Example]:

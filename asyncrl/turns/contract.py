@@ -22,7 +22,7 @@ MAX_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What an environment said in a conversation."""
+    """The words of an environment in a conversation."""
 
     opening: list[Message] | None
     replies: list[Observation | End]

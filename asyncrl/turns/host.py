@@ -4,6 +4,7 @@ tools, and what it forks, one process per trajectory.
 A process builds its environment and answers one request at a time. Whatever code of the environment or of a
 tool raises ends here and becomes words; what the pool makes of them says `asyncrl.turns.process`."""
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -51,7 +52,7 @@ class Failure(StrEnum):
 
 
 class HostedTool(Protocol):
-    """What a tool is to its process: an `asyncrl.turns.tools.tool.Tool`."""
+    """A tool, as its process needs it: an `asyncrl.turns.tools.tool.Tool`."""
 
     @property
     def name(self) -> str: ...
@@ -65,6 +66,10 @@ class HostedTool(Protocol):
     @property
     def close(self) -> Callable[[], Any] | None: ...
 
+    def arguments(self) -> list[str]:
+        """Their names."""
+        ...
+
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for `function`. Raises ValueError in words for the model."""
         ...
@@ -72,7 +77,7 @@ class HostedTool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """What a process hosts."""
+    """The environment and the tools that a process hosts."""
 
     environment: str | None
     options: Mapping[str, Any]
@@ -86,7 +91,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the template does before it forks."""
+    """Work of the template before it forks."""
 
     cast: Cast | None = None
     hidden: tuple[str, ...] = ()
@@ -97,7 +102,8 @@ Tools = dict[str, HostedTool]
 
 
 class Loaded:
-    """What the template has loaded; each process that it forks has a copy, state of tools included."""
+    """Classes and tools that the template has loaded; each process that it forks has a copy, state of tools
+    included."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tools] = {}
@@ -108,7 +114,12 @@ class Loaded:
         if key not in self._tools and cast.tools:
             module, _, function = cast.loader.partition(":")
             load: Callable[..., Sequence[HostedTool]] = getattr(importlib.import_module(module), function)
-            self._tools[key] = {tool.name: tool for tool in load(cast.tools, _folder(cast))}
+            tools = {tool.name: tool for tool in load(cast.tools, _folder(cast))}
+            for tool in tools.values():
+                # The first check of a process imports for 0.1 s what pydantic imports when it is needed.
+                with contextlib.suppress(ValueError):
+                    tool.checked(dict.fromkeys(tool.arguments()))
+            self._tools[key] = tools
         return self._tools.get(key, {})
 
     def environment(self, cast: Cast) -> Plugin:

@@ -147,7 +147,7 @@ class HostedEpisode:
             return f"Error: no answer within {limit:g} s (the limit of a turn){self._lost()}", True, True
 
     def _lost(self) -> str:
-        """What the model is told where the process was ended."""
+        """Words for the model where the process was ended."""
         return "" if self._process is not None else ". The tools were started again and have lost their state"
 
     async def _watched(self, process: EpisodeProcess, request: Any, *, is_of_response: bool) -> Any:

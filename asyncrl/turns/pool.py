@@ -26,6 +26,9 @@ from verifiers.template import Template, WorkerDied
 START_SECONDS = 60.0
 """To build an environment and to start it: no response is to blame for that time."""
 TOOL_LOADER = "asyncrl.turns.tools.registry:load_tools"
+MOUNTING_TOOLS = frozenset(["python"])
+"""Tools whose sandbox mounts, which Landlock forbids: where one is named, nothing is hidden. Its programs see
+no file of the machine anyway."""
 KEPT_VARIABLES = frozenset(
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ LD_LIBRARY_PATH VIRTUAL_ENV SSL_CERT_FILE SSL_CERT_DIR "
     "CUDA_VISIBLE_DEVICES XDG_CACHE_HOME PYTHONHASHSEED COVERAGE_PROCESS_START".split()
@@ -51,7 +54,7 @@ class EpisodePool:
         """`tools`, by name or {name: options}, for every trajectory. `folder`: paths in names are relative to
         it. `timeout_seconds` and `memory_bytes` are those of one turn, and of one process. What environments
         print goes to the file `prints`, else to standard error. `hidden`: files and folders that they cannot
-        open, where the kernel has Landlock; see `sandbox.landlock.hide`."""
+        open, where the kernel has Landlock and no tool is of MOUNTING_TOOLS; see `sandbox.landlock.hide`."""
         if max_processes < 1:
             raise ValueError(f"max_processes is {max_processes}, expected at least 1.")
         if timeout_seconds <= 0:
@@ -63,7 +66,8 @@ class EpisodePool:
         self._memory_bytes = memory_bytes
         self._tools = list(tools)
         self._folder = None if folder is None else str(folder.resolve())
-        self._hidden = tuple(str(path) for path in hidden)
+        mounts = any(name in MOUNTING_TOOLS for tool in tools for name in _names(tool))
+        self._hidden = () if mounts else tuple(str(path.resolve()) for path in hidden)
         self._loader = tool_loader
         self._prints = prints
         self._places = asyncio.Semaphore(max_processes)
@@ -158,7 +162,7 @@ class EpisodePool:
             if self._is_closed:
                 raise WorkerDied("the pool is closed")
             if self._template is None:
-                self._temporary = tempfile.mkdtemp(prefix="asyncrl-turns-")
+                self._temporary = self._temporary or tempfile.mkdtemp(prefix="asyncrl-turns-")
                 template = Template(
                     "asyncrl.turns.host",
                     EpisodeProcess,
@@ -172,6 +176,10 @@ class EpisodePool:
                     # Before any code of the user's runs; a template that replaces this one begins with it.
                     await template.prepare(pickle.dumps(Preparation(hidden=self._hidden)))
             return self._template
+
+
+def _names(tool: str | Mapping[str, Any]) -> list[str]:
+    return [tool] if isinstance(tool, str) else list(tool)
 
 
 def clean_environment(variables: Mapping[str, str], temporary: str) -> dict[str, str]:

@@ -89,7 +89,7 @@ class ToolError(Exception):
 
 
 def death(ended: Ended | None, process: Worker, memory_bytes: int, *, is_of_response: bool) -> Exception:
-    """What the end of a process without an answer means."""
+    """The error that the end of a process without an answer is."""
     if ended is None:
         return EnvironmentFault("its process is gone")
     if ended.exit_code is not None:

@@ -1,4 +1,4 @@
-"""What environments and tools return: checked where it is returned, and as JSON, which leaves their process.
+"""Values that environments and tools return: checked where they are returned, then sent as JSON.
 
 A wrong type is the environment's bug, named in the error. Sizes and depths are the response's doing, since
 answers may quote it: too long a text is cut, and an answer that is too large all the same is a limit."""
@@ -13,7 +13,7 @@ from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, s
 from verifiers.verdict import as_number
 
 MAX_TEXT_CHARACTERS = 400_000
-"""Of one text; its tokens are cut to turns.max_observed_tokens later."""
+"""Limit of one text; its tokens are cut to turns.max_observed_tokens later."""
 MAX_REPLY_BYTES = 16 << 20
 MAX_DEPTH = 50
 _MAX_INTEGER_BITS = 4096
@@ -21,7 +21,7 @@ _CUT = "\n[... {} characters were left out here ...]\n"
 
 
 class WrongReply(Exception):
-    """What was returned is not what the interface says."""
+    """The value is not of the type that the interface says."""
 
 
 class TooLarge(Exception):

@@ -14,6 +14,10 @@ from asyncrl.algorithms.losses import make_loss
 from asyncrl.cli import COMMANDS
 from asyncrl.recipe import Algorithm, Recipe
 from asyncrl.recipe.file import parse_recipe
+from asyncrl.records import EnvironmentSpec
+from asyncrl.turns.contract import check_environment
+from asyncrl.turns.environment import End
+from asyncrl.turns.pool import EpisodePool
 from verifiers.contract import check_contract
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +102,21 @@ def test_the_recipes_of_the_page_on_recipes_are_valid():
     assert len(shown) == 4
     for recipe in shown:
         assert parse_recipe(yaml.safe_load(recipe), source="docs/recipes.md").name == "my_run"
+
+
+async def test_the_environment_to_copy_keeps_the_contract_and_ends_with_the_number():
+    name, row = "./guessing_game.py:GuessingGame", {"prompt": "Guess a number.", "answer": 37}
+    checks = await check_environment(name, {}, [row], folder=EXAMPLES)
+    assert [check for check in checks if not check.passed] == []
+    async with EpisodePool(folder=EXAMPLES, timeout_seconds=60.0) as pool:
+        episode = await pool.open(EnvironmentSpec(name))
+        await episode.start(row)
+        replies = [await episode.step(text) for text in ("Is it 50?", "25", "no idea", "I say 37.")]
+        await episode.close()
+    said = [reply.messages[0]["content"] for reply in replies[:-1]]
+    assert said == ["lower", "higher", "Write a number."] and replies[-1] == End(1.0, "", "37")
+
+
+def test_the_page_on_turns_shows_the_environment_to_copy():
+    _, source = (EXAMPLES / "guessing_game.py").read_text().split('"""\n\n', 1)
+    assert source in (ROOT / "docs" / "turns.md").read_text(encoding="utf-8")

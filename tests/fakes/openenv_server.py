@@ -86,8 +86,8 @@ async def openenv_server(**options: int) -> AsyncIterator[OpenEnvServer]:
 
 
 def _observation(prompt: str, reward: float, *, done: bool = False) -> dict[str, Any]:
-    observation = {"prompt": prompt, "metadata": {}}
-    return {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
+    data = {"observation": {"prompt": prompt}, "reward": reward, "done": done, "metadata": {"n": 1}}
+    return {"type": "observation", "data": data}
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

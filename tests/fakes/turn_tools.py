@@ -11,6 +11,8 @@ from typing import Any
 from asyncrl.turns import EnvironmentUnavailable, Recovery
 
 LOADER = "fakes.turn_tools:load_tools"
+CHECKED_IN: list[int] = []
+"""The processes of all checks of arguments, in order."""
 
 
 @dataclass
@@ -22,7 +24,11 @@ class FakeTool:
     recovery: Recovery = Recovery.STATELESS
     close: Callable[[], Any] | None = None
 
+    def arguments(self) -> list[str]:
+        return ["do", "with_"] if self.name == "odd" else []
+
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        CHECKED_IN.append(os.getpid())
         for name in arguments:
             if self.name == "odd" and name not in ("do", "with_"):
                 raise ValueError(f"odd has no argument {name!r}.")
@@ -54,6 +60,8 @@ def odd(*, do: str, with_: Any = None) -> Any:
             bytearray(1 << 40)
         case "unavailable":
             raise EnvironmentUnavailable("the index is away")
+        case "processes":
+            return [*CHECKED_IN, os.getpid()]
         case "number":
             return {"n": [3, None]}
         case "object":

@@ -1,6 +1,7 @@
 """Environments and tools in real processes: what they do wrong is named, and no process is left behind."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -44,6 +45,7 @@ class Odd:
         self.turns += 1
         match text.split():
             case ["sleep"]: time.sleep(1000)
+            case ["nap"]: time.sleep(0.8)
             case ["spin"]:
                 while True: pass
             case ["raise"]: raise KeyError("a bug")
@@ -312,8 +314,8 @@ async def test_others_wait_for_a_place(folder: Path) -> None:
         await (await waiting).close()
         # A place that was not used is given back.
         for _ in range(3):
-            with pytest.raises(EnvironmentFault):
-                await pool.open(named("NoStep"))
+            with pytest.raises(EnvironmentFault, match="no method 'step'"):
+                await asyncio.wait_for(pool.open(named("NoStep")), 60.0)
 
 
 async def test_an_environment_sees_no_token_and_no_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,6 +337,13 @@ async def test_hidden_files_cannot_be_opened_and_their_neighbours_can(folder: Pa
         for name in ("run/journal", "gold.jsonl"):
             with pytest.raises(EnvironmentFault, match="PermissionError"):
                 await answer(pool, f"open {folder}/{name}")
+        with pytest.raises(EnvironmentFault, match="PermissionError"):
+            await answer(pool, f"open /proc/{os.getpid()}/environ")
+
+
+@pytest.mark.parametrize("tools", [["python"], [{"python": {"tag": "code"}}]])
+def test_nothing_is_hidden_where_the_sandbox_of_a_tool_must_mount(tools: list[Any], tmp_path: Path) -> None:
+    assert EpisodePool(tools=tools, hidden=[tmp_path])._hidden == ()
 
 
 async def test_what_is_printed_goes_to_the_file(pool: EpisodePool, folder: Path) -> None:
@@ -389,6 +398,16 @@ async def test_tools_of_two_trajectories_share_no_state(folder: Path) -> None:
             episode = await pool.open(None)
             assert [result.output for result in await episode.call([Call("count")])] == ["1"]
             await episode.close()
+
+
+async def test_what_a_first_check_of_arguments_loads_is_loaded_before_the_fork() -> None:
+    async with EpisodePool(tools=["odd"], tool_loader=LOADER) as pool:
+        episode = await pool.open(None)
+        (result,) = await episode.call([Call("odd", {"do": "processes"})])
+        *before, last, own = json.loads(result.output)
+        assert pool._template is not None and pool._template._process is not None
+        assert before == [pool._template._process.pid] and last == own != before[0]
+        await episode.close()
 
 
 async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folder: Path) -> None:
@@ -486,13 +505,14 @@ def test_no_response_can_cause_a_fault(text: str, value: Any) -> None:
 
 
 async def test_an_overloaded_machine_costs_no_response_its_turn(folder: Path) -> None:
-    async with EpisodePool(folder=folder, timeout_seconds=1.0) as pool:
+    async with EpisodePool(folder=folder, timeout_seconds=0.3) as pool:
         episode = await pool.open(named("Odd"))
         await episode.start({})
         process = episode._process  # type: ignore[attr-defined]
         began = time.monotonic()
         # As if the kernel had kept it from a CPU all the time since.
         process._starved_seconds = lambda: time.monotonic() - began
+        assert isinstance(await episode.step("nap"), Observation)
         with pytest.raises(EnvironmentFault, match="overloaded"):
             await episode.step("sleep")
         await episode.close()

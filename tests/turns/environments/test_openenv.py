@@ -62,9 +62,7 @@ async def test_rewards_may_be_summed_and_scaled(pool: EpisodePool) -> None:
 async def test_a_whole_observation_is_read_as_json(pool: EpisodePool) -> None:
     async with openenv_server() as server:
         episode = await pool.open(EnvironmentSpec("openenv", {"url": server.url}))
-        assert await episode.start({}) == [
-            {"role": "user", "content": '{"prompt": "Guess.", "metadata": {}}'}
-        ]
+        assert await episode.start({}) == [{"role": "user", "content": '{"prompt": "Guess."}'}]
         await episode.close()
 
 

@@ -1,0 +1,97 @@
+"""Conversations on real processes: one that is lost is replaced, and brought to the same point."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fakes.episodes import OBSERVED, conversations
+from fakes.processes import wait_for_end
+
+from asyncrl.records import EnvironmentSpec, Finish, Observed
+from asyncrl.turns.conversation import Ended, Played
+from asyncrl.turns.hosted_episode import HostedEpisode
+from asyncrl.turns.pool import EpisodePool
+from verifiers.verdict import Outcome
+
+GAME = '''
+from asyncrl.turns import End, Observation
+
+class Counts:
+    """Ends with the third turn."""
+    def start(self, row): self.turns, self.wanted = 0, row["wanted"]
+    def step(self, text):
+        self.turns += 1
+        if text == "9": raise KeyError("a bug")
+        return End(1.0) if self.turns == self.wanted else Observation(f"turn {self.turns}")
+
+class Neither(Counts):
+    recovery = "neither"
+'''
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[EpisodePool]:
+    (tmp_path / "game.py").write_text(GAME)
+    async with EpisodePool(folder=tmp_path, timeout_seconds=60.0) as pool:
+        yield pool
+
+
+def opened(pool: EpisodePool, name: str, played: list[Played] | None = None) -> Any:
+    environment = EnvironmentSpec(f"./game.py:{name}")
+    return conversations(pool).open(environment, {"wanted": 3}, played or [])  # type: ignore[arg-type]
+
+
+def lose(conversation: Any) -> None:
+    """Kills the process from outside."""
+    assert isinstance(conversation._episode, HostedEpisode) and conversation._episode._process is not None
+    process = psutil.Process(conversation._episode._process.process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert not wait_for_end([process])
+
+
+async def test_a_process_that_is_lost_between_two_turns_costs_nothing_but_a_retry(pool: EpisodePool) -> None:
+    async with opened(pool, "Counts") as conversation:
+        for _ in range(2):
+            found = await conversation.answer([1], Finish.STOP)
+            assert isinstance(found, Observed) and found.tokens == OBSERVED
+            lose(conversation)
+        end = await conversation.answer([1], Finish.STOP)
+        assert isinstance(end, Ended) and end.verdict.outcome is Outcome.CORRECT
+        assert conversation.run.num_faults == 2
+
+
+async def test_a_restart_plays_what_the_journal_has(pool: EpisodePool) -> None:
+    async with opened(pool, "Counts") as conversation:
+        await conversation.answer([1], Finish.STOP)
+        await conversation.answer([2], Finish.STOP)
+        played = list(conversation.played)
+    async with opened(pool, "Counts", played) as conversation:
+        end = await conversation.answer([3], Finish.STOP)
+        assert isinstance(end, Ended) and end.verdict.outcome is Outcome.CORRECT
+
+
+async def test_a_process_that_cannot_be_played_again_is_a_fault_once_it_is_lost(pool: EpisodePool) -> None:
+    async with opened(pool, "Neither") as conversation:
+        await conversation.answer([1], Finish.STOP)
+        lose(conversation)
+        end = await conversation.answer([1], Finish.STOP)
+        assert end.verdict.outcome is Outcome.FAULT and "cannot be played again" in end.verdict.detail
+
+
+async def test_a_bug_is_a_fault_with_its_traceback_after_a_retry(pool: EpisodePool) -> None:
+    async with opened(pool, "Counts") as conversation:
+        end = await conversation.answer([9], Finish.STOP)
+        assert end.verdict.outcome is Outcome.FAULT and "step raised KeyError" in end.verdict.detail
+        assert "game.py" in end.verdict.trace and conversation.run.num_faults == 2
+
+
+async def test_each_conversation_gives_its_place_back(tmp_path: Path) -> None:
+    (tmp_path / "game.py").write_text(GAME)
+    async with EpisodePool(folder=tmp_path, timeout_seconds=60.0, max_processes=1) as pool:
+        for text in (1, 9, 1):
+            async with opened(pool, "Counts") as conversation:
+                await conversation.answer([text], Finish.STOP)
