@@ -70,5 +70,5 @@ def _data_files(recipe: Recipe) -> list[Path]:
     data = recipe.data
     sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
     paths = [Path(source.path) for source in sources if source.path is not None]
-    paths += [cache_folder() / "gym", cache_folder() / "tasks"]
+    paths += [cache_folder("gym"), cache_folder("tasks")]
     return [path for path in paths if path.exists()]
