@@ -19,10 +19,11 @@ from sandbox import frames, kernel
 from sandbox.host import Host, HostGone
 from sandbox.init import Init, OwnInit
 from sandbox.kept import Keeper, KeptInit
-from sandbox.messages import BoxOrder, BoxSpec, WorkerSettings
+from sandbox.messages import BoxOrder, BoxSpec, SessionOrder, WorkerSettings
 from sandbox.premises import Premises
 from sandbox.result import SandboxError, Status, Tier, packed
 from sandbox.running import Running
+from sandbox.session_worker import SessionWorker
 
 _DRAIN_SECONDS = 1.0
 
@@ -178,7 +179,8 @@ class Worker:
 
 
 def main() -> None:
-    """Entry point: `worker.py DESCRIPTOR HOST_PID`; the settings are the first message."""
+    """Entry point: `worker.py DESCRIPTOR HOST_PID`; the settings are the first message, of a session's worker
+    with the session's order."""
     descriptor, host_pid = int(sys.argv[1]), int(sys.argv[2])
     # Ctrl-C at a terminal reaches the whole foreground group: the host decides when a worker ends.
     os.setsid()
@@ -190,4 +192,9 @@ def main() -> None:
     host.set_inheritable(False)
     with contextlib.suppress(HostGone, ConnectionError):
         settings, _ = frames.receive(functools.partial(frames.read_exactly, host))
-        Worker(Host(host, host_pid), cast(WorkerSettings, settings)).serve()
+        order = settings.pop("session", None)
+        told = cast(WorkerSettings, settings)
+        if order is None:
+            Worker(Host(host, host_pid), told).serve()
+        else:
+            SessionWorker(Host(host, host_pid), told, cast(SessionOrder, order)).serve()
