@@ -1,0 +1,1 @@
+"""Tools that a model may call: functions with type hints and a docstring."""
