@@ -2,9 +2,9 @@
 
 A script of the program's own Python, from 3.9 on, which imports the standard library only. The code that it
 runs shares its process and may tamper with all of it, so nothing here is trusted: the worker measures, bounds
-and ends it from outside, and reads answers as bounded bytes. Each carries the nonce of its request, which no
-earlier code can know; output is never searched for marks. Code that takes its interpreter over can answer the
-call that it runs in, and so lie about itself, which it can by printing too.
+and ends it from outside, and reads answers as bounded bytes. Each carries the nonce of its request, so that
+none can be prepared before its call; output is never searched for marks. Code that takes its interpreter over
+can answer a call during which it runs, and so lie about itself, which it can by printing too.
 """
 
 import ast
@@ -64,7 +64,7 @@ def _no_display(*_: object, **__: object) -> None:
     raise RuntimeError(NO_DISPLAY)
 
 
-class _Imports:
+class Imports:
     """Finder of modules that a session sees otherwise: seeded, or without a display."""
 
     def __init__(self, seed: int) -> None:
@@ -138,7 +138,7 @@ class _Console:
         self._recursion_limit = sys.getrecursionlimit()
         self._streams: list[io.TextIOWrapper] = []
         random.seed(seed)
-        sys.meta_path.insert(0, _Imports(seed))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Imports(seed))  # type: ignore[arg-type]
         builtins.input = _no_input
         self._builtins = dict(vars(builtins))
         self._restore_builtins = vars(builtins).update

@@ -130,7 +130,7 @@ class OwnInit:
         if self._zygote.is_inside:
             os.kill(self.pid, box.TURN)
         else:
-            # No process of the box can leave the group.
+            # No process of the box can leave the group, but in the unsafe tier.
             os.killpg(self.pid, outside)
 
     def _reap(self) -> None:

@@ -209,6 +209,11 @@ HOSTILE = {
         FORGED + "import struct\nos.write(link, nonce + struct.pack('<qqq', 1, 0, 0) + b'5')\n12",
         "^\\s*5\\s*$",
     ),
+    "forged ahead": (
+        FORGED + "import struct\n"
+        "for _ in range(20): os.write(link, nonce + struct.pack('<qqq', 1, 0, 0) + b'5')\n12",
+        "^\\s*5\\s*$",
+    ),
     "forged sizes": (
         FORGED + "import struct\n"
         "for sizes in ((1 << 40, 0, 0), (-7, 0, 0), (0, -1, 0), (-1, 1 << 62, 1), (5, 5, 5)):\n"

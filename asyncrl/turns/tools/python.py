@@ -8,6 +8,7 @@ import re
 from typing import Annotated
 
 from asyncrl.turns.environment import EnvironmentUnavailable, Recovery
+from sandbox.interpreter import find_interpreter
 from sandbox.limits import MEBIBYTE
 from sandbox.result import SandboxError
 from sandbox.session import Session, SessionLimits, SessionResult
@@ -43,7 +44,8 @@ class PythonTool:
         seed: int = 0,
     ) -> None:
         """fresh: each call has a new interpreter, and nothing is kept. timeout_seconds, memory_mib: of one
-        call, and of all processes together. seed: of `random` and `numpy.random`."""
+        call, and of all processes together. seed: of `random` and `numpy.random`. Raises ValueError for an
+        interpreter that cannot be run."""
         self._is_fresh, self._seed = fresh, seed
         total_seconds = _CALLS_OF_A_TRAJECTORY * timeout_seconds
         self._limits = SessionLimits(
@@ -53,6 +55,8 @@ class PythonTool:
             memory_bytes=memory_mib * MEBIBYTE,
         )
         self._settings = SandboxSettings()
+        # Asked once, here: processes that are forked with this tool need not start an interpreter for it.
+        find_interpreter(self._settings.python, self._settings.packages)
         self._session: Session | None = None
         if fresh:
             self.recovery = Recovery.STATELESS
