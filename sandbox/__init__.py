@@ -1,8 +1,9 @@
 """An OS-level sandbox for untrusted programs, usable alone: no daemon, no docker, as root or unprivileged.
 Part of asyncrl.
 
-Start at `pool.SandboxPool`. What each tier enforces, and how (K: the kernel bounds or refuses it; S: samples
-every 50 ms end a run that exceeds it; -: not enforced):
+Start at `pool.SandboxPool`; at `session.Session` for an interpreter that keeps its variables. What each tier
+enforces, and how (K: the kernel bounds or refuses it; S: samples every 50 ms end a run that exceeds it; -:
+not enforced):
 
                                             namespaces      landlock
     host files, processes, network          K               K (reads /usr and the interpreter)

@@ -5,6 +5,7 @@ init (pid 1 of the run's own pid namespace, where there is one) outlives the pro
 takes every descendant along. It runs no line of the program and cannot be signalled, traced or starved of
 limits by it."""
 
+import contextlib
 import gc
 import marshal
 import os
@@ -29,6 +30,9 @@ EXEC_FAILED = 127
 _SPEC, _STDIN, _STDOUT, _STDERR, _REPORT, _LINK = range(6)
 THREAD_STACK_BYTES = 8 << 20
 _PARENT_DIED = signal.SIGHUP
+TURN = signal.SIGRTMIN + 1
+"""Lets the init of a pausable box with a pid namespace of its own stop all other processes, and with the next
+one continue them. A real-time signal: the kernel delivers as many as were sent."""
 # Above the descriptors that a box is handed.
 _KEPT_REPORT = 60
 
@@ -235,6 +239,7 @@ def _prepare_program(jail: Jail, spec: BoxSpec, fds: list[int], offset: int, dir
     _limit(spec["limits"], spec["max_tasks"], warm_run=spec["warm"])
     for number in (signal.SIGPIPE, signal.SIGXFSZ, _PARENT_DIED):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     jail.confine(directory)
 
 
@@ -307,6 +312,25 @@ def _supervise(program: int, started: int) -> tuple[int, int]:
             return status, time.monotonic_ns() - started
 
 
+def _supervise_pausable(program: int, started: int) -> tuple[int, int]:
+    """Like `_supervise`, in a pid namespace of its own; obeys TURN. Both signals are blocked, so that none
+    comes unnoticed between two looks."""
+    is_paused = False
+    while True:
+        found = signal.sigwaitinfo((signal.SIGCHLD, TURN))
+        # The worker has no number in this namespace; processes of the box have.
+        if found.si_signo == TURN and found.si_pid == 0:
+            is_paused = not is_paused
+            # Every process of the namespace but this one, at once, forks in progress included.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGSTOP if is_paused else signal.SIGCONT)
+        pid = -1
+        while pid:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == program:
+                return status, time.monotonic_ns() - started
+
+
 def _end_group(*_: object) -> None:
     os.killpg(0, signal.SIGKILL)
 
@@ -326,7 +350,7 @@ def _end_with_worker(jail: Jail, report: int) -> None:
         os._exit(0)
 
 
-def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
+def enter(jail: Jail, fds: list[int], *, collects: bool, is_pausable: bool) -> NoReturn:
     """Becomes the init of a box and ends with it. Does as little as it can: each page it
     touches is copied twice."""
     report = fds[_REPORT]
@@ -336,6 +360,8 @@ def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
         os.close(jail.control)
         if not jail.inside:
             kernel.adopt_orphans()
+        elif is_pausable:
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, TURN))
         started = time.monotonic_ns()
         program = jail.fork_program()
         if program == 0:
@@ -346,7 +372,8 @@ def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
             # The worker waits for the end of the output: only the program may hold it open.
             if index not in kept:
                 os.close(descriptor)
-        status, elapsed = _supervise(program, started)
+        supervise = _supervise_pausable if is_pausable and jail.inside else _supervise
+        status, elapsed = supervise(program, started)
         collected = b""
         if collects and status == 0:
             collected = _collect(jail.directory(os.getpid()), read_spec(fds[_SPEC])[0]["collect"])

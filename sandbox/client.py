@@ -5,25 +5,23 @@ worker whose request was canceled or failed is not used again."""
 
 import asyncio
 import contextlib
-import os
-import socket
-import subprocess
-import tempfile
 
-from sandbox import cgroup, frames, leftovers
+from sandbox import frames
 from sandbox.messages import BoxOrder, WorkerSettings
 from sandbox.result import Result, SandboxError, unpacked
+from sandbox.worker_process import WorkerProcess
 
 _START_SECONDS = 120.0
-_SWEEP_ATTEMPTS = 100
 
 
 class WorkerHandle:
     """A started worker process. `close` ends it and all it started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
-        self._process = process
-        self._socket = sock
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        self._process = worker.process
+        self._socket = worker.line
+        self._socket.setblocking(False)
         self.cgroup_controllers: tuple[str, ...] = ()
         """The subset of "memory" and "pids" whose cgroups bound the worker's runs together."""
 
@@ -31,9 +29,9 @@ class WorkerHandle:
     async def start(cls, command: tuple[str, ...], settings: WorkerSettings) -> "WorkerHandle":
         """A worker with its zygote up. Raises SandboxError with the worker's reason when that fails."""
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, cls._spawn, command)
+        opening = loop.run_in_executor(None, WorkerProcess, command)
         try:
-            worker = await asyncio.shield(opening)
+            worker = cls(await asyncio.shield(opening))
         except asyncio.CancelledError:
             (await opening).kill()
             raise
@@ -50,23 +48,6 @@ class WorkerHandle:
                 raise SandboxError(f"the sandbox's worker did not start: {error or 'time-out'}") from error
             raise
         return worker
-
-    @classmethod
-    def _spawn(cls, command: tuple[str, ...]) -> "WorkerHandle":
-        ours, theirs = socket.socketpair()
-        with theirs:
-            argv = [*command, str(theirs.fileno()), str(os.getpid())]
-            try:
-                process = subprocess.Popen(
-                    argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-                )
-            except OSError as error:
-                ours.close()
-                raise SandboxError(
-                    f"the sandbox's worker {command[0]!r} cannot be started: {error}"
-                ) from error
-        ours.setblocking(False)
-        return cls(process, ours)
 
     async def _read_exactly(self, size: int) -> bytes:
         loop = asyncio.get_running_loop()
@@ -99,16 +80,8 @@ class WorkerHandle:
         return results
 
     def kill(self) -> None:
-        """Ends the worker: it notices the hang-up and cleans up after itself; one that does not is killed."""
-        self._socket.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode != 0:
-            # Killed: it could take nothing away, and no later worker may come.
-            leftovers.sweep(tempfile.gettempdir(), cgroup.this_machine(), attempts=_SWEEP_ATTEMPTS)
+        """Ends the worker and all it started; blocks until then."""
+        self._worker.kill()
 
     async def close(self) -> None:
         """`kill`, without blocking the loop."""

@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox import box
+from sandbox import box, zygote
 from sandbox.messages import BoxSpec
 from sandbox.zygote_process import ZygoteProcess
 
@@ -81,8 +81,9 @@ class OwnInit:
 
     dies_unreported = True
 
-    def __init__(self, zygote: ZygoteProcess) -> None:
+    def __init__(self, zygote: ZygoteProcess, *, is_pausable: bool = False) -> None:
         self._zygote = zygote
+        self._is_pausable = is_pausable
         self._pidfd = -1
         self._is_polled = False
         self.pid = 0
@@ -94,7 +95,8 @@ class OwnInit:
         return self.wait_status is not None
 
     def start(self, spec: BoxSpec, descriptors: list[int]) -> None:
-        self.pid = self._zygote.clone(descriptors, collects=bool(spec["collect"]))
+        message = zygote.COLLECT if spec["collect"] else zygote.CLONE
+        self.pid = self._zygote.clone(descriptors, zygote.PAUSABLE if self._is_pausable else message)
         self._pidfd = os.pidfd_open(self.pid)
 
     def next_descriptors(self, *, has_output: bool) -> list[int]:
@@ -112,6 +114,24 @@ class OwnInit:
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stops every process of a pausable box, until `resume`; the two take turns."""
+        self._turn(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undoes `pause`."""
+        self._turn(signal.SIGCONT)
+
+    def _turn(self, outside: signal.Signals) -> None:
+        # Not reaped yet, so that neither number can be another's.
+        if self.has_ended:
+            return
+        if self._zygote.is_inside:
+            os.kill(self.pid, box.TURN)
+        else:
+            # No process of the box can leave the group, but in the unsafe tier.
+            os.killpg(self.pid, outside)
 
     def _reap(self) -> None:
         # Not reaped yet, so that the group's number cannot be another's: outside of a pid namespace,

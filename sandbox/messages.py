@@ -1,6 +1,6 @@
 """Messages between the processes of a sandbox: dictionaries that JSON and marshal can carry.
 
-    host --WorkerSettings, BoxOrder--> worker --ZygoteSettings--> zygote
+    host --WorkerSettings, BoxOrder, SessionOrder--> worker --ZygoteSettings--> zygote
                                        worker --BoxSpec--> box
 
 The zygote imports this too, on the program's own Python: standard library only."""
@@ -39,6 +39,20 @@ class BoxSpec(BoxOrder):
 
     max_tasks: int
     """RLIMIT_NPROC, which counts the user's other processes too."""
+
+
+class SessionOrder(TypedDict):
+    """A session, sent to its worker along with WorkerSettings."""
+
+    limits: LimitFields
+    """Limits of the session's interpreters together, without one on the clock."""
+    call_seconds: float
+    total_seconds: float
+    excerpt_bytes: int
+    """Kept of what a call writes."""
+    is_fresh: bool
+    """Whether each call has an interpreter of its own."""
+    seed: int
 
 
 class WorkerSettings(TypedDict):

@@ -16,7 +16,7 @@ from sandbox.interpreter import Interpreter, OutOfReach
 from sandbox.languages import find_language
 from sandbox.limits import Limits
 from sandbox.messages import BoxOrder, LimitFields, WorkerSettings
-from sandbox.result import Result, SandboxError, Status, Tier
+from sandbox.result import Result, SandboxError, Status, Tier, refusal
 from sandbox.settings import SandboxSettings, choose_interpreter, worker_settings
 
 log = logging.getLogger(__name__)
@@ -78,10 +78,7 @@ class SandboxPool:
         async with self._choosing:
             if self._chosen:
                 return
-            tiers = dict.fromkeys(self.settings.tiers)
-            if self.settings.allow_unsafe:
-                tiers[Tier.UNSAFE] = None
-            for tier in tiers:
+            for tier in self.settings.all_tiers:
                 try:
                     python, note = await asyncio.to_thread(choose_interpreter, self.settings, tier)
                     await self._probe(tier, worker_settings(self.settings, tier, python))
@@ -107,11 +104,6 @@ class SandboxPool:
         self._idle.append(worker)
         self.tier, self._worker_settings = tier, told
         self.cgroup_controllers = worker.cgroup_controllers
-
-    def _refusal(self) -> Result:
-        missing = "; ".join(f"{tier.value}: {reason}" for tier, reason in self.reasons.items())
-        hint = "run `asyncrl sandbox doctor`, or allow the unsafe mode by name"
-        return Result(Status.REFUSED, detail=f"no isolation on this machine ({missing}); {hint}")
 
     async def build(
         self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
@@ -153,7 +145,7 @@ class SandboxPool:
     async def _execute(self, commands: list[Command]) -> list[Result]:
         await self._choose()
         if self.tier is None:
-            return [self._refusal() for _ in commands]
+            return [Result(Status.REFUSED, detail=refusal(self.reasons)) for _ in commands]
         async with self._slots:
             return await self._attempt(commands)
 

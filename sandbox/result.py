@@ -1,5 +1,6 @@
 """Result of one run of a program. The sandbox's own failure is never a Result: it is SandboxError."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,13 @@ class Status(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     REFUSED = "refused"
     """Not run: the machine offers no isolation and the unsafe mode was not asked for."""
+
+
+def refusal(reasons: Mapping[Tier, str]) -> str:
+    """Why nothing runs on this machine, by the reasons why it has no tier."""
+    missing = "; ".join(f"{tier.value}: {reason}" for tier, reason in reasons.items())
+    hint = "run `asyncrl sandbox doctor`, or allow the unsafe mode by name"
+    return f"no isolation on this machine ({missing}); {hint}"
 
 
 @dataclass(frozen=True)

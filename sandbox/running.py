@@ -9,6 +9,7 @@ import socket
 import time
 
 from sandbox import box, watch
+from sandbox.excerpt import Excerpt
 from sandbox.init import Init, Report
 from sandbox.limits import Limits
 from sandbox.messages import BoxSpec
@@ -76,7 +77,16 @@ class Stream:
 class Running:
     """A box from its start to its reaping. The caller polls `descriptors` and calls `on_readable`."""
 
-    def __init__(self, spec: BoxSpec, stdin: bytes, files: list[bytes], init: Init) -> None:
+    def __init__(
+        self,
+        spec: BoxSpec,
+        stdin: bytes,
+        files: list[bytes],
+        init: Init,
+        *,
+        excerpt_bytes: int | None = None,
+    ) -> None:
+        """`excerpt_bytes`: keep that much of the output, and end no box for having more."""
         self.spec = spec
         self.limits = Limits(**spec["limits"])
         self.killed_for: Status | None = None
@@ -86,7 +96,10 @@ class Running:
         self.seen_cpu = watch.CpuTimes()
         self._stdin, self._files, self._init = stdin, files, init
         self._is_listening = False
-        self.streams: list[Stream] = []
+        self._excerpt_bytes = excerpt_bytes
+        self.excerpt: Excerpt | None = None
+        """The output, where `excerpt_bytes` asks for it."""
+        self.streams: list[Stream | Excerpt] = []
 
     def start(self, link: socket.socket | None) -> None:
         """Raises SandboxError when the box cannot be started."""
@@ -96,7 +109,11 @@ class Running:
             given.append(_filled_memory_file([self._stdin]))
             for limit in (self.limits.output_bytes, self.limits.output_bytes, _REPORT_LIMIT):
                 ours, theirs = os.pipe()
-                self.streams.append(Stream(ours, limit))
+                if self._excerpt_bytes is not None and self.excerpt is None:
+                    self.excerpt = Excerpt(ours, self._excerpt_bytes)
+                    self.streams.append(self.excerpt)
+                else:
+                    self.streams.append(Stream(ours, limit))
                 given.append(theirs)
                 os.set_blocking(ours, False)
                 # As another user, a program may write to /dev/stdout and /dev/stderr, and not read there. As

@@ -65,6 +65,12 @@ class SandboxSettings:
         if not self.tiers:
             raise ValueError("sandbox tiers is empty; expected 'namespaces', 'landlock' or both")
 
+    @property
+    def all_tiers(self) -> tuple[Tier, ...]:
+        """Tiers to try, in order."""
+        unsafe = (Tier.UNSAFE,) if self.allow_unsafe else ()
+        return tuple(dict.fromkeys((*self.tiers, *unsafe)))
+
 
 def choose_interpreter(settings: SandboxSettings, tier: Tier) -> tuple[Interpreter, str]:
     """The interpreter of programs in this tier, and a note where it is not the one that `settings` name.

@@ -15,174 +15,107 @@ import time
 from typing import cast
 
 from sandbox import box as inside
-from sandbox import cgroup, frames, kernel, leftovers, strays, tree, users, watch
-from sandbox.guard import Guard
+from sandbox import frames, kernel
+from sandbox.host import Host, HostGone
 from sandbox.init import Init, OwnInit
 from sandbox.kept import Keeper, KeptInit
-from sandbox.messages import BoxOrder, BoxSpec, WorkerSettings
-from sandbox.polling import readable
+from sandbox.messages import BoxOrder, BoxSpec, SessionOrder, WorkerSettings
+from sandbox.premises import Premises
 from sandbox.result import SandboxError, Status, Tier, packed
 from sandbox.running import Running
-from sandbox.zygote_process import ZygoteProcess
+from sandbox.session_worker import SessionWorker
 
 _DRAIN_SECONDS = 1.0
-_EXTRA_TASKS = 4
-"""The zygote, the init, and a judge with its init belong to the same user."""
-_COUNT_SECONDS = 1.0
-
-
-class HostGone(Exception):
-    """The host has hung up or died: nothing waits for an answer."""
 
 
 class Worker:
     """Runs requests until the host goes away."""
 
-    def __init__(self, host: socket.socket, host_pid: int, settings: WorkerSettings) -> None:
+    def __init__(self, host: Host, settings: WorkerSettings) -> None:
         self._host = host
-        self._host_life = os.pidfd_open(host_pid)
-        if os.getppid() != host_pid:
-            raise HostGone
-        self._settings = settings
-        self._tier = Tier(settings["tier"])
-        hierarchies = cgroup.this_machine() if settings["use_cgroups"] else []
-        leftovers.sweep(settings["temporary"], hierarchies)
-        self._group = cgroup.Cgroup(hierarchies, os.getpid())
-        self._zygote: ZygoteProcess | None = None
+        self._premises = Premises(settings)
         self._keeper: Keeper | None = None
-        self._work_base: str | None = None
-        self._user, self._user_claim = users.claim()
-        self._user_tasks, self._counted_at = 0, 0.0
         self._owners: dict[int, Running] = {}
         self._poller = select.poll()
-        self._poller.register(self._host_life, select.POLLIN)
-        self._poller.register(host, select.POLLRDHUP)
+        host.watch(self._poller)
 
     def serve(self) -> None:
         """Handles requests one after the other."""
         try:
-            if self._tier is not Tier.NAMESPACES:
-                self._work_base, self._work_lock = leftovers.make_work_base(
-                    self._settings["temporary"], self._user
-                )
-            self._guard = Guard(
-                memory=not self._group.controls("memory"),
-                work_base=self._work_base,
-                tasks=self._shares_user and not self._group.controls("pids"),
-            )
+            self._guard = self._premises.furnish()
             self._start()
             while True:
-                header, blobs = frames.receive(self._read_exactly)
+                header, blobs = self._host.receive()
                 try:
-                    answer = self._handle(header["boxes"], blobs)
+                    fields, parts = self._handle(header["boxes"], blobs)
                 except (SandboxError, OSError) as error:
-                    answer = frames.pack({"error": str(error)})
-                self._host.sendall(answer)
+                    fields, parts = {"error": str(error)}, []
+                self._host.send(fields, parts)
         except (HostGone, ConnectionError):
             pass
         finally:
-            self._close()
-
-    @property
-    def _shares_user(self) -> bool:
-        """Whether the kernel counts the processes of a run together with those of others."""
-        return self._tier is not Tier.NAMESPACES and self._user_claim is None
-
-    def _max_tasks(self, processes: int) -> int:
-        """RLIMIT_NPROC of a run."""
-        if not self._shares_user:
-            return processes + _EXTRA_TASKS
-        # The bound is the user's, not the run's: the guard, or a cgroup, counts the run by itself.
-        now = time.monotonic()
-        if not self._user_tasks or now > self._counted_at + _COUNT_SECONDS:
-            self._user_tasks, self._counted_at = watch.user_tasks(self._user), now
-        return self._user_tasks + processes + _EXTRA_TASKS
+            self._drop_keeper()
+            self._premises.close()
 
     def _start(self) -> None:
         try:
             self._revive()
         except SandboxError as error:
-            self._host.sendall(frames.pack({"error": str(error)}))
+            self._host.send({"error": str(error)})
             raise HostGone from error
-        bounded = [name for name in ("memory", "pids") if self._group.controls(name)]
-        self._host.sendall(frames.pack({"cgroup": bounded}))
+        self._host.send({"cgroup": self._premises.bounded_together})
 
-    def _close(self) -> None:
-        self._drop_keeper()
-        if self._zygote is not None:
-            self._zygote.kill()
-        # A zygote that was killed may have cloned one more process, and not said so.
-        strays.end_children()
-        self._group.close()
-        if self._work_base is not None:
-            tree.remove(self._work_base)
-            os.close(self._work_lock)
-
-    def _read_exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            if self._host_life in readable(self._host.fileno(), self._host_life):
-                raise HostGone
-            chunk = self._host.recv(min(size - len(data), 1 << 20))
-            if not chunk:
-                raise HostGone
-            data += chunk
-        return bytes(data)
-
-    def _handle(self, orders: list[BoxOrder], blobs: list[bytes]) -> bytes:
+    def _handle(self, orders: list[BoxOrder], blobs: list[bytes]) -> tuple[dict[str, object], list[bytes]]:
         """Runs the boxes; the answer."""
+        group = self._premises.group
         memory = sum(order["limits"]["memory_bytes"] + inside.disk_space(order) for order in orders)
         processes = sum(order["limits"]["processes"] for order in orders)
-        self._group.bound(memory, processes)
+        group.bound(memory, processes)
         specs: list[BoxSpec] = [
-            {**order, "max_tasks": self._max_tasks(order["limits"]["processes"])} for order in orders
+            {**order, "max_tasks": self._premises.max_tasks(order["limits"]["processes"])} for order in orders
         ]
         self._revive()
-        kills_before = self._group.num_oom_kills()
+        kills_before = group.num_oom_kills()
         boxes = self._make_boxes(specs, blobs)
         try:
             self._run(boxes)
-            oom_killed = self._group.num_oom_kills() > kills_before
-            answers = [packed(box.outcome(oom_killed=oom_killed, tier=self._tier)) for box in boxes]
+            oom_killed = group.num_oom_kills() > kills_before
+            tier = self._premises.tier
+            answers = [packed(box.outcome(oom_killed=oom_killed, tier=tier)) for box in boxes]
         finally:
             for descriptor in self._owners:
                 self._poller.unregister(descriptor)
             self._owners.clear()
             for box in boxes:
                 box.close()
-                if self._work_base is not None and box.pid:
-                    tree.remove(f"{self._work_base}/{box.pid}")
+                self._premises.remove_directory(box.pid)
         results = {
             "results": [fields for fields, _ in answers],
             "num_blobs": [len(parts) for _, parts in answers],
         }
-        return frames.pack(results, [blob for _, parts in answers for blob in parts])
+        return results, [blob for _, parts in answers for blob in parts]
 
     def _make_boxes(self, specs: list[BoxSpec], blobs: list[bytes]) -> list[Running]:
-        assert self._zygote is not None
         boxes: list[Running] = []
         for spec in specs:
             count = 1 + len(spec["files"])
             # One run lives below the keeper at a time; one that leaves files is judged by an init of its own.
             is_kept = self._keeper is not None and not boxes and not spec["collect"]
-            init: Init = KeptInit(self._keeper) if self._keeper and is_kept else OwnInit(self._zygote)
+            init: Init = (
+                KeptInit(self._keeper) if self._keeper and is_kept else OwnInit(self._premises.zygote())
+            )
             boxes.append(Running(spec, blobs[0], blobs[1:count], init))
             blobs = blobs[count:]
         return boxes
 
     def _revive(self) -> None:
         """A zygote and a keeper that live."""
-        if self._zygote is None or self._zygote.has_died():
+        if not self._premises.has_zygote():
             self._drop_keeper()
-            if self._zygote is not None:
-                self._zygote.kill()
-                self._zygote = None
-            self._zygote = ZygoteProcess(
-                self._settings, self._group, user=self._user, work_base=self._work_base or ""
-            )
-        if self._tier is Tier.NAMESPACES and (self._keeper is None or self._keeper.has_died()):
+        zygote = self._premises.zygote()
+        if self._premises.tier is Tier.NAMESPACES and (self._keeper is None or self._keeper.has_died()):
             self._drop_keeper()
-            self._keeper = Keeper(self._zygote)
+            self._keeper = Keeper(zygote)
 
     def _drop_keeper(self) -> None:
         if self._keeper is not None:
@@ -246,7 +179,8 @@ class Worker:
 
 
 def main() -> None:
-    """Entry point: `worker.py DESCRIPTOR HOST_PID`; the settings are the first message."""
+    """Entry point: `worker.py DESCRIPTOR HOST_PID`; the settings are the first message, of a session's worker
+    with the session's order."""
     descriptor, host_pid = int(sys.argv[1]), int(sys.argv[2])
     # Ctrl-C at a terminal reaches the whole foreground group: the host decides when a worker ends.
     os.setsid()
@@ -258,4 +192,9 @@ def main() -> None:
     host.set_inheritable(False)
     with contextlib.suppress(HostGone, ConnectionError):
         settings, _ = frames.receive(functools.partial(frames.read_exactly, host))
-        Worker(host, host_pid, cast(WorkerSettings, settings)).serve()
+        order = settings.pop("session", None)
+        told = cast(WorkerSettings, settings)
+        if order is None:
+            Worker(Host(host, host_pid), told).serve()
+        else:
+            SessionWorker(Host(host, host_pid), told, cast(SessionOrder, order)).serve()

@@ -17,8 +17,9 @@ from sandbox import box, keeper, kernel, warm
 from sandbox.messages import ZygoteSettings
 
 PID = struct.Struct("<i")
-CLONE, COLLECT, KEEPER = b"clone", b"collect", b"keeper"
-"""The messages: a box, a box whose files are to be handed back, and a keeper, whose socket comes along."""
+CLONE, COLLECT, PAUSABLE, KEEPER = b"clone", b"collect", b"pausable", b"keeper"
+"""The messages: a box, a box whose files are to be handed back, a box whose init stops and continues its
+processes (box.TURN), and a keeper, whose socket comes along."""
 _MAX_DESCRIPTORS = 6
 
 
@@ -48,7 +49,7 @@ def serve(settings: ZygoteSettings, control: socket.socket) -> None:
         if pid == 0 and message == KEEPER:
             keeper.serve(jail, *fds)
         if pid == 0:
-            box.enter(jail, list(fds), collects=message == COLLECT)
+            box.enter(jail, list(fds), collects=message == COLLECT, is_pausable=message == PAUSABLE)
         for descriptor in fds:
             os.close(descriptor)
         control.send(PID.pack(pid))

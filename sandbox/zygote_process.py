@@ -17,7 +17,7 @@ from sandbox.jailed_process import JailedProcess
 from sandbox.limits import MEBIBYTE
 from sandbox.messages import WorkerSettings, ZygoteSettings
 from sandbox.process import no_core_file
-from sandbox.result import SandboxError
+from sandbox.result import SandboxError, Tier
 
 _START_SECONDS = 60.0
 _OOM_SCORE = 500
@@ -75,6 +75,8 @@ class ZygoteProcess(JailedProcess):
     `kill` leaves running boxes to their own init, which the worker kills."""
 
     def __init__(self, told: WorkerSettings, group: Cgroup, *, user: int, work_base: str) -> None:
+        self.is_inside = told["tier"] == Tier.NAMESPACES
+        """Whether each box has a pid namespace of its own."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings: ZygoteSettings = {
             **told,
@@ -112,9 +114,10 @@ class ZygoteProcess(JailedProcess):
             self.kill()
             raise
 
-    def clone(self, descriptors: list[int], *, collects: bool) -> int:
-        """The pid of a new box, a child of this process, that holds `descriptors`."""
-        return self._ask(zygote.COLLECT if collects else zygote.CLONE, descriptors)
+    def clone(self, descriptors: list[int], message: bytes) -> int:
+        """The pid of a new box, a child of this process, that holds `descriptors`. `message` is one of the
+        zygote's: its CLONE, COLLECT or PAUSABLE."""
+        return self._ask(message, descriptors)
 
     def start_keeper(self, control: int) -> int:
         """The pid of a new keeper, a child of this process, that listens on `control`."""

@@ -31,6 +31,7 @@ HEAVY = (
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
+    "turns/tools/test_python.py",
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
@@ -95,6 +96,7 @@ GROUPS = {
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
     "verifiers/code": "sandbox",
+    "turns/tools/test_python.py": "sandbox",
     "newcomer/test_processes.py": "sandbox",
 }
 EACH_ALONE = ("end_to_end/test_dying_processes.py", "end_to_end/test_evaluations.py")

@@ -27,8 +27,8 @@ import os, time
 from sandbox.result import SandboxError
 from sandbox.zygote_process import ZygoteProcess
 clone = ZygoteProcess.clone
-def clone_unheard(self, descriptors, *, collects):
-    clone(self, descriptors, collects=collects)
+def clone_unheard(self, descriptors, message):
+    clone(self, descriptors, message)
     os.kill(self.pid, 9)
     time.sleep(0.1)
     raise SandboxError("the zygote has died")
