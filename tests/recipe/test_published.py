@@ -20,7 +20,7 @@ from asyncrl.system.memory import MachineMemory
 from asyncrl.tasks.task_list import template_of
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes" / "published").glob("*.yaml"))
+RECIPES = [*sorted((ROOT / "recipes" / "published").glob("*.yaml")), ROOT / "recipes" / "retool_qwen.yaml"]
 PAGE = ROOT / "docs" / "reproductions.md"
 KEYS = ("Source", "Expected", "Cost", "Published evaluation", "Not run by us", "Differs")
 PARAMETERS = {
@@ -46,13 +46,14 @@ SETTINGS = {
     "orz_0.5b": _ORZ,
     "orz_7b": _ORZ,
     "dapo_32b": ("512 x 16, 16 steps, 20480 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
+    "retool_qwen": ("64 x 16, 4 steps, 16384 tokens", "grpo", 1e-6, 0, 0.0, (0.2, 0.28), 0.0, 0.0),
     "justrl_1.5b": ("256 x 8, 4 steps, 15360 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
 }
 """Of the sources: batch, optimizer steps per batch and response length; advantage; learning rate, its warm-up
 and weight decay; clips; KL; entropy."""
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b")
-"""A file of rows and one token per byte; a critic; several nodes."""
+TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b", "retool_qwen")
+"""A file of rows and one token per byte; a critic; several nodes; tools."""
 of_typical_recipes = pytest.mark.parametrize(
     "path",
     [
@@ -224,9 +225,9 @@ def test_the_page_says_of_each_recipe_what_its_header_says():
     rows = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        if link := re.match(r"\[`(\w[\w.]*\.yaml)`\]\(\.\./recipes/published/\1\)", cells[0]):
+        if link := re.match(r"\[`(\w[\w.]*\.yaml)`\]\(\.\./recipes/(?:published/)?\1\)", cells[0]):
             rows[link[1]] = cells
-    assert sorted(rows) == [path.name for path in RECIPES]
+    assert sorted(rows) == sorted(path.name for path in RECIPES)
     for path in RECIPES:
         _, _, model, data, expected, cost, _ = rows[path.name]
         found, recipe = header(path), load_recipe(path)

@@ -39,7 +39,7 @@ class PythonTool:
     def __init__(
         self,
         fresh: bool = False,
-        timeout_seconds: Annotated[float, Bounds(0.1, 3600)] = 10.0,
+        timeout_seconds: Annotated[float, Bounds(0.1, 3600)] = 8.0,
         memory_mib: Annotated[int, Bounds(64, 1 << 20)] = 512,
         seed: int = 0,
     ) -> None:

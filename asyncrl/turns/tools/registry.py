@@ -11,7 +11,11 @@ from asyncrl.turns.tools.tool import Tool, schema_of
 from verifiers.options import checked
 from verifiers.plugins import Plugins
 
-TOOLS = Plugins("tool", "asyncrl.tools", {"calculator": "asyncrl.turns.tools.calculator:calculator"})
+BUILT_IN = {
+    "calculator": "asyncrl.turns.tools.calculator:calculator",
+    "python": "asyncrl.turns.tools.python:PythonTool",
+}
+TOOLS = Plugins("tool", "asyncrl.tools", BUILT_IN)
 OWN_OPTIONS = ("tag", "result_tag")
 """Options of any tool, for turns.call_format: tags."""
 
