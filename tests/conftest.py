@@ -69,7 +69,7 @@ HEAVY = (
     *(
         "verifiers/math/test_properties.py",
         "examples/test_code_tasks.py",
-        "readers/compare/test_bootstrap.py",
+        "readers/compare/test_intervals.py",
     ),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),

@@ -26,7 +26,7 @@ from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
-from asyncrl.evaluation.run import Evaluator
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
@@ -95,7 +95,7 @@ def assemble(
     load = find_load(shared_disk=cluster.shared_disk, service_url=endpoint.url, run_folder=run_folder)
     make_fleet = functools.partial(_make_fleet, inputs, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
-    loops = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
+    run_tasks = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
 
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
@@ -105,9 +105,13 @@ def assemble(
     completion = _make_completion(inputs, queue, generator, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
-    pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
-    evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
+    evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
+    evaluator = make_evaluator(
+        inputs, run_id, evaluation_servers.fleet if evaluation_servers else fleet, waits, grader
+    )
+    heldout = _make_heldout(
+        inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
+    )
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
 
     num_steps = recipe.trainer.num_steps
@@ -147,7 +151,7 @@ def assemble(
         recipe=recipe,
         waits=waits,
         state=state,
-        loops=loops,
+        run_tasks=run_tasks,
         queue=queue,
         order=order,
         fleet=fleet,
@@ -161,7 +165,7 @@ def assemble(
         report=report,
         requests=requests,
         service=service,
-        watched=(
+        sides=(
             RolloutSide(recipe, queue, fleet, heldout, trainer),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
@@ -171,10 +175,10 @@ def assemble(
 def _make_heldout(
     inputs: Inputs,
     evaluator: Evaluator,
-    pinned: EvaluationServers | None,
+    evaluation_servers: EvaluationServers | None,
     waits: Waits,
     state: RunPhase,
-    loops: RunTasks,
+    run_tasks: RunTasks,
     journal: Journal,
     observer: Observer,
     known: Metrics | None,
@@ -185,10 +189,10 @@ def _make_heldout(
         inputs.eval_sets,
         title_of(inputs.recipe),
         evaluator,
-        pinned,
+        evaluation_servers,
         waits,
         state,
-        loops,
+        run_tasks,
         journal,
         observer,
         known=known,
@@ -252,7 +256,7 @@ def _make_files(recipe: Recipe, run_folder: Path | None) -> FileRoutes | None:
     return FileRoutes(model_folder(recipe.model), run_folder, terms)
 
 
-def _make_pinned(
+def _make_evaluation_servers(
     make_fleet: Callable[[Sequence[str]], Fleet], urls: Sequence[str], waits: Waits, run_folder: Path | None
 ) -> EvaluationServers | None:
     """None when evaluations share the rollout servers."""
