@@ -75,7 +75,7 @@ HEAVY = (
     *(
         "verifiers/math/test_properties.py",
         "examples/test_code_tasks.py",
-        "readers/compare/test_bootstrap.py",
+        "readers/compare/test_intervals.py",
     ),
     # Processes by the dozen.
     *("turns/test_pool.py", "turns/test_contract.py", "turns/environments"),

@@ -17,8 +17,8 @@ from asyncrl.controller.turns import episodes_of, make_conversations
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.model_results import Comparison
-from asyncrl.evaluation.run import Evaluator
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models

@@ -61,8 +61,8 @@ def explained(work: Callable[[], int]) -> int:
         cause = first_cause(error)
         if isinstance(cause, OSError) and cause.errno in FULL_DISK:
             cause = DiskError(
-                f"{cause.strerror}, {cause.filename or 'a temporary file'}. Make room and run the same "
-                f"command again. A run resumes."
+                f"{cause.strerror}, {cause.filename or 'a temporary file'}. Free up disk space and run the "
+                f"same command again: a run resumes."
             )
         if not isinstance(cause, AsyncrlError):
             raise

@@ -27,7 +27,7 @@ from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.controller.turns import make_conversations, make_episodes, make_rollouts
-from asyncrl.evaluation.run import Evaluator
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
@@ -99,7 +99,7 @@ def assemble(
     load = find_load(shared_disk=cluster.shared_disk, service_url=endpoint.url, run_folder=run_folder)
     make_fleet = functools.partial(_make_fleet, inputs, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
-    loops = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
+    run_tasks = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
 
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
@@ -113,10 +113,12 @@ def assemble(
     completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
-    pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
-    asked = pinned.fleet if pinned else fleet
+    evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
+    asked = evaluation_servers.fleet if evaluation_servers else fleet
     evaluator = make_evaluator(inputs, run_id, asked, waits, grader, conversations)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
+    heldout = _make_heldout(
+        inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
+    )
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
 
     num_steps = recipe.trainer.num_steps
@@ -156,7 +158,7 @@ def assemble(
         recipe=recipe,
         waits=waits,
         state=state,
-        loops=loops,
+        run_tasks=run_tasks,
         queue=queue,
         order=order,
         fleet=fleet,
@@ -171,7 +173,7 @@ def assemble(
         report=report,
         requests=requests,
         service=service,
-        watched=(
+        sides=(
             RolloutSide(recipe, queue, fleet, heldout, trainer),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
@@ -181,10 +183,10 @@ def assemble(
 def _make_heldout(
     inputs: Inputs,
     evaluator: Evaluator,
-    pinned: EvaluationServers | None,
+    evaluation_servers: EvaluationServers | None,
     waits: Waits,
     state: RunPhase,
-    loops: RunTasks,
+    run_tasks: RunTasks,
     journal: Journal,
     observer: Observer,
     known: Metrics | None,
@@ -195,10 +197,10 @@ def _make_heldout(
         inputs.eval_sets,
         title_of(inputs.recipe),
         evaluator,
-        pinned,
+        evaluation_servers,
         waits,
         state,
-        loops,
+        run_tasks,
         journal,
         observer,
         known=known,
@@ -272,7 +274,7 @@ def _make_files(recipe: Recipe, run_folder: Path | None) -> FileRoutes | None:
     return FileRoutes(model_folder(recipe.model), run_folder, terms)
 
 
-def _make_pinned(
+def _make_evaluation_servers(
     make_fleet: Callable[[Sequence[str]], Fleet], urls: Sequence[str], waits: Waits, run_folder: Path | None
 ) -> EvaluationServers | None:
     """None when evaluations share the rollout servers."""

@@ -22,7 +22,7 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 
 Waits for tokens, verdicts, groups, servers, publications and the disk have a name in one `Waits`, so that the
 watchdog and the post-mortem can say what waits for what. Without a name are timers, single requests that have
-a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the pinned servers.
+a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the evaluation servers.
 
 `assemble` connects the parts:
 
@@ -76,7 +76,7 @@ from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import TrainersWait, Waits, now_seconds
-from asyncrl.loops.watchdog import Watched, watch
+from asyncrl.loops.watchdog import Side, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
@@ -105,7 +105,7 @@ class Controller:
     recipe: Recipe
     waits: Waits
     state: RunPhase
-    loops: RunTasks
+    run_tasks: RunTasks
     queue: ReplayQueue
     order: TaskOrder
     fleet: Fleet
@@ -122,7 +122,7 @@ class Controller:
     report: StepReport
     requests: TrainerRequests
     service: ControllerService
-    watched: Sequence[Watched]
+    sides: Sequence[Side]
     _must_end_at: float = math.inf
     """As `now_seconds`, once the run was asked to stop."""
 
@@ -149,7 +149,7 @@ class Controller:
         self._must_end_at = now_seconds() + ENDING_SECONDS
         self.state.stop()
         if self.state.is_open:
-            self.loops.start(self._interrupt(), "interrupt")
+            self.run_tasks.start(self._interrupt(), "interrupt")
 
     async def run(self, train: Callable[[], Awaitable[None]]) -> None:
         """Runs all loops until `train` returns, then evaluates what it made. Raises what any loop raised.
@@ -160,16 +160,16 @@ class Controller:
         for url in self.added_servers:
             self.fleet.members.add(url)
         try:
-            async with self.loops as loops:
+            async with self.run_tasks as tasks:
                 self.state.open()
                 background = [
-                    loops.start(self._feed(), "feed"),
-                    loops.start(self._watch(), "watch"),
-                    loops.start(self.early_abort.run(), "early abort"),
-                    loops.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
-                    loops.start(self.state.raise_failure(), "failure"),
+                    tasks.start(self._feed(), "feed"),
+                    tasks.start(self._watch(), "watch"),
+                    tasks.start(self.early_abort.run(), "early abort"),
+                    tasks.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
+                    tasks.start(self.state.raise_failure(), "failure"),
                 ]
-                await loops.noting_failure(train())
+                await tasks.noting_failure(train())
                 self.state.end_training()
                 await self._evaluate_result()
                 await self._record_end()
@@ -181,7 +181,7 @@ class Controller:
 
     def describe(self) -> dict[str, str]:
         """Title -> lines, for the post-mortem: the state when the first loop failed, or now."""
-        return self.loops.state_at_failure or describe_run(self.queue, self.fleet, self.waits)
+        return self.run_tasks.state_at_failure or describe_run(self.queue, self.fleet, self.waits)
 
     async def _evaluate_result(self) -> None:
         if not self.state.is_stopped and self.queue.version is not None:
@@ -216,11 +216,11 @@ class Controller:
         A verifier that hangs must not hold a run up that was asked to stop.
         """
         await self.waits.wait_until(
-            lambda: self.state.is_stopped or self.loops.are_done(),
+            lambda: self.state.is_stopped or self.run_tasks.are_done(),
             owner="run",
             blocker="verdicts and evaluations",
         )
-        await self.loops.cancel(after_seconds=max(0.0, self._must_end_at - now_seconds()))
+        await self.run_tasks.cancel(after_seconds=max(0.0, self._must_end_at - now_seconds()))
 
     async def _feed(self) -> None:
         """Resumes what the journal left open, then admits tasks while bound and servers allow."""
@@ -250,7 +250,7 @@ class Controller:
         return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None
 
     def _start_group(self, group: Group) -> None:
-        self.loops.start(self.completion.run(group), f"group {group.group_id}")
+        self.run_tasks.start(self.completion.run(group), f"group {group.group_id}")
 
     async def _interrupt(self) -> None:
         await self.generator.interrupt(timeout_seconds=ENDING_SECONDS)
@@ -258,7 +258,7 @@ class Controller:
     async def _watch(self) -> None:
         """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
         await watch(
-            self.watched,
+            self.sides,
             interval_seconds=WATCH_INTERVAL_SECONDS,
             describe=self.waits.describe_waits,
             also=self.grader.waits.look,

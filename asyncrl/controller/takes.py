@@ -109,7 +109,7 @@ class Takes:
         """Whether training need not wait for the first evaluation: it has servers of its own, files are
         damaged, or the run was asked to stop."""
         return (
-            self.heldout.own_servers is not None
+            self.heldout.evaluation_servers is not None
             or self.fleet.weight_owner.wants_publication
             or self.state.is_stopped
         )

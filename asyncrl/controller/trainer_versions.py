@@ -54,7 +54,7 @@ class TrainerVersions:
             await self._drain_lost_versions()
             self.session.check_is_newest(request)
         publication = self._publication_of(request)
-        if self._is_evaluated(request) and self.heldout.own_servers is not None:
+        if self._is_evaluated(request) and self.heldout.evaluation_servers is not None:
             # Its files are linked at once: the trainer deletes all but the last two.
             publication = await written(publication, self.waits, owner="an evaluation's own server")
             self.session.check_is_newest(request)

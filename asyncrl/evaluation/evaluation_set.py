@@ -13,8 +13,8 @@ from typing import Any
 from asyncrl.data.benchmarks import PLAIN, Benchmark
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import rows_of
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
-from asyncrl.evaluation.run import Evaluator
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task

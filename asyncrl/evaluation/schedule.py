@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluation_set import HELDOUT, EvaluationSet
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import EvaluationFailed, Result
-from asyncrl.evaluation.run import Evaluator
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldOutSchedule:
-    """`own_servers` serve evaluations alone; without them the rollout servers answer.
+    """`evaluation_servers` serve evaluations alone; without them the rollout servers answer.
 
     `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks, before and after
     training.
@@ -42,7 +42,7 @@ class HeldOutSchedule:
         eval_sets: Sequence[EvaluationSet],
         template: str,
         evaluator: Evaluator,
-        own_servers: EvaluationServers | None,
+        evaluation_servers: EvaluationServers | None,
         waits: Waits,
         state: RunPhase,
         run_tasks: RunTasks,
@@ -58,7 +58,7 @@ class HeldOutSchedule:
         self._evaluator = evaluator
         self._eval_sets = [(eval_set, eval_set.evaluator(evaluator)) for eval_set in eval_sets]
         self._template = template
-        self.own_servers = own_servers
+        self.evaluation_servers = evaluation_servers
         self._waits = waits
         self._journal = journal
         self._observer = observer
@@ -83,12 +83,12 @@ class HeldOutSchedule:
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
     async def close(self) -> None:
-        if self.own_servers is not None:
-            await self.own_servers.fleet.members.close()
+        if self.evaluation_servers is not None:
+            await self.evaluation_servers.fleet.members.close()
 
     def is_on_rollout_servers(self) -> bool:
         """Whether an evaluation runs that needs the rollout servers awake."""
-        return self.own_servers is None and not all(task.done() for task in self._started.values())
+        return self.evaluation_servers is None and not all(task.done() for task in self._started.values())
 
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
         """Whether this version is one to evaluate during training, and no earlier start did."""
@@ -106,7 +106,7 @@ class HeldOutSchedule:
         """The evaluation of a version that is served now, started once however often it is asked for."""
         key = (publication.version, when)
         if key not in self._started:
-            kept = self.own_servers.pin(publication) if self.own_servers else None
+            kept = self.evaluation_servers.pin(publication) if self.evaluation_servers else None
             self._started[key] = self._run_tasks.start(self._run(*key, kept), f"evaluation {key}")
             self._started[key].add_done_callback(lambda _: self._waits.notify())
         return self._started[key]
@@ -125,8 +125,8 @@ class HeldOutSchedule:
 
     async def _run(self, version: PolicyVersion, when: str, kept: Publication | None) -> None:
         try:
-            if self.own_servers is not None and kept is not None:
-                async with self.own_servers.holding(kept):
+            if self.evaluation_servers is not None and kept is not None:
+                async with self.evaluation_servers.holding(kept):
                     await self._measure(version, when)
             else:
                 await self._measure(version, when)

@@ -84,27 +84,27 @@ def _streams(streams: list[StreamRow]) -> Iterator[str]:
 
 
 def _tokens(trajectory: TrajectoryRow) -> str:
-    runs = trajectory["runs"] or _runs(trajectory["segments"])
-    total = sum(count for _, count, _ in runs)
+    segments = trajectory["compacted"] or _joined(trajectory["segments"])
+    total = sum(count for _, count, _ in segments)
     parts = [
         f"{count} by version {version}" + (" over keys and values of an older one" if is_continued else "")
-        for version, count, is_continued in runs
+        for version, count, is_continued in segments
     ]
-    gone = " (the tokens themselves are no longer kept)" if trajectory["runs"] else ""
+    gone = " (the tokens themselves are no longer kept)" if trajectory["compacted"] else ""
     made = f"{total} tokens: {', '.join(parts)}{gone}." if parts else "No token was confirmed."
     return f"{made} {ENDS[trajectory['finish']]}"
 
 
-def _runs(segments: list[SegmentRow]) -> list[list[int]]:
+def _joined(segments: list[SegmentRow]) -> list[list[int]]:
     """[version, tokens, is_continued] of neighboring segments of one kind."""
-    runs: list[list[int]] = []
+    joined: list[list[int]] = []
     for segment in segments:
         kind = [segment["version"], segment["is_continued"]]
-        if runs and [runs[-1][0], runs[-1][2]] == kind:
-            runs[-1][1] += len(segment["tokens"])
+        if joined and [joined[-1][0], joined[-1][2]] == kind:
+            joined[-1][1] += len(segment["tokens"])
         else:
-            runs.append([kind[0], len(segment["tokens"]), kind[1]])
-    return runs
+            joined.append([kind[0], len(segment["tokens"]), kind[1]])
+    return joined
 
 
 def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
@@ -125,9 +125,9 @@ def _end(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> 
         return
     if trajectory["advantage"] is not None:
         yield f"Its advantage over its group was {trajectory['advantage']:+.4f}."
-    runs = trajectory["runs"] or _runs(trajectory["segments"])
-    if group["step"] is not None and runs:
-        low, high = group["step"] - 1 - runs[-1][0], group["step"] - 1 - runs[0][0]
+    segments = trajectory["compacted"] or _joined(trajectory["segments"])
+    if group["step"] is not None and segments:
+        low, high = group["step"] - 1 - segments[-1][0], group["step"] - 1 - segments[0][0]
         yield f"At its step its tokens were {low if low == high else f'{low} to {high}'} version(s) old."
     yield from _fate(journal, group)
 

@@ -210,11 +210,12 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
         " WHERE trajectory_id = ? ORDER BY position",
         (row["trajectory_id"],),
     )
-    compacted = db.execute("SELECT runs FROM compacted WHERE trajectory_id = ?", (row["trajectory_id"],))
-    runs = compacted.fetchone()
+    compacted = db.execute(
+        "SELECT segments FROM compacted WHERE trajectory_id = ?", (row["trajectory_id"],)
+    ).fetchone()
     found = {
         **dict(row),
-        "runs": None if runs is None else json.loads(runs["runs"]),
+        "compacted": None if compacted is None else json.loads(compacted["segments"]),
         "trained": _trained(db, row["trajectory_id"]),
         "prompt_tokens": unpack_tokens(row["prompt_tokens"]),
         "segments": [

@@ -55,7 +55,7 @@ class TrajectoryColumns(TypedDict):
     extracted: str | None
     detail: str | None
     verify_seconds: float | None
-    runs: list[list[int]] | None
+    compacted: list[list[int]] | None
     """[version, tokens, is_continued] of each former segment; None while the tokens themselves are there."""
 
 

@@ -298,7 +298,9 @@ TABLES = (
             Column("num_tokens", "INTEGER NOT NULL", "of its response"),
             Column("version_min", "INTEGER NOT NULL", "the oldest that sampled a token"),
             Column("version_max", "INTEGER NOT NULL", "the newest"),
-            Column("runs", "TEXT NOT NULL", "JSON: [version, tokens, is_continued] of each former segment"),
+            Column(
+                "segments", "TEXT NOT NULL", "JSON: [version, tokens, is_continued] of each former segment"
+            ),
         ),
         has_rowid=False,
     ),

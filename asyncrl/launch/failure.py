@@ -35,9 +35,9 @@ def record_cause(
     try:
         written = write_post_mortem(run_folder, cause, state=state, events=events)
     except OSError as error:
-        log.error("who waited for whom could not be written: %s", error)
+        log.error("the post-mortem could not be written: %s", error)
     else:
-        log.error("who waited for whom, and the last lines of every process: %s", written)
+        log.error("what each part waited for, and the last lines of every process: %s", written)
 
 
 def first_cause(error: BaseException) -> BaseException:

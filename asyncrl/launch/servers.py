@@ -172,8 +172,8 @@ class LocalServers:
             if refusal is not None:
                 # SGLang dies of a line that it cannot print.
                 raise ServerError(
-                    f"{process.name} cannot write its log under {process.log_path.parent}: {refusal}. Make "
-                    f"room on the disk and run the same command again: it resumes."
+                    f"{process.name} cannot write its log under {process.log_path.parent}: {refusal}. Free "
+                    f"up disk space and run the same command again: it resumes."
                 )
             code = process.returncode()
             why = "it does not answer" if code is None else f"exit code was {code}"

@@ -126,8 +126,8 @@ def _last_words(rank: Process, exit_code: int) -> str:
     if exit_code == DiskError.EXIT_CODE:
         # What it said may have found no room in its log.
         return (
-            f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Make "
-            f"room on the disk and run the same command again: it resumes."
+            f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Free "
+            f"up disk space and run the same command again: it resumes."
         )
     how = f"ended with exit code {exit_code}"
     if rank.why_lost:

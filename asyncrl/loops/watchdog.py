@@ -28,8 +28,8 @@ class Deadlines:
     stop_seconds: float
 
 
-class Watched(Protocol):
-    """Something that must move while it is due."""
+class Side(Protocol):
+    """A side of a run, which must move while it is due."""
 
     what: str
     """Meaning of a silence."""
@@ -50,46 +50,46 @@ class Watched(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """How long one watched thing has been silent. Whatever moves sets it back."""
+    """How long one side has been silent. Whatever moves sets it back."""
 
-    watched: Watched
+    side: Side
     _state: Any = None
     _since_seconds: float = field(default_factory=now_seconds)
     _num_steps: int = 0
 
     def check(self, describe: Callable[[], str]) -> None:
         """Raises Stalled when the last deadline is passed."""
-        watched, deadlines = self.watched, self.watched.deadlines
-        now, state = now_seconds(), watched.progress()
-        if state != self._state or not watched.is_due():
+        side, deadlines = self.side, self.side.deadlines
+        now, state = now_seconds(), side.progress()
+        if state != self._state or not side.is_due():
             self._state, self._since_seconds, self._num_steps = state, now, 0
             return
         silence = now - self._since_seconds
-        words = f"Nothing moved for {silence:.0f} s ({watched.knob}): {watched.what}.\n{describe()}"
+        words = f"Nothing moved for {silence:.0f} s ({side.knob}): {side.what}.\n{describe()}"
         if silence > deadlines.stop_seconds:
             raise Stalled(words)
         if silence > deadlines.act_seconds and self._num_steps < 2:
             self._num_steps = 2
             log.warning("%s", words)
-            watched.act(f"nothing moved for {silence:.0f} s")
+            side.act(f"nothing moved for {silence:.0f} s")
         elif silence > deadlines.warn_seconds and self._num_steps < 1:
             self._num_steps = 1
             log.warning("%s", words)
 
 
 async def watch(
-    all_watched: Sequence[Watched],
+    sides: Sequence[Side],
     *,
     interval_seconds: float,
     describe: Callable[[], str],
     also: Callable[[], None] | None = None,
 ) -> None:
-    """Looks at everything watched every `interval_seconds`, without end; `describe` says what waits for what,
+    """Looks at all sides every `interval_seconds`, without end; `describe` says what waits for what,
     `also` is called each time.
 
     Raises Stalled.
     """
-    watches = [Watch(watched) for watched in all_watched]
+    watches = [Watch(side) for side in sides]
     while True:
         await asyncio.sleep(interval_seconds)
         for one in watches:

@@ -115,7 +115,7 @@ class Monkey:
 
     def fill_the_disk_of_the_run(self) -> str:
         # The other one where the run has not begun again since the last fault.
-        return self._fill("run", said=["Make room", "Free some"])
+        return self._fill("run", said=["Free up disk space", "Free some"])
 
     def _fill(self, name: str, *, said: list[str]) -> str:
         disk, num_characters = self.disks[name], len(self.run.output())

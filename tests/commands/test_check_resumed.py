@@ -83,7 +83,7 @@ def test_a_prompt_that_no_later_batch_may_repeat_needs_no_row(
     code = cli.main(["check", str(project / "recipe.yaml"), *ROOM, *overrides])
     said = capsys.readouterr()
     assert code == 0, said.err
-    assert "resumes at step 0" in said.out
+    assert "resumes at step 1" in said.out
 
 
 def test_a_prompt_that_a_later_batch_may_repeat_needs_its_row(

@@ -30,7 +30,7 @@ def test_each_run_gets_its_report(runs: list[Path], capsys: pytest.CaptureFixtur
     RunReport.model_validate_json((runs[0] / "report.json").read_text())
     row = "| greedy accuracy | 50.0% [24.0, 76.0] | 80.0% [49.0, 94.0] |"
     assert row in (runs[0] / "report.md").read_text()
-    assert capsys.readouterr().out.count("finished, 9 steps") == 2
+    assert capsys.readouterr().out.count("finished, 10 steps") == 2
 
 
 def test_one_folder_holds_one_report(

@@ -342,7 +342,7 @@ async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_na
         assert isinstance(cause, AsyncrlError)
         assert "No rollout server is left" in str(cause)
         assert f"{engine.url}: nothing moved for 0 s" in str(cause)
-        state = controller.loops.state_at_failure
+        state = controller.run_tasks.state_at_failure
         assert state is not None
         assert "take waits for groups for step 1" in state["What waited for what"]
         assert f"{engine.url}: dead" in state["Servers"]

@@ -95,7 +95,7 @@ def test_what_it_leaves_behind_is_what_a_person_needs(finished: WholeRun) -> Non
         "verifiers.log",
     }
     output = finished.output()
-    for words in ("held-out before training", "conservation", "asyncrl chat", "100.0%"):
+    for words in ("held-out before training", "Conservation", "asyncrl chat", "100.0%"):
         assert words in output, output
 
 
@@ -103,7 +103,7 @@ def test_the_same_command_again_shows_the_summary_and_trains_nothing(finished: W
     before = finished.query("SELECT count(*) FROM segments")
     assert finished.start().finish() == 0
     assert "is complete. Raise trainer.num_steps" in finished.output()
-    assert finished.output().count("conservation") == 2
+    assert finished.output().count("Conservation") == 2
     assert finished.query("SELECT count(*) FROM segments") == before
 
 

@@ -11,8 +11,8 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
 
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
-from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.evaluations import Answer, read_answers, read_prompts, read_texts
 from asyncrl.journal.starts import record_start

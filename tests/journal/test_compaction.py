@@ -133,12 +133,12 @@ def test_versions_and_lengths_stay_and_the_view_shows_them(tmp_path: Path) -> No
     queue.journal.write(("INSERT INTO commits VALUES (2, '', 0)", ()))
     queue.journal.barrier_blocking()
     run_all(compaction, queue)
-    runs = dict(queue.journal.read("SELECT trajectory_id, runs FROM compacted"))
+    runs = dict(queue.journal.read("SELECT trajectory_id, segments FROM compacted"))
     assert json.loads(runs["00000000-00"]) == [[0, 3, 0], [1, 1, 1]]
     assert view.groups(GroupFilter()) == before
     assert (before[0]["tokens"], before[0]["version_min"], before[0]["version_max"]) == (5, 0, 1)
     shown = view.group(0)
-    assert shown is not None and [t["runs"] for t in shown["trajectories"]] == [
+    assert shown is not None and [t["compacted"] for t in shown["trajectories"]] == [
         [[0, 3, 0], [1, 1, 1]],
         [[0, 1, 0]],
     ]

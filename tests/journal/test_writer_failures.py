@@ -36,7 +36,7 @@ def test_what_cannot_be_written_fails_every_barrier_and_is_told_once(
     with pytest.raises(JournalError, match=said):
         journal.close()
     assert len(told) == 1
-    assert "a defect of asyncrl, not of the disk" in str(told[0]) and "make room" not in str(told[0])
+    assert "a defect of asyncrl, not of the disk" in str(told[0]) and "disk space" not in str(told[0])
     # The statements that were handed over with it are not there either.
     assert journal.read("SELECT * FROM counters") == []
 

@@ -137,7 +137,10 @@ async def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_
 async def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_path: Path) -> None:
     async with local_servers(tmp_path) as servers:
         (url,) = servers.urls
-        with refused_writes(), pytest.raises(ServerError, match=r"server 0 cannot write its log .*Make room"):
+        with (
+            refused_writes(),
+            pytest.raises(ServerError, match=r"server 0 cannot write its log .*Free up disk space"),
+        ):
             await servers.restart(url)
         assert servers.processes[url].returncode() is None
 

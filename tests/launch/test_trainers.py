@@ -26,7 +26,7 @@ FULL = ending_line(DiskError("Publication v4 finds\nno room"))
         (f"step 3 without an end{FULL}[W] of torch\n", "^trainer 0 stopped. DiskError: Publication v4"),
         (
             f"step 3\nDiskError: Publication v4 finds no room\n{FULL[:-9]}",
-            "the disk under .*run refuses .* Make room .* resumes",
+            "the disk under .*run refuses .* Free up disk space .* resumes",
         ),
         ("", "the disk under .*run refuses"),
     ],

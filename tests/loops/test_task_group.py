@@ -18,7 +18,7 @@ async def fail() -> None:
 
 async def test_the_first_failure_ends_all_and_the_state_of_that_moment_is_kept() -> None:
     waits = Waits()
-    loops = RunTasks(waits, lambda: {"Who waited for whom": waits.describe_waits()})
+    loops = RunTasks(waits, lambda: {"What waited for what": waits.describe_waits()})
 
     async def wait_with_a_name() -> None:
         with waits.waiting("take", "groups"):
@@ -32,7 +32,7 @@ async def test_the_first_failure_ends_all_and_the_state_of_that_moment_is_kept()
     assert [str(error) for error in failed.value.exceptions] == ["no verdict"]
     assert waiting.cancelled() and loops.are_done()
     # The wait had a name then; by now it has ended.
-    assert loops.state_at_failure == {"Who waited for whom": "  take waits for groups since 0 s"}
+    assert loops.state_at_failure == {"What waited for what": "  take waits for groups since 0 s"}
     assert waits.pending == []
 
 

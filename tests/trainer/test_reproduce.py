@@ -159,11 +159,10 @@ def test_step_n_of_terminal_journal_page_report_and_reproduce_is_one_step(
     screen = io.StringIO()
     LiveLine(NUM_STEPS, console=Console(file=screen, width=100)).step(row)
     assert screen.getvalue().splitlines()[-1].split()[0] == f"{step}/{NUM_STEPS}"
-    # `asyncrl report` shows samples of the first and the last step.
-    write_report(run, checkpoint=None, commands={})
-    page = (run / "report.html").read_text()
-    samples = re.findall(r"<h3>step (\d+) .*?</h3>\s*<pre>.*?(what step \d+ learns from)</pre>", page)
-    assert set(samples) == {(str(n), words_of(n)) for n in (1, NUM_STEPS)}
+    # `asyncrl report`
+    report = write_report(run)
+    assert f"\n  <p>{NUM_STEPS} optimizer steps in " in (run / "report.html").read_text()
+    assert report.run.steps == NUM_STEPS
     # `asyncrl reproduce` trains on what the journal names by this step, and compares with its row.
     assert cli.main(["reproduce", str(run), str(step)]) == 0
     output = capfd.readouterr().out

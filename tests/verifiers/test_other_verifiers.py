@@ -143,7 +143,7 @@ def test_json_must_satisfy_the_schema_and_equal_the_value_when_there_is_one() ->
 def test_a_schema_that_is_broken_or_reaches_outside_is_refused() -> None:
     for bad, sentence in (
         ({"type": "nonsense"}, "not a valid JSON schema"),
-        ("{", "no JSON"),
+        ("{", "is not JSON"),
         (None, "expected a JSON schema"),
         ({"$ref": "https://example.com/schema"}, "another document"),
     ):

@@ -9,13 +9,12 @@ from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.page import remarks_of, render
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import as_markdown, tables_of
-from asyncrl.system.run_files import METRICS, REPORT
+from asyncrl.system.run_files import CURVES, METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 
 FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md"}
 """Format -> the name of its file."""
 DEFAULT_FORMATS = ("html", "json")
-CURVES = "curves.png"
 
 
 def write_report(

@@ -12,9 +12,8 @@ from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import print_table
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import conservation, faults, learned, scale
-from asyncrl.readers.report.write import CURVES
 from asyncrl.readers.status.current_run import alarms_of
-from asyncrl.system.run_files import METRICS, REPORT
+from asyncrl.system.run_files import CURVES, METRICS, REPORT
 
 SHOWN_OF_SCALE = ("the trainer's time", "idle in steady state", "response tokens, first to last step")
 """Rows of the report's table of cost and scale."""

@@ -15,11 +15,11 @@ def test_a_post_mortem_holds_cause_waits_events_and_the_last_lines_of_each_log(t
         logging.getLogger("other").warning("not ours")
         events.add("checkpoint 3")
     path = write_post_mortem(
-        tmp_path, ServerError("it died"), state={"Who waited for whom": "  take waits for x"}, events=events
+        tmp_path, ServerError("it died"), state={"What waited for what": "  take waits for x"}, events=events
     )
     text = path.read_text()
     assert "ServerError: it died" in text
-    assert "Who waited for whom\n-------------------\n  take waits for x" in text
+    assert "What waited for what\n--------------------\n  take waits for x" in text
     assert "server http://a leaves" in text and "checkpoint 3" in text and "not ours" not in text
     assert f"line {100 - NUM_LOG_LINES}\n" in text and f"line {99 - NUM_LOG_LINES}\n" not in text
 

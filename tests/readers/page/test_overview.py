@@ -16,7 +16,7 @@ from asyncrl.run.status import write_status
 
 def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:
     head = read_head(Run("sums", run_folder))
-    assert (head["step"], head["total_steps"]) == (9, 10)
+    assert (head["step"], head["total_steps"]) == (10, 10)
     assert head["accuracies"][-1] == [10, 0.8]
 
 

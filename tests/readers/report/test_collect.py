@@ -83,8 +83,8 @@ def test_time_of_all_starts_counts_and_steps_that_were_trained_again_count_once(
         for step in (5, 6):
             writer.step({"step": step, "step_seconds": 2.0, "num_tokens": 10})
     report = collect(run_folder)
-    # Steps 0 to 4 of the first start, 5 and 6 of the second.
-    assert report.run.steps == 6 and report.time.step_seconds == 14.0 and report.tokens.in_loss == 20
+    # Steps 1 to 4 of the first start, 5 and 6 of the second.
+    assert report.run.steps == 6 and report.time.step_seconds == 12.0 and report.tokens.in_loss == 20
     assert report.tokens.generated == 10
     assert report.time.wall_seconds == 5400.0
     (trainer,) = report.time.processes
@@ -143,7 +143,7 @@ def test_a_run_that_says_that_it_trains_is_not_finished_while_its_process_lives(
         writer.kill()
         writer.wait()
     assert report.run.state == "running"
-    assert remarks_of(report) == ["This run is NOT FINISHED: it is running, 9 of 10 steps so far."]
+    assert remarks_of(report) == ["This run is NOT FINISHED: it is running, 10 of 10 steps so far."]
     # After kill -9 the last status stays.
     assert collect(run_folder).run.state == "finished"
 

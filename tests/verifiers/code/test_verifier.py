@@ -191,7 +191,7 @@ def test_a_failure_of_the_sandbox_is_a_fault_without_a_score(sandbox):
 @pytest.mark.parametrize(("raw", "words"), [
     ({"tests": []}, "at least one test"),
     ({}, "at least one test"),
-    ("nonsense", "no JSON"),
+    ("nonsense", "is not JSON"),
     (5, "expected an object with tests"),
     ({"tests": [{"stdin": "1"}]}, "test 1 has the keys"),
     ({"tests": [{"call": "f(", "expect": "1"}]}, "does not parse"),

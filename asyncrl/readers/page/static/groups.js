@@ -225,7 +225,7 @@ function responseText(trajectory) {
       position += 1;
     });
   });
-  if (trajectory.runs) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
+  if (trajectory.compacted) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
   else if (!trajectory.has_text) text.append(fetchButton(trajectory));
   else if (position === 0) text.append("no token yet");
   return text;
@@ -255,7 +255,7 @@ function segmentChips(trajectory) {
 }
 
 function trajectoryCard(trajectory) {
-  const lengths = trajectory.runs ? trajectory.runs.map((run) => run[1]) : [trajectory.num_tokens];
+  const lengths = trajectory.compacted ? trajectory.compacted.map((segment) => segment[1]) : [trajectory.num_tokens];
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const outcome = trajectory.outcome ?? "no verdict yet";
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
@@ -269,7 +269,7 @@ function trajectoryCard(trajectory) {
     ...facts.map((fact) => element("span", { textContent: fact })),
   );
   const why = [trajectory.extracted === null ? null : `answer: ${trajectory.extracted}`, trajectory.detail].filter(Boolean);
-  const isUnknown = trajectory.trained_step === null && trajectory.num_tokens > 0 && !trajectory.runs;
+  const isUnknown = trajectory.trained_step === null && trajectory.num_tokens > 0 && !trajectory.compacted;
   const unknown = "importance ratio and entropy of its tokens were not kept (view.groups_per_step), or it was not trained yet";
   return element(
     "article",

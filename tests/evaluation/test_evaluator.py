@@ -15,8 +15,8 @@ from fakes.process_owner import FakeProcesses
 from fakes.records import make_score, make_task
 
 from asyncrl.errors import ServerError
+from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
-from asyncrl.evaluation.run import Evaluator
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
