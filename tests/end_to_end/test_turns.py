@@ -1,0 +1,54 @@
+"""A whole run of several turns on real engines: killed between turns, resumed, trained on what was
+sampled."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from end_to_end.test_interrupt import check_books
+from fakes.whole_run import WholeRun
+
+NUM_STEPS = 6
+TEMPLATE = "{% for m in messages %}{{ m.content }}={% endfor %}"
+"""Whose characters the tiny model's tokenizer knows."""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path: Path) -> None:
+    run = WholeRun(
+        tmp_path,
+        turns={"environment": "./turns_game.py:Game", "max_turn_tokens": 4},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4, "max_new_tokens": 12, "max_staleness": 1},
+        trainer={"num_steps": NUM_STEPS, "learning_rate": 1e-3, "checkpoint_every_steps": 2},
+    )
+    (tmp_path / "turns_game.py").write_text((Path(__file__).parent / "turns_game.py").read_text())
+    (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    run.start().wait_for_step(3)
+    run.kill()
+    assert run.start().finish() == 0, run.output()
+    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
+    check_books(run)
+    ended = run.query(
+        "SELECT trajectory_id, outcome, detail FROM trajectories JOIN groups USING (group_id) "
+        "WHERE state = 'trained'"
+    )
+    assert len(ended) == NUM_STEPS * 16
+    # The environment judged, and a replay after the kill gave the recorded answers: no fault.
+    assert {(outcome in ("correct", "wrong"), detail) for _, outcome, detail in ended} == {
+        (True, "three turns are over")
+    }
+    for name, _, _ in ended:
+        turns = run.query(
+            f"SELECT turn, notes FROM observations WHERE trajectory_id = '{name}' ORDER BY position"
+        )
+        assert [turn for turn, _ in turns] == [0, 1]
+        assert [json.loads(notes)["messages"][0]["content"] for _, notes in turns] == ["1", "2"]
+    ((longest,),) = run.query(
+        "SELECT max(n) FROM (SELECT sum(length(tokens) / 4) AS n FROM segments GROUP BY trajectory_id)"
+    )
+    assert longest <= 12
+    command = [sys.executable, "-m", "asyncrl.cli", "reproduce", str(run.run_folder), "5"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
