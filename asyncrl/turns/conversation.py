@@ -156,7 +156,12 @@ class Conversation:
     ) -> Observed:
         assert self.run.calls is not None
         messages = _result_messages(results)
-        notes = {"seconds": seconds, "calls": [asdict(call) for call in calls], "messages": messages}
+        notes = {
+            "seconds": seconds,
+            "calls": [asdict(call) for call in calls],
+            "are_errors": [result.is_error for result in results],
+            "messages": messages,
+        }
         if not self.run.calls.is_inline:
             return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
         tokens: list[int] = []
