@@ -89,7 +89,7 @@ def search_text(
 
 
 def _pattern(text: str) -> str:
-    """Of LIKE: anything with `text` in it."""
+    """Pattern of LIKE for anything with `text` in it."""
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
 

@@ -43,7 +43,13 @@ def test_observations_stand_beside_the_sampled_segments(queue: ReplayQueue) -> N
     five, failed = first["observations"]
     assert (five["position"], five["turn"], five["tokens"]) == (2, 0, [40, 41, 42])
     assert five["calls"] == [
-        {"name": "calculator", "arguments": {"expression": "2+3"}, "error": "", "output": "5", "is_error": False}
+        {
+            "name": "calculator",
+            "arguments": {"expression": "2+3"},
+            "error": "",
+            "output": "5",
+            "is_error": False,
+        }
     ]
     assert failed["calls"][0]["is_error"] and not failed["messages"]
     (answer,) = second["observations"]

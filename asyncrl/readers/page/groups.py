@@ -12,9 +12,17 @@ from typing import Any, TypedDict, cast
 from aiohttp import web
 
 from asyncrl.journal.reader import GroupFilter
-from asyncrl.journal.rows import GroupColumns, GroupSummary, SegmentRow, TrajectoryColumns, TrajectoryRow
+from asyncrl.journal.rows import (
+    GroupColumns,
+    GroupSummary,
+    ObservationRow,
+    SegmentRow,
+    TrajectoryColumns,
+    TrajectoryRow,
+)
 from asyncrl.journal.search import search_text
 from asyncrl.model.token_text import TokenTexts
+from asyncrl.readers.page.observations import PageObservation, page_observation
 from asyncrl.readers.page.request import answer, run_of, whole
 from asyncrl.readers.page.runs import Run
 
@@ -25,8 +33,10 @@ LONGEST_SEARCH = 200
 
 
 class PageSegment(TypedDict):
-    """Neighbouring chunks of one version."""
+    """Neighbouring chunks of one version, within one turn."""
 
+    position: int
+    """Position in the response, which counts sampled and observed tokens."""
     version: int
     is_continued: bool
     staleness: int | None
@@ -40,11 +50,14 @@ class PageSegment(TypedDict):
 class PageTrajectory(TrajectoryColumns):
     num_prompt_tokens: int
     num_tokens: int
+    """Sampled ones."""
+    num_observed_tokens: int
     has_text: bool
     """False: ask for the trajectory by itself."""
     trained_step: int | None
     """The step that kept what it knew of the tokens; None where none did."""
     segments: list[PageSegment]
+    observations: list[PageObservation]
 
 
 class PageGroup(GroupColumns):
@@ -84,7 +97,7 @@ def read_group(run: Run, group_id: int) -> PageGroup | None:
     trajectories: list[PageTrajectory] = []
     left = MOST_TOKENS
     for trajectory in group["trajectories"]:
-        left -= sum(len(segment["tokens"]) for segment in trajectory["segments"])
+        left -= len(_response(trajectory))
         has_text = left >= 0 or not trajectories
         trajectories.append(_trajectory(run.texts, trajectory, group["step"], has_text=has_text))
     return cast(PageGroup, {**group, "trajectories": trajectories})
@@ -145,35 +158,53 @@ async def _search(request: web.Request) -> web.Response:
 def _trajectory(
     texts_of: TokenTexts, trajectory: TrajectoryRow, step: int | None, *, has_text: bool
 ) -> PageTrajectory:
-    response = [token for segment in trajectory["segments"] for token in segment["tokens"]]
-    texts = iter(texts_of(trajectory["prompt_tokens"], response)) if has_text else None
+    texts = iter(texts_of(trajectory["prompt_tokens"], _response(trajectory))) if has_text else None
     known = _known(trajectory)
-    segments = [
-        PageSegment(
-            version=segment["version"],
-            is_continued=segment["is_continued"],
-            # Step n trains version n - 1 on its batch.
-            staleness=None if step is None else step - 1 - segment["version"],
-            num_tokens=len(segment["tokens"]),
-            tokens=[] if texts is None else _tokens(texts, segment, known),
+    segments: list[PageSegment] = []
+    observations: list[PageObservation] = []
+    for part in _in_order(trajectory):
+        if "turn" in part:
+            observations.append(page_observation(part, texts))
+            continue
+        segments.append(
+            PageSegment(
+                position=part["position"],
+                version=part["version"],
+                is_continued=part["is_continued"],
+                # Step n trains version n - 1 on its batch.
+                staleness=None if step is None else step - 1 - part["version"],
+                num_tokens=len(part["tokens"]),
+                tokens=[] if texts is None else _tokens(texts, part, known),
+            )
         )
-        for segment in _joined(trajectory["segments"])
-    ]
     left_out = ("prompt_tokens", "text", "trained")
     kept = {name: value for name, value in trajectory.items() if name not in left_out}
     row = {
         **kept,
         "num_prompt_tokens": len(trajectory["prompt_tokens"]),
-        "num_tokens": len(response),
+        "num_tokens": sum(segment["num_tokens"] for segment in segments),
+        "num_observed_tokens": sum(observation["num_tokens"] for observation in observations),
         "has_text": has_text,
         "trained_step": None if trajectory["trained"] is None else trajectory["trained"]["step"],
         "segments": segments,
+        "observations": observations,
     }
     return cast(PageTrajectory, row)
 
 
+def _in_order(trajectory: TrajectoryRow) -> list[SegmentRow | ObservationRow]:
+    """Sampled and observed parts, as one follows the other."""
+    parts = [*_joined(trajectory["segments"]), *trajectory["observations"]]
+    return sorted(parts, key=lambda part: part["position"])
+
+
+def _response(trajectory: TrajectoryRow) -> list[int]:
+    """All tokens after the prompt, observed ones included."""
+    return [token for part in _in_order(trajectory) for token in part["tokens"]]
+
+
 def _known(trajectory: TrajectoryRow) -> Iterator[list[float | None]]:
-    """[importance log-ratio, entropy, advantage] of each token; [] where no step kept them."""
+    """[importance log-ratio, entropy, advantage] of each sampled token; [] where no step kept them."""
     trained = trajectory["trained"]
     if trained is None:
         return itertools.repeat([])
@@ -188,12 +219,15 @@ def _finite(number: float | None, digits: int) -> float | None:
 
 
 def _joined(segments: list[SegmentRow]) -> list[SegmentRow]:
-    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed."""
+    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed. An
+    observation in between parts them."""
     joined: list[SegmentRow] = []
     for segment in segments:
-        if joined and joined[-1]["version"] == segment["version"]:
-            joined[-1]["tokens"] += segment["tokens"]
-            joined[-1]["logprobs"] += segment["logprobs"]
+        last = joined[-1] if joined else None
+        end = None if last is None else last["position"] + len(last["tokens"])
+        if last is not None and last["version"] == segment["version"] and end == segment["position"]:
+            last["tokens"] += segment["tokens"]
+            last["logprobs"] += segment["logprobs"]
         else:
             joined.append({**segment, "tokens": [*segment["tokens"]], "logprobs": [*segment["logprobs"]]})
     return joined
