@@ -117,7 +117,10 @@ def assemble(
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
     versions = TrainerVersions(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps)
-    batches = StepBatches(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature)
+    batches = StepBatches(
+        *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
+        max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
+    )
     takes = Takes(
         session=trainer,
         versions=versions,

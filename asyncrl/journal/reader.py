@@ -43,7 +43,8 @@ SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_
        g.taken_version + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
        SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
        SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
-       SUM(l.tokens) AS tokens, SUM(o.tokens) AS observed_tokens, MIN(l.low) AS version_min, MAX(l.high) AS version_max
+       SUM(l.tokens) AS tokens, SUM(o.tokens) AS observed_tokens,
+       MIN(l.low) AS version_min, MAX(l.high) AS version_max
 FROM chosen AS g LEFT JOIN trajectories AS t USING (group_id) LEFT JOIN lengths AS l USING (trajectory_id)
 LEFT JOIN answers_to_turns AS o USING (trajectory_id)
 GROUP BY g.group_id ORDER BY g.group_id DESC

@@ -3,8 +3,8 @@ first, a stretch of time at a call.
 
 There is no index of words: it would double what a run writes. A call reads backwards until it has a page of
 hits or its time is over, and says where the next one continues. Upper and lower case of ASCII are the same.
-Compacted responses are gone; their prompts are still found. Of a trajectory with several turns the response is
-its last one: earlier ones are stored as tokens alone, but their calls are found with what answered them.
+Compacted responses are gone; their prompts are still found. The response of a trajectory with several turns
+is its last one: earlier ones are stored as tokens alone, but their calls are found with what answered them.
 """
 
 import json

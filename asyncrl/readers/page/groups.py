@@ -6,7 +6,7 @@ Reads the journal on every call, so the page follows a live run.
 import asyncio
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, cast
 
 from aiohttp import web
@@ -15,7 +15,6 @@ from asyncrl.journal.reader import GroupFilter
 from asyncrl.journal.rows import (
     GroupColumns,
     GroupSummary,
-    ObservationRow,
     SegmentRow,
     TrajectoryColumns,
     TrajectoryRow,
@@ -158,25 +157,21 @@ async def _search(request: web.Request) -> web.Response:
 def _trajectory(
     texts_of: TokenTexts, trajectory: TrajectoryRow, step: int | None, *, has_text: bool
 ) -> PageTrajectory:
-    texts = iter(texts_of(trajectory["prompt_tokens"], _response(trajectory))) if has_text else None
+    texts = texts_of(trajectory["prompt_tokens"], _response(trajectory)) if has_text else None
     known = _known(trajectory)
-    segments: list[PageSegment] = []
-    observations: list[PageObservation] = []
-    for part in _in_order(trajectory):
-        if "turn" in part:
-            observations.append(page_observation(part, texts))
-            continue
-        segments.append(
-            PageSegment(
-                position=part["position"],
-                version=part["version"],
-                is_continued=part["is_continued"],
-                # Step n trains version n - 1 on its batch.
-                staleness=None if step is None else step - 1 - part["version"],
-                num_tokens=len(part["tokens"]),
-                tokens=[] if texts is None else _tokens(texts, part, known),
-            )
+    segments = [
+        PageSegment(
+            position=segment["position"],
+            version=segment["version"],
+            is_continued=segment["is_continued"],
+            # Step n trains version n - 1 on its batch.
+            staleness=None if step is None else step - 1 - segment["version"],
+            num_tokens=len(segment["tokens"]),
+            tokens=[] if texts is None else _tokens(texts, segment, known),
         )
+        for segment in _joined(trajectory["segments"])
+    ]
+    observations = [page_observation(each, texts) for each in trajectory["observations"]]
     left_out = ("prompt_tokens", "text", "trained")
     kept = {name: value for name, value in trajectory.items() if name not in left_out}
     row = {
@@ -192,15 +187,11 @@ def _trajectory(
     return cast(PageTrajectory, row)
 
 
-def _in_order(trajectory: TrajectoryRow) -> list[SegmentRow | ObservationRow]:
-    """Sampled and observed parts, as one follows the other."""
-    parts = [*_joined(trajectory["segments"]), *trajectory["observations"]]
-    return sorted(parts, key=lambda part: part["position"])
-
-
 def _response(trajectory: TrajectoryRow) -> list[int]:
-    """All tokens after the prompt, observed ones included."""
-    return [token for part in _in_order(trajectory) for token in part["tokens"]]
+    """All tokens after the prompt, observed ones included: each at its position."""
+    parts = [(segment["position"], segment["tokens"]) for segment in trajectory["segments"]]
+    parts += [(observation["position"], observation["tokens"]) for observation in trajectory["observations"]]
+    return [token for _, tokens in sorted(parts) for token in tokens]
 
 
 def _known(trajectory: TrajectoryRow) -> Iterator[list[float | None]]:
@@ -234,9 +225,11 @@ def _joined(segments: list[SegmentRow]) -> list[SegmentRow]:
 
 
 def _tokens(
-    texts: Iterator[str], segment: SegmentRow, known: Iterator[list[float | None]]
+    texts: Sequence[str], segment: SegmentRow, known: Iterator[list[float | None]]
 ) -> list[list[Any]]:
+    """`texts` of all tokens of the response."""
+    numbers = zip(segment["tokens"], segment["logprobs"], strict=True)
     return [
-        [next(texts), token, _finite(logprob, 5), *next(known, [])]
-        for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
+        [texts[position], token, _finite(logprob, 5), *next(known, [])]
+        for position, (token, logprob) in enumerate(numbers, start=segment["position"])
     ]

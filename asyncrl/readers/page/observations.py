@@ -1,6 +1,6 @@
 """Observations between two turns, as the page is told them: untrusted text, shortened."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TypedDict
 
 from asyncrl.journal.observations import as_text
@@ -31,16 +31,16 @@ class PageObservation(TypedDict):
     seconds: float | None
     reward: float | None
     text: str
-    """All that the model reads, with what the chat template writes. Empty where the trajectory is told without
-    its text, as are calls and messages."""
+    """All that the model reads, with what the chat template writes. Empty where the trajectory is told
+    without its text, as are calls and messages."""
     calls: list[PageCall]
     messages: list[MessageRow]
 
 
-def page_observation(row: ObservationRow, texts: Iterator[str] | None) -> PageObservation:
-    """`texts`: the texts of its tokens come next; None: without text."""
-    text = "" if texts is None else "".join(next(texts, "") for _ in row["tokens"])
+def page_observation(row: ObservationRow, texts: Sequence[str] | None) -> PageObservation:
+    """`texts` of all tokens of the response; None: without text."""
     has_text = texts is not None
+    text = "".join(texts[row["position"] : row["position"] + len(row["tokens"])]) if texts else ""
     return PageObservation(
         position=row["position"],
         turn=row["turn"],

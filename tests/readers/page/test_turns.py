@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fakes.chromium import needs_chromium, tab
-from fakes.opened_page import opened
+from fakes.opened_page import CUT, opened
 from fakes.turned_run import HOSTILE, LONG, write_turned_run
 
 from asyncrl.journal.reader import GroupFilter
@@ -13,7 +13,6 @@ from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import list_groups, read_group, read_trajectory
 from asyncrl.readers.page.observations import MOST_CHARACTERS
 from asyncrl.readers.page.runs import Run
-from readers.page.test_narrow_in_browser import CUT
 
 OBSERVED = "document.querySelectorAll('#group .observed').length"
 
@@ -76,10 +75,9 @@ async def test_turns_are_shown_in_order_with_calls_results_and_seconds(
         )
         assert kinds == ["PRE", "observed", "PRE", "observed", "PRE", "observed", "PRE"]
         first = await page.text("#group .observed")
-        for words in (
-            "turn 1 ended by itself", "4 tokens observed, not trained", "0.003 s", "calculator(expression=2+3)"
-        ):  # fmt: skip
+        for words in ("turn 1 ended by itself", "4 tokens observed, not trained", "0.003 s"):
             assert words in first
+        assert "calculator(expression=2+3)" in first
         assert "11 tokens" in await page.text("#group .head") and "4 turns" in await page.text("#group .head")
         # Colors and tips are of sampled tokens alone.
         await page.click("input[value=ratio]")
