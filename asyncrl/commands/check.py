@@ -26,6 +26,7 @@ from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.resuming import Resumption
+from asyncrl.turns.shown import history_notes, turns_in_short
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
 
@@ -63,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     remarks = check_unfinished(inputs, folder.journal) if resumes else []
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
+    if recipe.turns.is_on() and inputs.kit is not None:
+        for note in history_notes(inputs.kit, recipe.turns):
+            print(f"# note      {note}")
     source = find_likely_source(recipe, shape, is_elsewhere=False, longest_prompt=longest)
     for line in describe_tail(source):
         print(f"# {line}")
@@ -105,6 +109,11 @@ def _plan(
         ),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
+        *(
+            [f"turns     {turns_in_short(inputs.kit, recipe.turns)}"]
+            if recipe.turns.is_on() and inputs.kit is not None
+            else []
+        ),
         f"sampling  never sampled: {unsampled.describe()}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",

@@ -1,4 +1,5 @@
-"""`asyncrl prompt RECIPE [--row N] [--heldout]`: prints what the model is asked, and what ends its answer."""
+"""`asyncrl prompt RECIPE [--row N] [--heldout]`: prints what the model is asked, what ends its answer, and
+what answers its turns."""
 
 import argparse
 import contextlib
@@ -18,6 +19,7 @@ from asyncrl.run.folder import RunFolder
 from asyncrl.tasks.task_list import template_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit
+from asyncrl.turns.shown import turn_lines
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
@@ -46,7 +48,8 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     rendered = RunFolder(recipe.folder()).rendering_time()
-    codec = read_kit(recipe, model_folder(recipe.model), now=rendered).codec
+    kit = read_kit(recipe, model_folder(recipe.model), now=rendered)
+    codec = kit.codec
     template = template_of(recipe)
     try:
         prompt = row.prompt if template is None else template(row.prompt)
@@ -65,6 +68,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         "-" * 80,
         *([_token_table(codec, tokens)] if has_tokens else []),
         f"stops at   {_stops(recipe, codec)}",
+        *(turn_lines(kit, recipe.turns) if recipe.turns.is_on() else []),
         f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
         f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",
     ]

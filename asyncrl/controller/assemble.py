@@ -119,7 +119,9 @@ def assemble(
     heldout = _make_heldout(
         inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
     )
-    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
+    report = StepReport(
+        metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations
+    )
 
     num_steps = recipe.trainer.num_steps
     copies = _make_copies(recipe, run_folder, keys, heldout)
@@ -127,7 +129,10 @@ def assemble(
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
     versions = TrainerVersions(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps)
-    batches = StepBatches(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature)
+    batches = StepBatches(
+        *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
+        max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
+    )
     takes = Takes(
         session=trainer,
         versions=versions,

@@ -188,7 +188,7 @@ class StatusWriter:
             states = Counter(server.state.value for server in self._fleet.members.servers.values())
             return "for a server: " + ", ".join(f"{count} {name}" for name, count in states.items())
         if any(group.state is GroupState.OPEN for group in self._queue.live.values()):
-            return _verdicts_wait([wait for wait in waits if wait.blocker.kind is BlockerKind.VERDICT])
+            return _answers_wait(waits)
         if self._queue.version is None:
             return "for the trainer to start"
         if not self._queue.can_admit():
@@ -210,12 +210,17 @@ class StatusWriter:
         return [_row(server, self._readings[0], now) for server in servers]
 
 
-def _verdicts_wait(waits: list[Wait]) -> str | None:
-    """`waits`: for verdicts, the longest first."""
-    if not waits:
-        return None
-    names = ", ".join(sorted({f'"{wait.blocker.subject}"' for wait in waits}))
-    return f"for {len(waits)} verdicts by {names}: {now_seconds() - waits[0].since_seconds:.0f} s"
+def _answers_wait(waits: list[Wait]) -> str | None:
+    """`waits`: the longest first. Those for answers to turns and for verdicts; None without any."""
+    found = []
+    for kind, what in ((BlockerKind.TURN, "answers to turns"), (BlockerKind.VERDICT, "verdicts")):
+        own = [wait for wait in waits if wait.blocker.kind is kind]
+        if own:
+            subjects = {wait.blocker.subject for wait in own}
+            names = sorted(f'"{name}"' for name in subjects) if what == "verdicts" else sorted(subjects)
+            seconds = now_seconds() - own[0].since_seconds
+            found.append(f"{len(own)} {what} by {', '.join(names)}: {seconds:.0f} s")
+    return f"for {', and '.join(found)}" if found else None
 
 
 def _row(server: Server, before: _Reading, now: _Reading) -> ServerStatus:

@@ -9,6 +9,7 @@ from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_metrics import group_metrics, staleness_metrics
 from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.turn_metrics import turn_metrics
 from asyncrl.journal.batches import load_groups
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import end_tasks
@@ -46,6 +47,8 @@ class StepBatches:
     state: RunPhase
     temperature: float
     """Rollouts were sampled at it."""
+    max_turns: int | None = None
+    """Turns of a trajectory at most; None where each has one."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 
@@ -123,6 +126,7 @@ class StepBatches:
             **group_metrics(new, self.queue.has_signal),
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),
             **staleness_metrics(taken, self.queue),
+            **({} if self.max_turns is None else turn_metrics(new, max_turns=self.max_turns)),
             "repeated_groups": len(taken) - len(new),
             "replay_ratio": len(taken) / len(new),
         }

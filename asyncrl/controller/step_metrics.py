@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
@@ -22,6 +23,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pass_sums import PassSums
+from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.messages import TakeRequest
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -316,19 +318,23 @@ class StepReport:
         grader: Grader,
         accuracies: Sequence[tuple[PolicyVersion, float]],
         piece: Callable[[int], str] = str,
+        conversations: Conversations | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
-        text of a token."""
+        text of a token. `conversations` are those of rollouts, where trajectories have turns."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
         self._accuracies = accuracies
         self._piece = piece
+        self._conversations = conversations
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
         self._num_retried = 0
         """As the grader counted when the last step ended."""
+        self._num_environment_faults = 0
+        """As the conversations counted then."""
         self._rewards: list[float] = []
         self.num_steps = 0
         """Steps of all trainers since this start, repeated ones too."""
@@ -361,6 +367,7 @@ class StepReport:
                 **speed,
                 **self._grader.pool_metrics(),
                 **self._retried(),
+                **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.version,
@@ -370,3 +377,7 @@ class StepReport:
     def _retried(self) -> Retried:
         before, self._num_retried = self._num_retried, self._grader.num_retried
         return {"faults_retried": self._num_retried - before}
+
+    def _turn_faults(self, conversations: Conversations) -> TurnFaults:
+        before, self._num_environment_faults = self._num_environment_faults, conversations.num_faults
+        return {"environment_faults": conversations.num_faults - before}

@@ -156,6 +156,7 @@ class Evaluator:
         """Turns and their answers, until the conversation is over. No place is held while a tool works."""
         assert self.conversations is not None
         whole, answer, versions, num_sampled = list[int](), list[int](), list[PolicyVersion](), 0
+        num_turns = 0
         ended: Ended | Observed | None = None
         async with self.conversations.open(task.environment, task.row) as conversation:
             while not isinstance(ended, Ended):
@@ -169,7 +170,10 @@ class Evaluator:
                     (turn,) = await self._sample_with_retries([prefix], is_greedy)
                 whole, answer = whole + turn.tokens, turn.tokens or answer
                 versions, num_sampled = versions + turn.versions, num_sampled + len(turn.tokens)
-                ended = await conversation.answer(turn.tokens, Finish.LENGTH if turn.is_cut else Finish.STOP)
+                num_turns += 1
+                finish = Finish.LENGTH if turn.is_cut else Finish.STOP
+                with self.waits.waiting("evaluation", f"an answer to a turn by {conversation.answerer()}"):
+                    ended = await conversation.answer(turn.tokens, finish)
                 if isinstance(ended, Observed):
                     whole += ended.tokens
         is_cut = ended.finish is Finish.LENGTH
@@ -178,7 +182,15 @@ class Evaluator:
         else:
             score = score_of(ended.verdict)
         self.on_graded(1)
-        return GradedResponse(self.codec.exact_text(whole), num_sampled, tuple(versions), score, is_cut)
+        return GradedResponse(
+            self.codec.exact_text(whole),
+            num_sampled,
+            tuple(versions),
+            score,
+            is_cut,
+            num_turns=num_turns,
+            num_calls=conversation.num_calls(),
+        )
 
     async def _sample_with_retries(self, prefixes: list[Prefix], is_greedy: bool) -> list[_Sampled]:
         for attempt in itertools.count(1):

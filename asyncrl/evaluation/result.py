@@ -6,7 +6,7 @@ A fault is left out of every share and is counted: it is neither right nor wrong
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.metrics import estimates
@@ -30,6 +30,10 @@ class GradedResponse:
     score: Score
     is_cut: bool = False
     """Whether it ended at the limit of its tokens."""
+    num_turns: int | None = None
+    """None where responses have one turn."""
+    num_calls: int = 0
+    """Calls of tools that were answered."""
 
 
 Groups = Sequence[Sequence[GradedResponse]]
@@ -38,6 +42,11 @@ Groups = Sequence[Sequence[GradedResponse]]
 
 class Answered(TypedDict):
     """Figures of all responses, faults included."""
+
+    turns_mean: NotRequired[float]
+    """This and the next one: only where responses have turns."""
+    tool_use_share: NotRequired[float]
+    """Share of responses that called a tool."""
 
     response_tokens_mean: float
     cut_share: float
@@ -143,7 +152,7 @@ def correct_of(responses: Sequence[GradedResponse]) -> list[bool]:
 def _answered(groups: Groups) -> Answered:
     responses = list(itertools.chain.from_iterable(groups))
     versions = [version for response in responses for version in response.versions]
-    return {
+    found: Answered = {
         "response_tokens_mean": sum(r.num_tokens for r in responses) / len(responses),
         "cut_share": sum(r.is_cut for r in responses) / len(responses),
         "num_tasks": len(groups),
@@ -151,3 +160,8 @@ def _answered(groups: Groups) -> Answered:
         "version_min": min(versions, default=-1),
         "version_max": max(versions, default=-1),
     }
+    turns = [response.num_turns for response in responses if response.num_turns is not None]
+    if turns:
+        found["turns_mean"] = sum(turns) / len(turns)
+        found["tool_use_share"] = sum(response.num_calls > 0 for response in responses) / len(responses)
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from asyncrl.journal.conservation import Conservation
+from asyncrl.journal.explain_turns import observed_sentence, turn_sentences
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.rows import GroupRow, SegmentRow, StreamRow, TrajectoryRow
 from asyncrl.records import DropReason
@@ -28,7 +29,7 @@ ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit
 
 
 def explain_trajectory(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> list[str]:
-    """Sentences on its admission, the servers that wrote it, its verdict and its fate."""
+    """Sentences on its admission, the servers that wrote it, its turns, its verdict and its fate."""
     name, number = trajectory["trajectory_id"], group["group_id"]
     return [
         f"Trajectory {name} is sample {trajectory['sample']} of group {number} (task {group['task_id']}).",
@@ -36,6 +37,7 @@ def explain_trajectory(journal: JournalReader, group: GroupRow, trajectory: Traj
         f"{group['admitted_version']} of the trainer.",
         *_streams(journal.streams(name)),
         _tokens(trajectory),
+        *turn_sentences(trajectory),
         *_verdict(trajectory),
         *_end(journal, group, trajectory),
     ]
@@ -92,7 +94,8 @@ def _tokens(trajectory: TrajectoryRow) -> str:
     ]
     gone = " (the tokens themselves are no longer kept)" if trajectory["compacted"] else ""
     made = f"{total} tokens: {', '.join(parts)}{gone}." if parts else "No token was confirmed."
-    return f"{made} {ENDS[trajectory['finish']]}"
+    observed = observed_sentence(trajectory["observations"])
+    return f"{made}{' ' if observed else ''}{observed} {ENDS[trajectory['finish']]}"
 
 
 def _joined(segments: list[SegmentRow]) -> list[list[int]]:

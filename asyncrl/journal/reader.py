@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
+from asyncrl.journal.observations import read_observations
 from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_tokens
 from asyncrl.journal.rows import (
     CommitRow,
@@ -34,13 +35,18 @@ WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT 
          FROM segments WHERE trajectory_id IN members GROUP BY trajectory_id
          UNION ALL
          SELECT trajectory_id, num_tokens, version_min, version_max FROM compacted
-         WHERE trajectory_id IN members)
+         WHERE trajectory_id IN members),
+     answers_to_turns AS (
+         SELECT trajectory_id, SUM(LENGTH(tokens)) / {bytes} AS tokens
+         FROM observations WHERE trajectory_id IN members GROUP BY trajectory_id)
 SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds,
        g.taken_version + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
        SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
        SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
-       SUM(l.tokens) AS tokens, MIN(l.low) AS version_min, MAX(l.high) AS version_max
+       SUM(l.tokens) AS tokens, SUM(o.tokens) AS observed_tokens,
+       MIN(l.low) AS version_min, MAX(l.high) AS version_max
 FROM chosen AS g LEFT JOIN trajectories AS t USING (group_id) LEFT JOIN lengths AS l USING (trajectory_id)
+LEFT JOIN answers_to_turns AS o USING (trajectory_id)
 GROUP BY g.group_id ORDER BY g.group_id DESC
 """
 _GROUP = """
@@ -128,7 +134,7 @@ class JournalReader:
             return [cast(GroupSummary, dict(row)) for row in rows]
 
     def group(self, group_id: int) -> GroupRow | None:
-        """One group with its trajectories and their segments, tokens and log-probs as lists."""
+        """One group with its trajectories, their segments and observations, tokens and log-probs as lists."""
         with self._rows() as db:
             found = db.execute(_GROUP, (group_id,)).fetchone()
             if found is None:
@@ -228,6 +234,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
             }
             for segment in segments
         ],
+        "observations": read_observations(db, row["trajectory_id"]),
     }
     return cast(TrajectoryRow, found)
 

@@ -3,7 +3,7 @@
 Steps count from 1: step n made version n.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class GroupSummary(TypedDict):
@@ -27,6 +27,9 @@ class GroupSummary(TypedDict):
     num_no_answer: int | None
     num_fault: int | None
     tokens: int | None
+    """Sampled ones."""
+    observed_tokens: int | None
+    """Tokens of answers to turns, which nothing trains; None without any, and once compacted."""
     version_min: int | None
     version_max: int | None
 
@@ -39,6 +42,40 @@ class SegmentRow(TypedDict):
     """Sampled over a KV cache of an older version."""
     tokens: list[int]
     logprobs: list[float]
+
+
+class CallRow(TypedDict):
+    """A call of a tool, with its result."""
+
+    name: str
+    """Empty where it could not be read."""
+    arguments: dict[str, Any]
+    error: str
+    """Why it could not be made; empty for a call that was."""
+    output: str
+    is_error: bool
+    """The model reads an error."""
+
+
+class MessageRow(TypedDict):
+    role: str
+    text: str
+
+
+class ObservationRow(TypedDict):
+    """The answer to a turn. Fields of notes that were too long to be stored are empty."""
+
+    position: int
+    """Position of its first token in the response."""
+    turn: int
+    """The turn that it answers, from 0."""
+    turn_finish: str
+    tokens: list[int]
+    seconds: float | None
+    reward: float | None
+    calls: list[CallRow]
+    messages: list[MessageRow]
+    """Empty where there are calls, whose results they are."""
 
 
 class TrajectoryColumns(TypedDict):
@@ -60,7 +97,7 @@ class TrajectoryColumns(TypedDict):
 
 
 class TrainedRow(TypedDict):
-    """A step's record of each token of a response."""
+    """A step's record of each sampled token of a response."""
 
     step: int
     log_ratios: list[float]
@@ -77,6 +114,9 @@ class TrajectoryRow(TrajectoryColumns):
     """Record of the last step that trained it, where view.groups_per_step kept it."""
     text: str | None
     segments: list[SegmentRow]
+    """Sampled tokens."""
+    observations: list[ObservationRow]
+    """In the order of turns; empty once compacted."""
 
 
 class GroupColumns(TypedDict):

@@ -46,6 +46,7 @@ from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit, read_kit
+from asyncrl.turns.shown import answered_example
 from asyncrl.wire.access import external_key
 from sandbox.own_groups import available_cores
 
@@ -179,6 +180,8 @@ def _read_base(recipe: Recipe) -> _Base:
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     kit = read_kit(recipe, folder, now=rendered)
+    # Raises for a chat template that cannot write what answers a turn.
+    answered_example(kit, recipe.turns)
     verifiers = VerifierCache(recipe.verifying.own_files())
     return _Base(folder, shape, kit, verifiers, context_tokens, rendered)
 

@@ -29,6 +29,7 @@ class BlockerKind(enum.Enum):
     GROUPS = "groups for step {}"
     EVALUATION = "the evaluation {} training"
     VERDICT = 'its verdict by "{}"'
+    TURN = "the answer to its turn by {}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.records import Finish, Observed, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -81,7 +81,8 @@ class TurnPlayer:
             return True
         self.answering.add(trajectory.trajectory_id)
         try:
-            with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", "the answer to its turn"):
+            answer = Blocker(BlockerKind.TURN, conversation.answerer())
+            with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", answer):
                 found = await conversation.answer(turn, finish)
         finally:
             self.answering.discard(trajectory.trajectory_id)

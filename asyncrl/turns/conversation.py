@@ -16,6 +16,7 @@ from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
+from asyncrl.turns.faults import TurnFaults
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
 
 
@@ -60,6 +61,8 @@ class Conversations:
     """Time of environments and tools since the start."""
     num_faults: int = 0
     """Faults of environments since the start, retried ones too."""
+    faults: TurnFaults = field(default_factory=TurnFaults)
+    """Warns of them."""
 
     def by(self, codec: TextCodec, calls: CallFormat | None) -> "Conversations":
         """The same with other stop strings, and counts of their own."""
@@ -100,6 +103,14 @@ class Conversation:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
+    def answerer(self) -> str:
+        """Its environment or its tools, in words for people."""
+        return "the tools" if self.environment is None else f'the environment "{self.environment.name}"'
+
+    def num_calls(self) -> int:
+        """Calls that were answered."""
+        return sum(len(json.loads(each.notes).get("calls", ())) for each in self.played)
+
     async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
         """The answer to a turn that ended so. A fault is retried with a new process first."""
         for attempt in range(self.run.limits.num_fault_retries + 1):
@@ -111,7 +122,9 @@ class Conversation:
                 self.run.num_faults += 1
                 await self._close()
                 if attempt == self.run.limits.num_fault_retries:
+                    self.run.faults.gave_up(self.answerer(), str(error))
                     return Ended(finish, _fault(error))
+                self.run.faults.retried(self.answerer(), str(error))
             else:
                 self.run.num_answered += 1
                 if isinstance(found, Observed):
@@ -156,7 +169,12 @@ class Conversation:
     ) -> Observed:
         assert self.run.calls is not None
         messages = _result_messages(results)
-        notes = {"seconds": seconds, "calls": [asdict(call) for call in calls], "messages": messages}
+        notes = {
+            "seconds": seconds,
+            "calls": [asdict(call) for call in calls],
+            "are_errors": [result.is_error for result in results],
+            "messages": messages,
+        }
         if not self.run.calls.is_inline:
             return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
         tokens: list[int] = []

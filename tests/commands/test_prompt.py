@@ -93,3 +93,57 @@ def test_verify_data_lists_the_broken_golds_of_each_source_and_of_a_file(
     assert "broken golds     1 of 4 cannot be parsed" in out and f"    {project}/gsm.jsonl:4: " in out
     assert cli.main(["verify-data", str(project / "verl.parquet"), "--columns", "verl"]) == 0
     assert "2 rows, 2 golds" in capsys.readouterr().out
+
+
+GAME = """
+class Game:
+    def start(self, row):
+        return None
+
+    def step(self, text):
+        return "again"
+"""
+TEMPLATES = Path(__file__).parents[1] / "model" / "chat_templates"
+
+
+def test_a_recipe_with_tools_shows_them_how_they_are_called_and_what_comes_back(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("turns={tools: [calculator], call_format: tags}",)
+    assert run(project, "prompt", *words) == 0
+    out = capsys.readouterr().out
+    assert 'stops at   <eos> (1), "</calculator>", or after' in out
+    assert "tool       calculator(expression): Works out an arithmetic expression" in out
+    assert "call       tags: <calculator>...</calculator>" in out
+    assert "answered   by the tool calculator: " in out
+    assert run(project, "check", *words) == 0
+    out = capsys.readouterr().out
+    assert "# turns     at most 8 per trajectory, answered: calls of calculator (tags) by the tools" in out
+    assert "would rewrite" not in out
+
+
+def test_a_recipe_without_turns_says_nothing_of_them(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("prompt", "check"):
+        assert run(project, command) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert not any(line.removeprefix("# ").startswith(("turns ", "tool ", "answered ")) for line in lines)
+
+
+def test_a_chat_template_that_rewrites_earlier_turns_is_noted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "game.py").write_text(GAME)
+    template = (TEMPLATES / "qwen3.jinja").read_text()
+    (project / "model" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    turns = f"turns={{environment: '{project}/game.py:Game'}}"
+    for command, mark in (("prompt", "note       "), ("check", "# note      ")):
+        assert run(project, command, turns) == 0
+        out = capsys.readouterr().out
+        assert f"{mark}the chat template would rewrite earlier turns (it leaves out what stands" in out
+    # It has no place for a result of a tool.
+    tools = "turns={tools: [calculator], call_format: hermes}"
+    for command in ("prompt", "check"):
+        assert run(project, command, tools) == 2
+        assert "leaves out the content of a message of the role 'tool'" in capsys.readouterr().err

@@ -230,3 +230,32 @@ async def test_restarts_of_a_server_are_counted_over_all_publishes(
     (server,) = written(tmp_path)["servers"]
     assert server["version"] == controller.recipe.trainer.num_steps
     assert server["restarts"] == 3
+
+
+async def test_rollouts_that_wait_for_answers_to_turns_say_whose(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        status = writer_of(controller, tmp_path)
+        said: list[str] = []
+
+        async def grade(task: Task, response: str) -> Score:
+            turn = Blocker(BlockerKind.TURN, 'the environment "game"')
+            with controller.waits.waiting("a trajectory", turn):
+                await asyncio.Event().wait()
+            raise AssertionError("never")
+
+        monkeypatch.setattr(controller.grader, "grade", grade)
+
+        async def train_until_turns_are_waited_for() -> None:
+            training = asyncio.create_task(FakeTrainer(controller.queue_url, tmp_path).run())
+            while "answers to turns" not in (words := status.status()["waiting"]["rollouts"] or ""):
+                await asyncio.sleep(0.001)
+            said.append(words)
+            controller.stop()
+            await training
+
+        await controller.run(train_until_turns_are_waited_for)
+    words = r'for \d+ answers to turns by the environment "game": \d+ s, and \d+ verdicts by "exact": \d+ s'
+    assert re.fullmatch(words, said[0])

@@ -29,5 +29,5 @@ def test_a_query_of_the_page_runs_on_an_empty_journal(query: str):
         assert cursor.description
 
 
-def test_there_are_ten_queries():
-    assert len(QUERIES) == 10
+def test_there_are_eleven_queries():
+    assert len(QUERIES) == 11

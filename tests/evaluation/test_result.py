@@ -14,9 +14,9 @@ from asyncrl.evaluation.result import (
 
 
 def response(
-    reward: float | None, *, tokens: int = 4, version: int = 0, is_cut: bool = False
+    reward: float | None, *, tokens: int = 4, version: int = 0, is_cut: bool = False, **turns: int
 ) -> GradedResponse:
-    return GradedResponse("", tokens, (version,), make_score(reward), is_cut)
+    return GradedResponse("", tokens, (version,), make_score(reward), is_cut, **turns)
 
 
 def test_a_fault_is_counted_and_is_neither_right_nor_wrong() -> None:
@@ -55,3 +55,11 @@ def test_a_row_has_the_greedy_lengths_and_the_faults_of_both() -> None:
     row = Result(greedy, sampled, {"greedy": [1.0, None]}).row()
     assert (row["greedy_accuracy"], row["avg_at_k"], row["k"]) == (1.0, 1.0, 2)
     assert (row["response_tokens_mean"], row["num_faults"], row["greedy_scores"]) == (3.0, 2, [1.0, None])
+
+
+def test_turns_and_the_use_of_tools_are_told_only_where_responses_have_turns() -> None:
+    played = [[response(1.0, num_turns=3, num_calls=2)], [response(None, num_turns=1)]]
+    found = greedy_result(played)
+    assert (found["turns_mean"], found["tool_use_share"]) == (2.0, 0.5)
+    single = greedy_result([[response(1.0)]])
+    assert "turns_mean" not in single and "tool_use_share" not in single

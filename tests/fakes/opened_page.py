@@ -7,6 +7,20 @@ from pathlib import Path
 from fakes.chromium import Page, tab
 from fakes.page_server import served
 
+CUT = """
+[...document.querySelectorAll("body *")].filter((element) => {
+  const style = getComputedStyle(element);
+  if (element.closest("canvas, svg, dialog, #tip") || element.getClientRects().length === 0) return false;
+  const hides = ["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1;
+  const box = element.getBoundingClientRect();
+  const isScrolled = (outer) => ["auto", "scroll"].includes(getComputedStyle(outer).overflowX);
+  const scrolls = (outer) => outer !== null && (isScrolled(outer) || scrolls(outer.parentElement));
+  const leaves = box.width > 0 && box.right > innerWidth + 1 && !scrolls(element.parentElement);
+  return hides || leaves;
+}).map((element) => `${element.tagName}#${element.id}.${element.className}: ${element.textContent}`)
+"""
+"""Elements wider than their container, or than the window, without a way to scroll there."""
+
 
 @asynccontextmanager
 async def opened(folder: Path, browser: str, address: str = "#/", **window: int) -> AsyncIterator[Page]:

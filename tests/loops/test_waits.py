@@ -44,6 +44,7 @@ async def test_waits_are_told_longest_first_and_end_with_their_block() -> None:
         (BlockerKind.GROUPS, "3", "groups for step 3"),
         (BlockerKind.EVALUATION, "before", "the evaluation before training"),
         (BlockerKind.VERDICT, "exact", 'its verdict by "exact"'),
+        (BlockerKind.TURN, "the tools", "the answer to its turn by the tools"),
     ],
 )
 async def test_a_wait_has_a_kind_for_code_and_words_for_people(

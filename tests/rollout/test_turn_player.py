@@ -100,7 +100,7 @@ async def test_an_observation_that_fills_the_context_ends_the_trajectory(tmp_pat
 
 
 async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_answered(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = iter([True])
 
@@ -114,13 +114,15 @@ async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_a
         await play(player, group)
         assert [score.outcome for score in group.scores.values()] == ["correct"] * 2
         assert len(episodes.opened) == 3 and player.conversations.num_faults == 1
+    (warning,) = caplog.messages
+    assert warning.startswith('the environment "game" failed and is asked again in a new process: it broke.')
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"), [(EnvironmentFault("it broke"), "fault"), (TurnLimit("too slow"), "wrong")]
 )
 async def test_a_fault_has_no_score_and_a_turn_over_its_limit_is_wrong(
-    tmp_path: Path, error: Exception, outcome: str
+    tmp_path: Path, error: Exception, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(turn: int, text: str) -> Observation | End:
         raise error
@@ -128,6 +130,9 @@ async def test_a_fault_has_no_score_and_a_turn_over_its_limit_is_wrong(
     async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
         await play(player, group)
         assert [score.outcome for score in group.scores.values()] == [outcome] * 2
+    # Two trajectories, one cause; a limit is the response's doing.
+    told = [words for words in caplog.messages if "gave no answer to a turn: it broke" in words]
+    assert len(told) == (outcome == "fault")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
@@ -180,7 +185,7 @@ async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> 
         while len(player.answering) < 2:
             await asyncio.sleep(0)
         assert player.generator.fleet.router.num_in_flight == 0
-        assert "the answer to its turn" in str(player.waits.describe_waits())
+        assert 'waits for the answer to its turn by the environment "game"' in player.waits.describe_waits()
         episodes.may_answer.set()
         assert len(await work) == 2
 

@@ -27,6 +27,18 @@ GROUPS = {
         "aborted_trajectories",
         "aborted_tokens_mean",
     ),
+    "turns": (
+        "turns_mean",
+        "turns_max",
+        "tool_use_share",
+        "calls_mean",
+        "call_error_share",
+        "observed_tokens_mean",
+        "tool_seconds_p50",
+        "tool_seconds_p99",
+        "max_turns_share",
+        "environment_faults",
+    ),
     "rollout": (
         "rollout_tokens_per_second",
         "rollout_idle_share",

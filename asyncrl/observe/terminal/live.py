@@ -77,7 +77,8 @@ class LiveLine:
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
         self._state = _State(total_steps, is_unicode, limits or Alarms())
-        self._all_columns = _columns(total_steps)
+        self._all_columns = _columns(total_steps, has_tools=False)
+        self._has_tools = False
         self._columns: list[_Column] = []
         self._width = 0
         self._lines_since_header = HEADER_EVERY_LINES
@@ -88,6 +89,9 @@ class LiveLine:
         state.rewards.append(row.get("reward_mean") or 0.0)
         if row.get("step_seconds") is not None:
             state.step_seconds.append(row["step_seconds"])
+        if "tool_use_share" in row and not self._has_tools:
+            self._has_tools, self._all_columns = True, _columns(state.total_steps, has_tools=True)
+            self._lines_since_header = HEADER_EVERY_LINES
         if self._lines_since_header >= HEADER_EVERY_LINES or self._console.width != self._width:
             self._print_header()
         self._lines_since_header += 1
@@ -174,26 +178,28 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return [column for column in columns if column in kept]
 
 
-def _columns(total_steps: int) -> list[_Column]:
+def _columns(total_steps: int, *, has_tools: bool) -> list[_Column]:
+    """`has_tools`: trajectories have turns."""
     step_width = max(5, 2 * len(str(total_steps)) + 1)
     return [
         _Column("step", "", step_width, 1, _step),
         _Column("reward", "", 5 + BAR_WIDTH, 2, _reward),
-        _Column("trend", "", SPARK_WIDTH, 15, _trend),
+        _Column("trend", "", SPARK_WIDTH, 16, _trend),
         _Column("held-out", "95% CI", 11, 3, _heldout),
         _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
         _Column("cut", "%", 3, 11, _cut),
+        *([_Column("tool", "%", 4, 12, _tool_use)] if has_tools else []),
         _Column("stale", "av/mx", 5, 5, _staleness),
         _Column("roll", "tok/s", 5, 6, lambda row, _: (compact(row.get("rollout_tokens_per_second")), "")),
         _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
         _Column("mism", "KL", 5, 10, _mismatch),
-        _Column("capd", "%", 4, 13, _capped),
-        _Column("mask", "%", 4, 14, _left_out),
+        _Column("capd", "%", 4, 14, _capped),
+        _Column("mask", "%", 4, 15, _left_out),
         _Column("idle%", "tr/ro", 5, 9, _idle),
-        _Column("zero", "grps", 5, 16, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
-        _Column("entr", "nats", 5, 17, lambda row, _: (compact(row.get("entropy")), "")),
-        _Column("grad", "norm", 5, 18, lambda row, _: (compact(row.get("grad_norm")), "")),
-        _Column("s/st", "", 5, 12, lambda row, _: (compact(row.get("step_seconds")), "")),
+        _Column("zero", "grps", 5, 17, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
+        _Column("entr", "nats", 5, 18, lambda row, _: (compact(row.get("entropy")), "")),
+        _Column("grad", "norm", 5, 19, lambda row, _: (compact(row.get("grad_norm")), "")),
+        _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
 
@@ -232,6 +238,12 @@ def _cut(row: Row, state: _State) -> tuple[str, str]:
     """Share of responses cut off at rollout.max_new_tokens."""
     share = row.get("cut_share")
     return (NOTHING if share is None else fixed(100 * share)), _noticed(share, state.limits.cut_share)
+
+
+def _tool_use(row: Row, _: _State) -> tuple[str, str]:
+    """Share of the trajectories that called a tool."""
+    share = row.get("tool_use_share")
+    return (NOTHING if share is None else fixed(100 * share)), ""
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:

@@ -53,7 +53,7 @@ STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
     *("trajectories.css", "compare.css"),
 )
-SHELL = ("shell.js", "charts.js")
+SHELL = ("shell.js", "charts.js", "turns.js")
 VIEWS = (
     *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
     *("servers.js", "faults.js", "log.js", "compare.js"),

@@ -6,15 +6,22 @@ Reads the journal on every call, so the page follows a live run.
 import asyncio
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, cast
 
 from aiohttp import web
 
 from asyncrl.journal.reader import GroupFilter
-from asyncrl.journal.rows import GroupColumns, GroupSummary, SegmentRow, TrajectoryColumns, TrajectoryRow
+from asyncrl.journal.rows import (
+    GroupColumns,
+    GroupSummary,
+    SegmentRow,
+    TrajectoryColumns,
+    TrajectoryRow,
+)
 from asyncrl.journal.search import search_text
 from asyncrl.model.token_text import TokenTexts
+from asyncrl.readers.page.observations import PageObservation, page_observation
 from asyncrl.readers.page.request import answer, run_of, whole
 from asyncrl.readers.page.runs import Run
 
@@ -25,8 +32,10 @@ LONGEST_SEARCH = 200
 
 
 class PageSegment(TypedDict):
-    """Neighbouring chunks of one version."""
+    """Neighbouring chunks of one version, within one turn."""
 
+    position: int
+    """Position in the response, which counts sampled and observed tokens."""
     version: int
     is_continued: bool
     staleness: int | None
@@ -40,11 +49,14 @@ class PageSegment(TypedDict):
 class PageTrajectory(TrajectoryColumns):
     num_prompt_tokens: int
     num_tokens: int
+    """Sampled ones."""
+    num_observed_tokens: int
     has_text: bool
     """False: ask for the trajectory by itself."""
     trained_step: int | None
     """The step that kept what it knew of the tokens; None where none did."""
     segments: list[PageSegment]
+    observations: list[PageObservation]
 
 
 class PageGroup(GroupColumns):
@@ -84,7 +96,7 @@ def read_group(run: Run, group_id: int) -> PageGroup | None:
     trajectories: list[PageTrajectory] = []
     left = MOST_TOKENS
     for trajectory in group["trajectories"]:
-        left -= sum(len(segment["tokens"]) for segment in trajectory["segments"])
+        left -= len(_response(trajectory))
         has_text = left >= 0 or not trajectories
         trajectories.append(_trajectory(run.texts, trajectory, group["step"], has_text=has_text))
     return cast(PageGroup, {**group, "trajectories": trajectories})
@@ -145,11 +157,11 @@ async def _search(request: web.Request) -> web.Response:
 def _trajectory(
     texts_of: TokenTexts, trajectory: TrajectoryRow, step: int | None, *, has_text: bool
 ) -> PageTrajectory:
-    response = [token for segment in trajectory["segments"] for token in segment["tokens"]]
-    texts = iter(texts_of(trajectory["prompt_tokens"], response)) if has_text else None
+    texts = texts_of(trajectory["prompt_tokens"], _response(trajectory)) if has_text else None
     known = _known(trajectory)
     segments = [
         PageSegment(
+            position=segment["position"],
             version=segment["version"],
             is_continued=segment["is_continued"],
             # Step n trains version n - 1 on its batch.
@@ -159,21 +171,31 @@ def _trajectory(
         )
         for segment in _joined(trajectory["segments"])
     ]
+    observations = [page_observation(each, texts) for each in trajectory["observations"]]
     left_out = ("prompt_tokens", "text", "trained")
     kept = {name: value for name, value in trajectory.items() if name not in left_out}
     row = {
         **kept,
         "num_prompt_tokens": len(trajectory["prompt_tokens"]),
-        "num_tokens": len(response),
+        "num_tokens": sum(segment["num_tokens"] for segment in segments),
+        "num_observed_tokens": sum(observation["num_tokens"] for observation in observations),
         "has_text": has_text,
         "trained_step": None if trajectory["trained"] is None else trajectory["trained"]["step"],
         "segments": segments,
+        "observations": observations,
     }
     return cast(PageTrajectory, row)
 
 
+def _response(trajectory: TrajectoryRow) -> list[int]:
+    """All tokens after the prompt, observed ones included: each at its position."""
+    parts = [(segment["position"], segment["tokens"]) for segment in trajectory["segments"]]
+    parts += [(observation["position"], observation["tokens"]) for observation in trajectory["observations"]]
+    return [token for _, tokens in sorted(parts) for token in tokens]
+
+
 def _known(trajectory: TrajectoryRow) -> Iterator[list[float | None]]:
-    """[importance log-ratio, entropy, advantage] of each token; [] where no step kept them."""
+    """[importance log-ratio, entropy, advantage] of each sampled token; [] where no step kept them."""
     trained = trajectory["trained"]
     if trained is None:
         return itertools.repeat([])
@@ -188,21 +210,26 @@ def _finite(number: float | None, digits: int) -> float | None:
 
 
 def _joined(segments: list[SegmentRow]) -> list[SegmentRow]:
-    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed."""
+    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed. An
+    observation in between parts them."""
     joined: list[SegmentRow] = []
     for segment in segments:
-        if joined and joined[-1]["version"] == segment["version"]:
-            joined[-1]["tokens"] += segment["tokens"]
-            joined[-1]["logprobs"] += segment["logprobs"]
+        last = joined[-1] if joined else None
+        end = None if last is None else last["position"] + len(last["tokens"])
+        if last is not None and last["version"] == segment["version"] and end == segment["position"]:
+            last["tokens"] += segment["tokens"]
+            last["logprobs"] += segment["logprobs"]
         else:
             joined.append({**segment, "tokens": [*segment["tokens"]], "logprobs": [*segment["logprobs"]]})
     return joined
 
 
 def _tokens(
-    texts: Iterator[str], segment: SegmentRow, known: Iterator[list[float | None]]
+    texts: Sequence[str], segment: SegmentRow, known: Iterator[list[float | None]]
 ) -> list[list[Any]]:
+    """`texts` of all tokens of the response."""
+    numbers = zip(segment["tokens"], segment["logprobs"], strict=True)
     return [
-        [next(texts), token, _finite(logprob, 5), *next(known, [])]
-        for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
+        [texts[position], token, _finite(logprob, 5), *next(known, [])]
+        for position, (token, logprob) in enumerate(numbers, start=segment["position"])
     ]

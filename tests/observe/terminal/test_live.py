@@ -143,3 +143,21 @@ def test_groups_dropped_while_a_step_waits_are_counted_by_reason() -> None:
         "step 5 waits for its batch: 4,064 groups dropped since the last, 4 by faults, "
         "4,060 without a signal (4,000 all wrong, 60 all right)"
     ]
+
+
+def test_a_run_with_tools_shows_the_share_of_trajectories_that_called_one() -> None:
+    screen, file = console(80)
+    live = LiveLine(50, console=screen)
+    for step, share in ((1, 0.375), (2, None)):
+        live.step(row(step, tool_use_share=share))
+    title, _, first, second = printed(file)
+    end = title.index("tool") + 4
+    assert first[:end].split()[-1] == "38" and second[:end].split()[-1] == "-"
+    assert "cut" in title and all(len(line) <= 80 for line in printed(file))
+
+
+def test_a_narrow_terminal_leaves_the_share_of_tool_use_out() -> None:
+    screen, file = console(60)
+    live = LiveLine(50, console=screen)
+    live.step(row(1, tool_use_share=0.375))
+    assert "tool" not in printed(file)[0]

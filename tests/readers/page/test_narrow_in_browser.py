@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.browsed_run import write_browsed_run
 from fakes.chromium import Page, needs_chromium
-from fakes.opened_page import go, opened
+from fakes.opened_page import CUT, go, opened
 from fakes.statuses import make_status
 
 from asyncrl.run.status import ServerStatus, write_status
@@ -33,21 +33,6 @@ VIEWS = {
     "log": "#log-rows tr",
 }
 """View -> what it shows at last."""
-CUT = """
-[...document.querySelectorAll("body *")].filter((element) => {
-  const style = getComputedStyle(element);
-  if (element.closest("canvas, svg, dialog, #tip") || element.getClientRects().length === 0) return false;
-  const hides = ["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1;
-  const box = element.getBoundingClientRect();
-  const isScrolled = (outer) => ["auto", "scroll"].includes(getComputedStyle(outer).overflowX);
-  const scrolls = (outer) => outer !== null && (isScrolled(outer) || scrolls(outer.parentElement));
-  const leaves = box.width > 0 && box.right > innerWidth + 1 && !scrolls(element.parentElement);
-  return hides || leaves;
-}).map((element) => `${element.tagName}#${element.id}.${element.className}: ${element.textContent}`)
-"""
-"""Elements wider than their container, or than the window, without a way to scroll there."""
-
-
 WIDEST = """
 [...document.querySelectorAll("#groups tr:first-child td")].forEach((cell, index) => {
   const mark = () => document.createElement("i");

@@ -75,7 +75,7 @@ function groupRow(group) {
     cell(fate(group)),
     cell(outcomes(group)),
     cell(number(group.reward)),
-    cell(whole(group.tokens)),
+    cell(whole(group.tokens), ...(group.observed_tokens ? [element("small", { className: "muted", textContent: ` +${whole(group.observed_tokens)}`, title: "tokens of answers to turns: observed, not trained" })] : [])),
     cell(range(group.version_min, group.version_max)),
   );
   row.title = group.prompt.slice(0, 200);
@@ -101,7 +101,7 @@ function renderList() {
 // Search: the server reads backwards for half a second at a time; the next stretch follows until a page is full.
 
 function hitRow(hit) {
-  const where = hit.trajectory_id === null ? "prompt" : `sample ${hit.sample}`;
+  const where = hit.trajectory_id === null ? "prompt" : hit.is_observed ? `sample ${hit.sample}, a call or an answer to a turn` : `sample ${hit.sample}`;
   const row = element(
     "tr",
     { tabIndex: 0, dataset: { row: hit.trajectory_id ?? "prompt", group: hit.group_id } },
@@ -216,24 +216,30 @@ function tokenSpan([text, id, logprob, ratio = null, entropy = null, advantage],
   return token;
 }
 
+// The sampled tokens of each turn, and between them what was observed.
 function responseText(trajectory) {
-  const text = element("pre");
-  let position = 0;
-  trajectory.segments.forEach((segment, index) => {
-    segment.tokens.forEach((token, offset) => {
-      text.append(tokenSpan(token, segment, position, index > 0 && offset === 0, trajectory));
-      position += 1;
-    });
-  });
+  const all = [element("pre")];
+  let before = null;
+  for (const part of partsOf(trajectory)) {
+    if (isObserved(part)) {
+      all.push(observedBlock(part), element("pre"));
+      continue;
+    }
+    const begins = before !== null && before.version !== part.version;
+    part.tokens.forEach((token, offset) => all.at(-1).append(tokenSpan(token, part, part.position + offset, begins && offset === 0, trajectory)));
+    before = part;
+  }
+  const text = all.at(-1);
   if (trajectory.compacted) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
   else if (!trajectory.has_text) text.append(fetchButton(trajectory));
-  else if (position === 0) text.append("no token yet");
-  return text;
+  else if (trajectory.num_tokens === 0) text.append("no token yet");
+  else if (!text.hasChildNodes()) text.append(trajectory.finish === null ? "no token of the next turn yet" : "no token: what was observed left no room for another turn");
+  return all;
 }
 
 // The text of a trajectory that was too long to come with its group.
 function fetchButton(trajectory) {
-  const button = element("button", { textContent: `Show its ${whole(trajectory.num_tokens)} tokens` });
+  const button = element("button", { textContent: `Show its ${whole(trajectory.num_tokens + trajectory.num_observed_tokens)} tokens` });
   button.addEventListener("click", async () => {
     const card = button.closest("article");
     card.replaceWith(trajectoryCard(await ask(api(state.run, "groups", trajectory.group_id, trajectory.sample))));
@@ -259,6 +265,7 @@ function trajectoryCard(trajectory) {
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const outcome = trajectory.outcome ?? "no verdict yet";
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
+  if (trajectory.observations.length > 0) facts.push(`${whole(trajectory.num_observed_tokens)} observed`, plural(trajectory.observations.length + 1, "turn"));
   if (trajectory.finish) facts.push(trajectory.finish === "length" ? "cut at the length limit" : "ended by itself");
   if (trajectory.verify_seconds !== null) facts.push(`verified in ${(1000 * trajectory.verify_seconds).toFixed(1)} ms`);
   const head = element(
@@ -276,7 +283,7 @@ function trajectoryCard(trajectory) {
     { dataset: { outcome: trajectory.outcome ?? "none" } },
     head,
     ...(why.length ? [element("div", { className: "why", textContent: why.join(" · ") })] : []),
-    element("div", {}, responseText(trajectory)),
+    element("div", {}, ...responseText(trajectory)),
     ...(isUnknown ? [element("div", { className: "unknown muted", textContent: unknown, hidden: true })] : []),
     segmentChips(trajectory),
   );
@@ -320,6 +327,11 @@ function markFound(text) {
       span.classList.toggle("found", isIn);
       if (isIn) first ??= span;
     });
+  }
+  for (const block of document.querySelectorAll("#group .observed")) {
+    const isIn = block.textContent.toLowerCase().includes(text.toLowerCase());
+    block.classList.toggle("found", isIn);
+    if (isIn) first ??= block;
   }
   first?.scrollIntoView({ block: "center" });
 }

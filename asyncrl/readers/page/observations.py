@@ -1,0 +1,72 @@
+"""Observations between two turns, as the page is told them: untrusted text, shortened."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from asyncrl.journal.observations import as_text
+from asyncrl.journal.rows import CallRow, MessageRow, ObservationRow
+
+MOST_CHARACTERS = 4000
+"""Most of one text that a page is sent; the head and the tail of a longer one."""
+
+
+class PageCall(TypedDict):
+    name: str
+    """Empty where it could not be read."""
+    arguments: list[tuple[str, str]]
+    """Name and value, which is JSON where it is not text."""
+    error: str
+    """Why it could not be made."""
+    output: str
+    is_error: bool
+
+
+class PageObservation(TypedDict):
+    position: int
+    """Position in the response, which counts sampled and observed tokens."""
+    turn: int
+    """The turn that it answers, from 0."""
+    turn_finish: str
+    num_tokens: int
+    seconds: float | None
+    reward: float | None
+    text: str
+    """All that the model reads, with what the chat template writes. Empty where the trajectory is told
+    without its text, as are calls and messages."""
+    calls: list[PageCall]
+    messages: list[MessageRow]
+
+
+def page_observation(row: ObservationRow, texts: Sequence[str] | None) -> PageObservation:
+    """`texts` of all tokens of the response; None: without text."""
+    has_text = texts is not None
+    text = "".join(texts[row["position"] : row["position"] + len(row["tokens"])]) if texts else ""
+    return PageObservation(
+        position=row["position"],
+        turn=row["turn"],
+        turn_finish=row["turn_finish"],
+        num_tokens=len(row["tokens"]),
+        seconds=row["seconds"],
+        reward=row["reward"],
+        text=shortened(text),
+        calls=[_call(call) for call in row["calls"]] if has_text else [],
+        messages=[{**each, "text": shortened(each["text"])} for each in row["messages"]] if has_text else [],
+    )
+
+
+def shortened(text: str) -> str:
+    """The head and the tail of what is longer than MOST_CHARACTERS, with a remark between them."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters are not shown ...]\n{text[-half:]}"
+
+
+def _call(call: CallRow) -> PageCall:
+    return PageCall(
+        name=shortened(call["name"]),
+        arguments=[(shortened(name), shortened(as_text(value))) for name, value in call["arguments"].items()],
+        error=shortened(call["error"]),
+        output=shortened(call["output"]),
+        is_error=call["is_error"],
+    )
