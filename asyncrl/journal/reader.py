@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
-from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_tokens
+from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.journal.rows import (
     CommitRow,
     FaultTrace,
@@ -214,6 +214,8 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
     runs = compacted.fetchone()
     found = {
         **dict(row),
+        "credits": unpack_pairs(row["credits"]),
+        "turn_advantages": unpack_pairs(row["turn_advantages"]),
         "runs": None if runs is None else json.loads(runs["runs"]),
         "trained": _trained(db, row["trajectory_id"]),
         "prompt_tokens": unpack_tokens(row["prompt_tokens"]),
