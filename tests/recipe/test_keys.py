@@ -48,6 +48,10 @@ def test_kind_range_and_default_are_those_of_the_field() -> None:
     )
 
 
+def test_a_list_of_names_or_mappings_says_so() -> None:
+    assert markdown("turns.tools").startswith("- `turns.tools` (list of string or mapping; default []):")
+
+
 def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:
     changeable = {name for name in names(Recipe) if "; may change on resume):" in markdown(name)}
     assert changeable >= {"trainer.num_steps", "trainer.parallel.tensor", "alarms.cut_share", "run_folder"}

@@ -1,13 +1,16 @@
 """At which tokens rewards of turns, spans and environments lie."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.records import Observed, Score, Segment, Trajectory
+from asyncrl.recipe import Verifying
+from asyncrl.records import Observed, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.rollout.credits import credits_of, total_reward
-from asyncrl.rollout.grade import score_of, with_fitting_credits
+from asyncrl.rollout.grade import Grader, score_of, with_fitting_credits
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.verdict import Outcome, Verdict
 
 CODEC = SimpleNamespace(exact_text=lambda tokens: "".join(chr(token) for token in tokens))
@@ -82,3 +85,26 @@ def test_credits_that_fit_stay() -> None:
     verdict = Verdict(Outcome.CORRECT, 1.0, turn_rewards=(1.0, 2.0), spans=((0, 4, 1.0),))
     assert with_fitting_credits(verdict, "text", 2) is verdict
     assert with_fitting_credits(verdict, "text", None) is verdict
+
+
+JUDGE = """
+from verifiers.verdict import Outcome, Verdict
+
+class V:
+    def parse_reference(self, raw): return raw
+    def verify(self, response, reference):
+        return Verdict(Outcome.CORRECT, 1.0, spans=[(0, 4, 0.5)], turn_rewards=[0.25, 1])
+"""
+
+
+async def test_a_verdict_that_does_not_fit_is_asked_for_again_and_counted_as_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(JUDGE)
+    task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
+    async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
+        found = await grader.grade(task, "text", num_turns=2)
+        assert (found.reward, found.spans, found.turn_rewards) == (1.0, ((0, 4, 0.5),), (0.25, 1.0))
+        short = await grader.grade(task, "tex", num_turns=2)
+        assert short.outcome == "fault" and "3 characters" in short.detail
+        one = await grader.grade(task, "text", num_turns=1)
+        assert one.outcome == "fault" and "1 turn(s)" in one.detail
+        assert grader.outcomes == {("./v.py:V", "correct"): 1, ("./v.py:V", "fault"): 4}
