@@ -263,7 +263,7 @@ class ScoredSequence:
     """(first, end) of each part of the response that was observed: context, which has no loss."""
     credits: Credits = field(default_factory=list)
     turn_advantages: TurnAdvantages = field(default_factory=list)
-    """Of all T tokens; empty where each has `advantage`."""
+    """For all T tokens; empty where each has `advantage`."""
 
     @classmethod
     def of(

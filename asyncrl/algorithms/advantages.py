@@ -276,7 +276,7 @@ def _with_advantages(batch: Batch, change: Callable[[float], float]) -> Batch:
 
 
 def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> list[int]:
-    """Of each run of equal advantages, tokens with a log-prob that is a number, and not staler than that when
+    """Tokens of each run of equal advantages with a log-prob that is a number, and not staler than that when
     `version` takes them."""
     oldest = -math.inf if mask_staleness is None else version - mask_staleness
     tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)

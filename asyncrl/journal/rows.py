@@ -51,7 +51,7 @@ class TrajectoryColumns(TypedDict):
     outcome: str | None
     correctness: float | None
     reward: float | None
-    """Of the outcome, without credits."""
+    """The outcome's, without credits."""
     credits: list[tuple[int, float]]
     """(sampled token, reward) of each reward inside the trajectory."""
     advantage: float | None

@@ -15,7 +15,7 @@ Graded = tuple[Trajectory, Score]
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What one trajectory is worth."""
+    """The advantages of one trajectory."""
 
     advantage: float
     """That of its first turn, where turns differ."""
@@ -48,7 +48,7 @@ def worths_of(
 
 
 def _reward(score: Score, algorithm: Algorithm) -> float:
-    """What the advantage is of. A critic's trainer adds the credits at their tokens."""
+    """The reward that the advantage gets. Under gae the trainer adds the credits, at their tokens."""
     assert score.reward is not None
     return score.reward if algorithm.needs_critic() else total_reward(score.reward, score.credits)
 

@@ -62,7 +62,7 @@ class Algorithm(Section):
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     gae: PPO with a critic (section `critic`)."""
     credit: Literal["outcome", "turns"] = "outcome"
-    """What rewards inside a trajectory do: those that environments and verifiers give to turns and spans.
+    """Use of rewards inside a trajectory: those that environments and verifiers give to turns and spans.
     outcome: they are added to the trajectory's reward.
     turns: each turn has the advantage of what it earned and what came after it, the outcome included.
     gae needs neither: it always takes each of them at its token."""
