@@ -11,6 +11,11 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
+Credits = list[tuple[int, float]]
+"""(place among a trajectory's sampled tokens, reward), by place; each place once, no reward of 0."""
+TurnAdvantages = list[tuple[int, float]]
+"""(sampled tokens, advantage) of each turn that has tokens, in order."""
+
 PolicyVersion = int
 """Number of optimizer steps behind the weights; 0 is the base model. Only the trainer increments it."""
 
@@ -162,6 +167,10 @@ class Trajectory:
             parts.append(segment.tokens)
         return _joined(reversed(parts))
 
+    def turn_lengths(self) -> list[int]:
+        """Sampled tokens of each turn that has any: the turns that a verdict may reward."""
+        return [len(turn) for turn in self.turns() if turn]
+
     def answer_tokens(self) -> list[int]:
         """The sampled tokens of the last turn that has any: what a verifier of one response reads."""
         return next((turn for turn in reversed(self.turns()) if turn), [])
@@ -201,6 +210,12 @@ def oldest_version(trajectories: Iterable[Trajectory], admitted_version: PolicyV
     return min(versions, default=admitted_version)
 
 
+def may_teach(advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]) -> bool:
+    """Whether a trajectory of a group, or a turn of one, has an advantage other than 0."""
+    turns = (advantage for runs in turn_advantages.values() for _, advantage in runs)
+    return any(advantages.values()) or any(turns)
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """The verdict on one trajectory, as training and its filters need it."""
@@ -210,7 +225,7 @@ class Score:
     correctness: float | None
     """Raw score in [0, 1]; None iff the outcome is a fault."""
     reward: float | None
-    """Correctness plus shaping; None iff the outcome is a fault."""
+    """Correctness plus shaping; None iff the outcome is a fault. Without `credits`, which come on top."""
     extracted: str | None
     detail: str
     seconds: float
@@ -218,6 +233,12 @@ class Score:
     """How the verifier found the answer; empty after a resume, or if it does not extract."""
     trace: str = ""
     """Traceback of a verifier that raised; empty after a resume."""
+    turn_rewards: tuple[float, ...] = ()
+    """As the verdict gave them: for each turn, or for none. Empty after a resume; they are in `credits`."""
+    spans: tuple[tuple[int, int, float], ...] = ()
+    """(first character, end character, reward), likewise."""
+    credits: Credits = field(default_factory=list)
+    """Rewards inside the trajectory: those of turns, of spans, and of its environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +256,25 @@ class ScoredSequence:
     are_continued: list[bool]
     """[T] whether the token was sampled over a KV cache of an older version."""
     advantage: float
-    """The same for each sampled token."""
+    """That of each sampled token, or of the first turn where turns have their own."""
     reward: float
+    """The outcome's, without `credits`."""
     observed: list[tuple[int, int]] = field(default_factory=list)
     """(first, end) of each part of the response that was observed: context, which has no loss."""
+    credits: Credits = field(default_factory=list)
+    turn_advantages: TurnAdvantages = field(default_factory=list)
+    """For all T tokens; empty where each has `advantage`."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory, *, reward: float, advantage: float) -> "ScoredSequence":
+    def of(
+        cls,
+        trajectory: Trajectory,
+        *,
+        reward: float,
+        advantage: float,
+        credits: Credits | None = None,
+        turn_advantages: TurnAdvantages | None = None,
+    ) -> "ScoredSequence":
         """Without observations at its end, which nothing was sampled after."""
         segments = trajectory.sampled()
         response, observed = _response(trajectory)
@@ -255,7 +288,13 @@ class ScoredSequence:
             advantage=advantage,
             reward=reward,
             observed=observed,
+            credits=credits or [],
+            turn_advantages=turn_advantages or [],
         )
+
+    def advantage_runs(self) -> TurnAdvantages:
+        """The advantages of all T tokens, as runs of equal ones."""
+        return self.turn_advantages or [(self.num_sampled(), self.advantage)]
 
     def num_sampled(self) -> int:
         """T, sampled tokens."""

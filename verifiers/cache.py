@@ -105,7 +105,8 @@ class ReferenceDigests:
 
 class VerdictCache:
     """Verdicts by key, the least recently used leave first. Holds nothing that another run could judge
-    differently: no fault, and no verdict that says so itself (`Verdict.is_repeatable`)."""
+    differently: no fault, and no verdict that says so itself (`Verdict.is_repeatable`). Nor one with rewards
+    for spans or turns: those of another response with an equal part lie elsewhere."""
 
     def __init__(self, *, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
@@ -127,7 +128,8 @@ class VerdictCache:
     def put(self, key: bytes, verdict: Verdict) -> None:
         """Keeps the verdict, if it may be kept and is not larger than the whole cache."""
         size = _size(verdict)
-        if verdict.outcome is Outcome.FAULT or not verdict.is_repeatable or size > self._max_bytes:
+        is_kept = verdict.outcome is not Outcome.FAULT and verdict.is_repeatable
+        if not is_kept or verdict.has_credits() or size > self._max_bytes:
             return
         self._drop(key)
         self._verdicts[key] = verdict

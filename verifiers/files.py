@@ -133,10 +133,12 @@ class _Golds:
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """The verdict as `asyncrl verify` writes it."""
+    credits = {"turn_rewards": verdict.turn_rewards, "spans": verdict.spans} if verdict.has_credits() else {}
     return {
         "outcome": verdict.outcome.value,
         "score": verdict.score,
         "extracted": verdict.extracted,
         "detail": verdict.detail,
         "seconds": round(verdict.seconds, 6),
+        **credits,
     }

@@ -1,8 +1,9 @@
 """A verdict from your own HTTP server. Failures of the server or the network are a FAULT, never a score.
 
 Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "correct" | "wrong" |
-"no_answer", and optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its
-word. It waits rather than computes: `verify_async` runs in the caller's event loop and takes no worker."""
+"no_answer", and optionally "score", "extracted", "detail", "shaping", "turn_rewards", "spans"}.
+{"outcome": "fault"} is taken at its word. It waits rather than computes: `verify_async` runs in the caller's
+event loop and takes no worker."""
 
 import asyncio
 import json
@@ -19,7 +20,7 @@ from verifiers.options import Bounds
 from verifiers.storable import storable
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
-_KEYS = ("outcome", "score", "extracted", "detail", "shaping")
+_KEYS = ("outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans")
 _MAX_REPLY_BYTES = 1_000_000
 _MAX_AT_ONCE = 64
 """Requests to the server at one time; others wait, outside of their time limit."""
@@ -154,6 +155,8 @@ def read_verdict(body: bytes) -> Verdict:
         extracted=_text(reply, "extracted", 4000),
         detail=_text(reply, "detail", 1000) or "",
         shaping=0.0 if shaping is None else as_number(shaping, "shaping", -MAX_SHAPING, MAX_SHAPING),
+        turn_rewards=reply.get("turn_rewards"),
+        spans=[] if reply.get("spans") is None else reply["spans"],
     )
 
 

@@ -65,6 +65,8 @@ def storable_verdict(found: object) -> Verdict:
             method=_text_of(found.method, MAX_WORDS_CHARACTERS) or "",
             is_repeatable=bool(found.is_repeatable),
             trace=_text_of(found.trace, MAX_TRACE_CHARACTERS) or "",
+            turn_rewards=found.turn_rewards,
+            spans=found.spans,
         )
     except Exception as error:  # the boundary: whatever a verifier put into its verdict raises here
         return fault(f"verify returned a Verdict that cannot be read: {_describe(error)}")

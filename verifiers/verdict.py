@@ -3,11 +3,21 @@ no score. A verdict never carries a reward: shaping (format, length) is recorded
 filters see raw correctness."""
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_SHAPING = 1e6
 """Rewards are float32 further on, and their groups are squared."""
+MAX_CREDITS = 10_000
+"""Most spans, or turns, that a verdict may give rewards of their own."""
+MAX_CHARACTERS = 1 << 40
+"""Far above any text: keeps places of spans within what a message holds."""
+
+Span = tuple[int, int, float]
+"""(first character, end character, reward) of a part of the response's text, counted in Unicode characters;
+the end one is the first behind it."""
 
 
 class Outcome(StrEnum):
@@ -39,6 +49,11 @@ class Verdict:
     reaches sooner: such a verdict is never cached."""
     trace: str = ""
     """Last frames of the traceback of a verifier that raised."""
+    turn_rewards: tuple[float, ...] | None = None
+    """A reward for each turn that the model wrote, within MAX_SHAPING; None: none of their own. They and
+    those of `spans` are on top of the reward, never of the score."""
+    spans: tuple[Span, ...] = ()
+    """Rewards for parts of the graded text, each within MAX_SHAPING."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):
@@ -52,6 +67,57 @@ class Verdict:
             raise ValueError("outcome is correct but score is 0: a correct response scores above 0.")
         as_number(self.shaping, "shaping", -MAX_SHAPING, MAX_SHAPING)
         as_number(self.seconds, "seconds", 0.0, math.inf)
+        if self.turn_rewards is not None:
+            object.__setattr__(self, "turn_rewards", as_turn_rewards(self.turn_rewards))
+        object.__setattr__(self, "spans", as_spans(self.spans))
+
+    def has_credits(self) -> bool:
+        """Whether parts of the response have rewards of their own."""
+        return bool(self.spans or self.turn_rewards)
+
+
+def as_turn_rewards(value: object) -> tuple[float, ...]:
+    """`value` as rewards of turns. Raises ValueError."""
+    rewards = _as_list(value, "turn_rewards")
+    return tuple(
+        as_number(reward, f"turn_rewards[{i}]", -MAX_SHAPING, MAX_SHAPING) for i, reward in enumerate(rewards)
+    )
+
+
+def as_spans(value: object) -> tuple[Span, ...]:
+    """`value` as spans. Raises ValueError."""
+    return tuple(_as_span(span, f"spans[{i}]") for i, span in enumerate(_as_list(value, "spans")))
+
+
+def _as_list(value: object, name: str) -> list[object]:
+    """The members of a list, a tuple or an array."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
+        raise ValueError(f"{name} is {value!r:.80}, expected a list.")
+    members: list[object] = []
+    for member in value:
+        if len(members) == MAX_CREDITS:
+            raise ValueError(f"{name} has more than {MAX_CREDITS} entries.")
+        members.append(member)
+    return members
+
+
+def _as_span(value: object, name: str) -> Span:
+    parts = _as_list(value, name)
+    if len(parts) != 3:
+        raise ValueError(f"{name} is {value!r:.80}, expected (first character, end character, reward).")
+    first, end = (_as_place(part, value, name) for part in parts[:2])
+    if first >= end:
+        raise ValueError(f"{name} is {value!r:.80}, whose end is not behind its first character.")
+    return first, end, as_number(parts[2], f"the reward of {name}", -MAX_SHAPING, MAX_SHAPING)
+
+
+def _as_place(part: object, span: object, name: str) -> int:
+    """A whole number of characters: one of Python or numpy."""
+    if not isinstance(part, bool) and hasattr(part, "__index__"):
+        place = operator.index(part)
+        if 0 <= place <= MAX_CHARACTERS:
+            return place
+    raise ValueError(f"{name} is {span!r:.80}, expected whole numbers of characters from 0.")
 
 
 def as_number(value: object, name: str, least: float, most: float, *, hint: str = "") -> float:

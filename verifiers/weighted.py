@@ -56,8 +56,9 @@ class WeightedVerifier:
 
     The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A
     `required` part that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight *
-    score to the shaping only. A part that faults makes the whole a FAULT: half a verdict is none. `field`:
-    the part's own entry in a gold object."""
+    score to the shaping only. A part that faults makes the whole a FAULT: half a verdict is none. What parts
+    give as shaping, and to turns and spans, is passed on as it is. `field`: the part's own entry in a gold
+    object."""
 
     def __init__(self, *, parts: list[Any], folder: Path | None = None) -> None:
         """`parts`: as `check_parts` gives them."""
@@ -153,7 +154,19 @@ class WeightedVerifier:
             shaping=shaping,
             method=main.method,
             is_repeatable=all(verdict.is_repeatable for verdict in verdicts),
+            turn_rewards=_turn_rewards(verdicts),
+            spans=tuple(span for verdict in verdicts for span in verdict.spans),
         )
+
+
+def _turn_rewards(verdicts: list[Verdict]) -> tuple[float, ...] | None:
+    """The sums by turn. Raises ValueError where parts speak of different numbers of turns."""
+    given = [verdict.turn_rewards for verdict in verdicts if verdict.turn_rewards is not None]
+    if not given:
+        return None
+    if len(numbers := {len(rewards) for rewards in given}) > 1:
+        raise ValueError(f"Parts gave rewards to {sorted(numbers)} turns; a response has one number of them.")
+    return tuple(weighted_sum([(1.0, reward) for reward in rewards]) for rewards in zip(*given, strict=True))
 
 
 def _outcome(scored: list[Verdict], failed: bool) -> Outcome:

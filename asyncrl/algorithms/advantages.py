@@ -149,10 +149,11 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
 
 def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """A_t = sum_l (gamma lambda)^l (r_{t+l} + gamma V_{t+l+1} - V_{t+l}), r = 0 but at the end, V = 0 after
+    """A_t = sum_l (gamma lambda)^l (r_{t+l} + gamma V_{t+l+1} - V_{t+l}), r_t at credits and end, V_end = 0
 
     Source: PPO with a critic, Schulman et al. 2017 (arXiv 1707.06347); its advantages are of Schulman et al.
-    2015 (arXiv 1506.02438). Here a trajectory gets its reward, the trainer's critic does the rest per token.
+    2015 (arXiv 1506.02438). Here a trajectory gets its outcome's reward, the trainer's critic does the rest:
+    credits, the rewards of turns and spans, are r where they lie, so that the return is the sum of all.
     Use: one sample per task, and long responses: a token is judged by what was still to be expected there.
     Fails: costs a second model, and a critic that lags behind misleads: warm it up, keep gae_lambda near 1.
     Importance weights correct the policy's loss only; values are of the policies that sampled.
@@ -189,7 +190,7 @@ def group_advantages(group: GroupRewards, advantage: Advantage, algorithm: Algor
     Rewards closer together than `algorithm.least_reward_spread` are equal to the advantage. Raises
     InputError, with the key, the call and the value, for an advantage that raises or gives anything else.
     """
-    group = _with_equal_rewards(group, algorithm)
+    group = with_equal_rewards(group, algorithm)
     where = (
         f"algorithm.advantage {algorithm.advantage}, called with GroupRewards(rewards={list(group.rewards)}, "
         f"lengths={list(group.lengths)}) and Algorithm,"
@@ -227,7 +228,7 @@ def is_flat(values: Iterable[float], algorithm: Algorithm) -> bool:
     return highest - lowest < algorithm.least_reward_spread * scale
 
 
-def _with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupRewards:
+def with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupRewards:
     """The group with one reward in the place of all, where they are as good as equal; a group whose rewards
     only mean something in the batch, or to the critic, as it is."""
     known = [*group.rewards, *([] if group.greedy_reward is None else [group.greedy_reward])]
@@ -246,26 +247,42 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     """
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
-    counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
+    counts, values = list[int](), list[float]()
+    for sequence in batch.sequences:
+        counts += _num_counted(sequence, batch.taken_version, mask_staleness)
+        values += [advantage for _, advantage in sequence.advantage_runs()]
     total = sum(counts)
     if not total:
         return batch
     weights = [count / total for count in counts]
-    values = [sequence.advantage for sequence in batch.sequences]
     if is_flat((x for x, count in zip(values, counts, strict=True) if count), algorithm):
-        sequences = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch.sequences]
-        return dataclasses.replace(batch, sequences=sequences)
+        return _with_advantages(batch, lambda advantage: 0.0)
     mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
     std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
+    return _with_advantages(batch, lambda advantage: (advantage - mean) / (std + STD_EPSILON))
+
+
+def _with_advantages(batch: Batch, change: Callable[[float], float]) -> Batch:
+    """The batch with each advantage changed."""
     sequences = [
-        dataclasses.replace(sequence, advantage=(sequence.advantage - mean) / (std + STD_EPSILON))
+        dataclasses.replace(
+            sequence,
+            advantage=change(sequence.advantage),
+            turn_advantages=[(count, change(advantage)) for count, advantage in sequence.turn_advantages],
+        )
         for sequence in batch.sequences
     ]
     return dataclasses.replace(batch, sequences=sequences)
 
 
-def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
-    """Tokens with a log-prob that is a number, and not staler than that when `version` takes them."""
+def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> list[int]:
+    """Tokens of each run of equal advantages with a log-prob that is a number, and not staler than that when
+    `version` takes them."""
     oldest = -math.inf if mask_staleness is None else version - mask_staleness
     tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
-    return sum(math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens)
+    are_counted = [math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens]
+    counts, first = [], 0
+    for length, _ in sequence.advantage_runs():
+        counts.append(sum(are_counted[first : first + length]))
+        first += length
+    return counts

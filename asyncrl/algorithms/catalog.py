@@ -14,12 +14,14 @@ from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss
 from asyncrl.algorithms.weights import WEIGHTS
 from verifiers.length import soft_overlong
 
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),
+    "algorithm.credit": {"turns": turns},
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),

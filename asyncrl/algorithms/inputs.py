@@ -25,7 +25,7 @@ class LossInputs:
     behavior: Tensor
     """[T] float32 log-probs as sampled; finite, also where `mask` is False."""
     advantages: Tensor
-    """[T] float32, each token has its trajectory's, less what KL in the reward takes."""
+    """[T] float32, each token has its trajectory's or its turn's, less what KL in the reward takes."""
     mask: Tensor
     """[T] bool; False takes a token out of numerator and denominator. Weights and rejections get the tokens
     that count; a surrogate gets those that survived them: True where the weight is not 0."""

@@ -135,6 +135,10 @@ class Verdicts(TypedDict):
     correct_mean: float | None
     cut_share: float | None
     """Share of the responses that were cut off at the length limit."""
+    turn_credit_mean: float | None
+    """Rewards of turns and spans, mean per turn, of the responses with a verdict."""
+    credited_share: float | None
+    """Share of these responses that have any."""
     groups_zero_signal: int
     outcomes: dict[str, int]
     outcomes_by_verifier: dict[str, dict[str, int]]
@@ -231,12 +235,18 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     graded = [(_verdict(score), _fingerprint(trajectory)) for trajectory, score in sampled]
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
+    credited = [(t, score.credits) for t, score in sampled if score.reward is not None]
+    credits = [reward for _, own in credited for _, reward in own]
+    turns = [len(trajectory.turn_lengths()) for trajectory, _ in credited]
+    are_credited = [bool(own) for _, own in credited]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
     lengths = [(score.outcome, trajectory.num_sampled_tokens()) for trajectory, score in sampled]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
         "cut_share": statistics.fmean(cut) if cut else None,
+        "turn_credit_mean": sum(credits) / sum(turns) if sum(turns) else None,
+        "credited_share": statistics.fmean(are_credited) if are_credited else None,
         "groups_zero_signal": sum(not has_signal(group) for group in groups),
         "outcomes": monitor.count_outcomes(verdicts),
         "outcomes_by_verifier": _outcomes_by_verifier(groups),

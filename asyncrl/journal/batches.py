@@ -10,7 +10,7 @@ from typing import Any
 from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
+from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory
 
 _GROUPS = """
@@ -26,7 +26,8 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          UNION ALL
          SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
-SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
+SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages,
+       version, is_continued, tokens, logprobs
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position
 """
 
@@ -59,15 +60,21 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
 
 def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
-    found: dict[str, tuple[Trajectory, float, float]] = {}
-    for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
-        if name not in found:
-            found[name] = (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
+    trajectories: dict[str, Trajectory] = {}
+    rewards: dict[str, dict[str, Any]] = {}
+    for name, prompt, reward, advantage, credits, turn_advantages, *part in rows:
+        if name not in trajectories:
+            trajectories[name] = Trajectory(name, tuple(unpack_tokens(prompt)))
+            rewards[name] = {
+                "reward": reward,
+                "advantage": advantage,
+                "credits": unpack_pairs(credits),
+                "turn_advantages": unpack_pairs(turn_advantages),
+            }
+        token_version, is_continued, tokens, logprobs = part
         if tokens is not None and token_version is None:
-            found[name][0].segments.append(Observed(unpack_tokens(tokens)))
+            trajectories[name].segments.append(Observed(unpack_tokens(tokens)))
         elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
-            found[name][0].segments.append(Segment(token_version, *numbers, bool(is_continued)))
-    return [
-        ScoredSequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()
-    ]
+            trajectories[name].segments.append(Segment(token_version, *numbers, bool(is_continued)))
+    return [ScoredSequence.of(each, **rewards[name]) for name, each in trajectories.items()]

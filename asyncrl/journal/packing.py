@@ -1,5 +1,6 @@
 """Numbers as the journal stores them: tokens and log-probs in 4 bytes, what training knew of them in 2."""
 
+import json
 import struct
 import sys
 from array import array
@@ -39,3 +40,12 @@ def _in_file_order(values: "array[Any]") -> "array[Any]":
     if not _IS_LITTLE:
         values.byteswap()
     return values
+
+
+def pack_pairs(pairs: Sequence[tuple[int, float]]) -> str | None:
+    """(whole number, float) each, as JSON; None for none. Floats keep every bit."""
+    return json.dumps([list(pair) for pair in pairs]) if pairs else None
+
+
+def unpack_pairs(text: str | None) -> list[tuple[int, float]]:
+    return [] if text is None else [(number, float(value)) for number, value in json.loads(text)]

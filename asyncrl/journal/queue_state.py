@@ -6,8 +6,8 @@ Reads only; `replay.recovery` builds the queue from it.
 from dataclasses import dataclass, field
 
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
-from asyncrl.records import Finish, Observed, PolicyVersion, Score, Segment, Trajectory
+from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
+from asyncrl.records import Finish, Observed, PolicyVersion, Score, Segment, Trajectory, TurnAdvantages
 
 _LIVE = "state IN ('open', 'ready')"
 
@@ -61,6 +61,7 @@ class StoredGroup:
     trajectories: list[Trajectory] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
+    turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
 
 
 def read_totals(journal: Readable) -> Totals:
@@ -119,12 +120,13 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
 
 def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
     rows = journal.read(
-        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, "
-        "extracted, detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
+        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, credits, "
+        "advantage, turn_advantages, extracted, detail, verify_seconds FROM trajectories "
+        "WHERE group_id = ? ORDER BY sample",
         (group.group_id,),
     )
     for name, sample, prompt, finish, outcome, *scored in rows:
-        correctness, reward, advantage, extracted, detail, seconds = scored
+        correctness, reward, credits, advantage, turn_advantages, extracted, detail, seconds = scored
         trajectory = Trajectory(
             name,
             tuple(unpack_tokens(prompt)),
@@ -138,9 +140,13 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
                 trajectory.observe(part)
         group.trajectories.append(trajectory)
         if outcome is not None:
-            group.scores[name] = Score(outcome, correctness, reward, extracted, detail, seconds)
+            group.scores[name] = Score(
+                outcome, correctness, reward, extracted, detail, seconds, credits=unpack_pairs(credits)
+            )
         if advantage is not None:
             group.advantages[name] = advantage
+        if turn_advantages is not None:
+            group.turn_advantages[name] = unpack_pairs(turn_advantages)
 
 
 def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:

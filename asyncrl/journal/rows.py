@@ -88,7 +88,12 @@ class TrajectoryColumns(TypedDict):
     outcome: str | None
     correctness: float | None
     reward: float | None
+    """The outcome's, without credits."""
+    credits: list[tuple[int, float]]
+    """(sampled token, reward) of each reward inside the trajectory."""
     advantage: float | None
+    turn_advantages: list[tuple[int, float]]
+    """(sampled tokens, advantage) of each turn, where they differ."""
     extracted: str | None
     detail: str | None
     verify_seconds: float | None

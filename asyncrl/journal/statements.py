@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.journal.counters import Statement
-from asyncrl.journal.packing import pack_logprobs, pack_tokens
+from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_tokens
 from asyncrl.records import (
     DropReason,
     Finish,
@@ -18,6 +18,7 @@ from asyncrl.records import (
     Task,
     TrainedTokens,
     Trajectory,
+    TurnAdvantages,
 )
 from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
@@ -145,12 +146,13 @@ def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[State
 def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     """The verdict on a trajectory, whose decoded response is `text`."""
     return (
-        "UPDATE trajectories SET outcome = ?, correctness = ?, reward = ?, extracted = ?, "
+        "UPDATE trajectories SET outcome = ?, correctness = ?, reward = ?, credits = ?, extracted = ?, "
         "detail = ?, verify_seconds = ?, text = ? WHERE trajectory_id = ?",
         (
             score.outcome,
             score.correctness,
             score.reward,
+            pack_pairs(score.credits),
             score.extracted,
             score.detail,
             score.seconds,
@@ -160,12 +162,17 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     )
 
 
-def made_ready(group_id: int, advantages: Mapping[str, float]) -> list[Statement]:
-    """`advantages` by trajectory id; trajectories without one have left the group."""
+def made_ready(
+    group_id: int, advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]
+) -> list[Statement]:
+    """Advantages by trajectory id; trajectories without one have left the group."""
     return [
         ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
         *(
-            ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, trajectory_id))
+            (
+                "UPDATE trajectories SET advantage = ?, turn_advantages = ? WHERE trajectory_id = ?",
+                (advantage, pack_pairs(turn_advantages.get(trajectory_id, [])), trajectory_id),
+            )
             for trajectory_id, advantage in advantages.items()
         ),
     ]

@@ -83,6 +83,8 @@ def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
 def _kind(value: dict[str, Any]) -> str:
     if "oneOf" in value:
         return " or ".join(_kind(choice) for choice in value["oneOf"])
+    if "anyOf" in value:
+        return " or ".join(_kind(choice) for choice in value["anyOf"])
     if "$ref" in value:
         return "mapping"
     if "enum" in value:

@@ -167,6 +167,12 @@ class Recipe(Section):
                 f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
                 f"Lower algorithm.pass_k or raise rollout.samples_per_group."
             )
+        if algorithm.credit == "turns" and not self.turns.is_on():
+            raise ValueError(
+                "algorithm.credit is turns but neither turns.environment nor turns.tools is set: every "
+                "trajectory has one turn, which earns all there is. Remove algorithm.credit, or set one of "
+                "the two."
+            )
         if rollout.samples_per_group < algorithm.min_group_size():
             raise ValueError(
                 f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "

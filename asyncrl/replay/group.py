@@ -6,7 +6,17 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.records import DropReason, PolicyVersion, Score, ScoredSequence, Task, Trajectory, oldest_version
+from asyncrl.records import (
+    DropReason,
+    PolicyVersion,
+    Score,
+    ScoredSequence,
+    Task,
+    Trajectory,
+    TurnAdvantages,
+    may_teach,
+    oldest_version,
+)
 
 
 class GroupState(StrEnum):
@@ -32,6 +42,8 @@ class Group:
     """Trajectory id -> score, filled as verdicts arrive."""
     advantages: dict[str, float] = field(default_factory=dict)
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
+    turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
+    """Trajectory id -> advantages of its turns, where they differ."""
     taken_version: PolicyVersion | None = None
     """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
@@ -41,6 +53,10 @@ class Group:
     def num_tokens(self) -> int:
         """Confirmed tokens that were sampled."""
         return sum(trajectory.num_sampled_tokens() for trajectory in self.trajectories)
+
+    def may_teach(self) -> bool:
+        """Whether a token has an advantage other than 0."""
+        return may_teach(self.advantages, self.turn_advantages)
 
     def oldest_version(self) -> PolicyVersion:
         """The oldest version that made one of its tokens, or the admitting one while it has none."""
@@ -56,9 +72,18 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
     """The sequences of a ready group, as a trainer gets them."""
     sequences = []
     for trajectory in group.trajectories:
-        advantage = group.advantages.get(trajectory.trajectory_id)
+        name = trajectory.trajectory_id
+        advantage = group.advantages.get(name)
         if advantage is not None:
-            reward = group.scores[trajectory.trajectory_id].reward
-            assert reward is not None
-            sequences.append(ScoredSequence.of(trajectory, reward=reward, advantage=advantage))
+            score = group.scores[name]
+            assert score.reward is not None
+            sequences.append(
+                ScoredSequence.of(
+                    trajectory,
+                    reward=score.reward,
+                    advantage=advantage,
+                    credits=score.credits,
+                    turn_advantages=group.turn_advantages.get(name),
+                )
+            )
     return sequences

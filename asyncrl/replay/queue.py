@@ -41,6 +41,7 @@ from asyncrl.records import (
     Segment,
     Task,
     Trajectory,
+    TurnAdvantages,
 )
 from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose
@@ -208,14 +209,21 @@ class ReplayQueue:
             rows.append(statements.failed(trajectory.trajectory_id, cause_of(score.detail), score.trace))
         return rows
 
-    def make_ready(self, group: Group, advantages: Mapping[str, float]) -> None:
-        """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
+    def make_ready(
+        self,
+        group: Group,
+        advantages: Mapping[str, float],
+        turn_advantages: Mapping[str, TurnAdvantages] | None = None,
+    ) -> None:
+        """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted.
+        `turn_advantages` of those whose turns differ."""
         assert group.state is GroupState.OPEN and group.scores.keys() >= advantages.keys()
         group.state, group.advantages = GroupState.READY, dict(advantages)
+        group.turn_advantages = dict(turn_advantages or {})
         self.num_ready += 1
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
-            *statements.made_ready(group.group_id, advantages),
+            *statements.made_ready(group.group_id, advantages, group.turn_advantages),
             *_answers(group),
             *(
                 self._count(

@@ -6,7 +6,7 @@ from asyncrl.journal import queue_state
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.counters import read_counters
 from asyncrl.journal.queue_state import StoredGroup
-from asyncrl.records import PolicyVersion, Task, oldest_version
+from asyncrl.records import PolicyVersion, Task, may_teach, oldest_version
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import Repetition
@@ -54,7 +54,7 @@ def _repeatable(journal: Readable, settings: QueueSettings, version: PolicyVersi
             version,
             num_uses=stored.num_uses,
             oldest=oldest_version(stored.trajectories, stored.admitted_version),
-            advantages=stored.advantages,
+            may_teach=may_teach(stored.advantages, stored.turn_advantages),
         )
     ]
 
@@ -68,6 +68,7 @@ def _group(stored: StoredGroup, task_of: TaskOf) -> Group:
         GroupState(stored.state),
         stored.scores,
         stored.advantages,
+        stored.turn_advantages,
         taken_version=stored.taken_version,
         num_uses=stored.num_uses,
     )

@@ -10,7 +10,7 @@ Which: the least often trained first, among those the freshest. Groups whose adv
 nothing a second time and are left out, except under an advantage whose 0 is not a group's to know.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group
@@ -41,18 +41,18 @@ class Repetition:
     def add(self, groups: Iterable[Group]) -> None:
         """Groups of a batch: they may join later ones."""
         if self.groups_per_batch:
-            self.pool.update((group.group_id, group) for group in groups if self._teaches(group.advantages))
+            self.pool.update((group.group_id, group) for group in groups if self._teaches(group.may_teach()))
 
     def may_hold(
-        self, version: PolicyVersion, *, num_uses: int, oldest: PolicyVersion, advantages: Mapping[str, float]
+        self, version: PolicyVersion, *, num_uses: int, oldest: PolicyVersion, may_teach: bool
     ) -> bool:
         """Whether a batch from `version` on may hold a group that was in `num_uses` of them, whose oldest
-        token `oldest` made."""
+        token `oldest` made. `may_teach`: one of its advantages is not 0."""
         is_fresh = oldest >= version - self.reach
-        return is_fresh and num_uses < self.max_uses and self._teaches(advantages)
+        return is_fresh and num_uses < self.max_uses and self._teaches(may_teach)
 
-    def _teaches(self, advantages: Mapping[str, float]) -> bool:
-        return self.always_teaches or any(advantages.values())
+    def _teaches(self, may_teach: bool) -> bool:
+        return self.always_teaches or may_teach
 
     def _forget(self, version: PolicyVersion) -> None:
         """Forgets groups that no batch from `version` on may hold."""
@@ -63,6 +63,6 @@ class Repetition:
                 version,
                 num_uses=group.num_uses,
                 oldest=group.oldest_version(),
-                advantages=group.advantages,
+                may_teach=group.may_teach(),
             )
         }

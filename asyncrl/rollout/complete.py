@@ -1,21 +1,24 @@
 """From an open group to a ready one: generation, a verdict per trajectory as it ends, then advantages."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
+from asyncrl.algorithms.advantages import Advantage
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.group_advantages import worths_of
 from asyncrl.rollout.shaping import Shaping
 from verifiers.storable import storable
 
@@ -74,41 +77,42 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.answer_tokens())
+        num_turns = len(trajectory.turn_lengths())
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            score = await self.grader.grade(group.task, text)
+            score = await self.grader.grade(group.task, text, num_turns=num_turns)
         if group.state is not GroupState.OPEN:
             return
         score = self.shaping.of(score, trajectory, trajectory.finish)
+        score = dataclasses.replace(score, credits=credits_of(score, trajectory, self.codec))
         self.queue.score(group, trajectory, score, storable(text))
 
     def _make_ready(self, group: Group) -> None:
-        sampled, rewards = [], []
-        greedy: float | None = None
-        for trajectory in group.trajectories:
-            reward = group.scores[trajectory.trajectory_id].reward
-            if trajectory.is_greedy:
-                greedy = reward
-            elif reward is not None:
-                sampled.append(trajectory)
-                rewards.append(reward)
+        graded = [
+            (trajectory, score)
+            for trajectory in group.trajectories
+            if (score := group.scores[trajectory.trajectory_id]).reward is not None
+        ]
+        sampled = [each for each in graded if not each[0].is_greedy]
+        greedy = next((each for each in graded if each[0].is_greedy), None)
         min_size = self.algorithm.min_group_size()
-        if len(rewards) < min_size or (self.algorithm.needs_greedy() and greedy is None):
+        if len(sampled) < min_size or (self.algorithm.needs_greedy() and greedy is None):
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self._drop(group, DropReason.FAULT)
             return
-        lengths = [trajectory.num_sampled_tokens() for trajectory in sampled]
         # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
-            advantages = group_advantages(
-                GroupRewards(rewards, lengths, greedy, min_size), self.advantage, self.algorithm
-            )
+            worths = worths_of(sampled, greedy, self.advantage, self.algorithm)
         self.queue.has_signal(group)
         if not self.filter.lets_through(group):
             self._drop(group, DropReason.NO_SIGNAL)
             return
-        names = [trajectory.trajectory_id for trajectory in sampled]
-        self.queue.make_ready(group, dict(zip(names, advantages, strict=True)))
+        found = {t.trajectory_id: worth for (t, _), worth in zip(sampled, worths, strict=True)}
+        self.queue.make_ready(
+            group,
+            {name: worth.advantage for name, worth in found.items()},
+            {name: worth.turns for name, worth in found.items() if worth.turns},
+        )
         self.ended(group, None)
 
     def _drop(self, group: Group, reason: DropReason) -> None:

@@ -39,7 +39,23 @@ def score_of(verdict: Verdict) -> Score:
         verdict.seconds,
         verdict.method,
         verdict.trace,
+        turn_rewards=verdict.turn_rewards or (),
+        spans=verdict.spans,
     )
+
+
+def with_fitting_credits(verdict: Verdict, response: str, num_turns: int | None) -> Verdict:
+    """The verdict; a FAULT where it gives rewards to parts or turns that the response does not have.
+    `num_turns`: None where it does not matter."""
+    beyond = next((span for span in verdict.spans if span[1] > len(response)), None)
+    given = verdict.turn_rewards
+    if beyond is not None:
+        detail = f"the verdict has the span {beyond}, but the response has {len(response)} characters"
+    elif given and num_turns is not None and len(given) != num_turns:
+        detail = f"the verdict has {len(given)} turn_rewards, but the trajectory has {num_turns} turn(s)"
+    else:
+        return verdict
+    return Verdict(Outcome.FAULT, None, detail=detail, seconds=verdict.seconds)
 
 
 class Grader:
@@ -79,13 +95,13 @@ class Grader:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
-    async def grade(self, task: Task, response: str) -> Score:
-        """The score of `response`; its outcome is a fault only after all retries.
+    async def grade(self, task: Task, response: str, *, num_turns: int | None = None) -> Score:
+        """The score of `response`, the last of `num_turns`; its outcome is a fault only after all retries.
 
         Raises VerifierFailed when the verifier gives no more verdicts.
         """
         with self.waits.waiting(task.verifier.name):
-            *faults, verdict = await self._attempts(task, response)
+            *faults, verdict = await self._attempts(task, response, num_turns)
         if verdict.outcome is Outcome.FAULT:
             self._faults.gave_up(task, verdict.detail)
         else:
@@ -93,13 +109,13 @@ class Grader:
                 self._retried(task, fault)
         return score_of(verdict)
 
-    async def _attempts(self, task: Task, response: str) -> list[Verdict]:
+    async def _attempts(self, task: Task, response: str, num_turns: int | None) -> list[Verdict]:
         """Faults, and at last what counts."""
         name, options = task.verifier.name, task.verifier.options
         found: list[Verdict] = []
         for _ in range(self._max_fault_retries + 1):
             judged = await self._pool.judge(name, options, response, task.reference, folder=self._folder)
-            verdict = judged.verdict
+            verdict = with_fitting_credits(judged.verdict, response, num_turns)
             found += [*judged.faults, verdict]
             self.seconds.observe(verdict.seconds)
             self.outcomes[name, verdict.outcome.value] += 1

@@ -6,6 +6,7 @@ before the next turn begins; a restart plays on from there.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.records import Finish, Observed, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
@@ -98,6 +100,8 @@ class TurnPlayer:
         score: Score | None = None
         if ended.verdict is not None:
             score = self.shaping.of(score_of(ended.verdict), trajectory, ended.finish)
+            credits = credits_of(score, trajectory, self.conversations.codec)
+            score = dataclasses.replace(score, credits=credits)
         text = storable(self.conversations.codec.decode(trajectory.answer_tokens()))
         self.queue.end(group, trajectory, ended.finish, score, text)
 

@@ -17,7 +17,7 @@ from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.faults import TurnFaults
-from verifiers.verdict import Outcome, Verdict, fault, over_limit
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Conversation:
         if is_last:
             return Ended(Finish.LENGTH)
         messages = _messages(reply)
-        notes = {"seconds": spent, "messages": messages, "reward": reply.reward}
+        notes = {"seconds": spent, "messages": messages, "reward": _reward(reply)}
         return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
 
     def _observed_results(
@@ -222,6 +222,16 @@ def _messages(reply: Observation) -> list[Message]:
     if isinstance(reply.messages, str):
         return [{"role": "user", "content": reply.messages}]
     return list(reply.messages)
+
+
+def _reward(reply: Observation) -> float | None:
+    """The reward of the turn that it answers. Raises EnvironmentFault where it is none."""
+    if reply.reward is None:
+        return None
+    try:
+        return as_number(reply.reward, "the reward of an Observation", -MAX_SHAPING, MAX_SHAPING)
+    except ValueError as error:
+        raise EnvironmentFault(str(error)) from error
 
 
 def _result_messages(results: Sequence[CallResult]) -> list[Message]:

@@ -41,7 +41,8 @@ class Observation:
     messages: list[Message] | str
     """A text is a message of the user."""
     reward: float | None = None
-    """Reward of the turn that it answers; None: the turn has none of its own."""
+    """The reward of the turn that it answers, in [-1000000, 1000000], on top of the outcome's
+    (algorithm.credit says how it is used); None: none of its own."""
 
 
 @dataclass(frozen=True, slots=True)

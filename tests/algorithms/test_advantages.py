@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from asyncrl.algorithms.advantages import (
     ADVANTAGES,
+    STD_EPSILON,
     GroupRewards,
     dr_grpo,
     find_advantage,
@@ -288,3 +289,21 @@ def test_one_response_per_prompt_is_a_group(name: str):
 def test_advantages_do_not_import_torch():
     code = "import sys, asyncrl.algorithms.advantages; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_batch_is_whitened_over_the_tokens_of_each_turn():
+    turns = make_sequence(4, advantage=1.0, turn_advantages=[(1, 1.0), (3, 2.0)], token_versions=[0, 0, 4, 4])
+    other = make_sequence(2, advantage=0.0, token_versions=[4, 4])
+    algorithm = Algorithm(advantage="reinforce_pp")
+    # One token of 1 and three of 2, two of 0: mean 7/6, mean square 13/6.
+    batch = finish_batch(Batch(4, 1.0, [turns, other]), algorithm)
+    std = (13 / 6 - (7 / 6) ** 2) ** 0.5
+    wanted = [(x - 7 / 6) / (std + STD_EPSILON) for x in (1.0, 2.0, 0.0)]
+    assert batch.sequences[0].turn_advantages == [
+        (1, pytest.approx(wanted[0])),
+        (3, pytest.approx(wanted[1])),
+    ]
+    assert [s.advantage for s in batch.sequences] == pytest.approx([wanted[0], wanted[2]])
+    # Without the stale ones: two tokens of 2, two of 0.
+    batch = finish_batch(Batch(4, 1.0, [turns, other]), algorithm, mask_staleness=2)
+    assert batch.sequences[0].turn_advantages == [(1, pytest.approx(0.0)), (3, pytest.approx(1.0, rel=1e-4))]

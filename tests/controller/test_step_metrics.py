@@ -7,7 +7,7 @@ from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.controller.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
-from asyncrl.records import Batch, Finish, GradientSpike, ScoredSequence, Segment, Trajectory
+from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 from asyncrl.wire.messages import TakeRequest
@@ -77,6 +77,27 @@ def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
     metrics = group_metrics([group], correctness_differs)
     assert metrics["fallback_reward_share"] == pytest.approx(1 / 4)
     assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
+
+
+def test_credits_are_shown_per_turn_of_graded_samples() -> None:
+    group = Group(0, make_task(), 0, [])
+    said, heard = Segment(0, [5, 6], [-1.0] * 2), Observed([9])
+    for index, (parts, credits) in enumerate(
+        [
+            ([said, heard, said], [(1, 0.5), (3, 0.25)]),
+            ([said, heard], []),
+            ([said], [(0, -3.0)]),
+        ]
+    ):
+        group.trajectories.append(Trajectory(str(index), (1,), list(parts), is_greedy=index == 2))
+        group.scores[str(index)] = dataclasses.replace(make_score(1.0), credits=credits)
+    group.trajectories.append(Trajectory("3", (1,), [said]))
+    group.scores["3"] = make_score(None)
+    metrics = group_metrics([group], correctness_differs)
+    # Of three turns; the greedy response and the fault are no part of it.
+    assert (metrics["turn_credit_mean"], metrics["credited_share"]) == (0.25, 0.5)
+    none = group_metrics([], correctness_differs)
+    assert (none["turn_credit_mean"], none["credited_share"]) == (None, None)
 
 
 def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> None:

@@ -2,11 +2,12 @@
 
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
-CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes"}. Rank 0 writes
-FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens,
+CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns"}. Rank
+0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens,
 FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
 publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
-resumes takes that step only, from the checkpoint of another.
+resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
+credits and advantages of their own.
 """
 
 import json
@@ -18,6 +19,7 @@ import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
+from fakes.sequences import with_turns
 
 NUM_STEPS = 3
 TRAINER = {
@@ -39,6 +41,7 @@ def take_steps(
     critic: dict | None = None,
     saves: bool = False,
     resumes: str | None = None,
+    turns: bool = False,
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
@@ -64,6 +67,7 @@ def take_steps(
             Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
         # In the second step no rank has something to teach, in the third one has.
         batch = random_batch(step, num_groups=6, temperature=0.8, num_silent=(2, 6, 5)[step % 3])
+        batch = with_turns(batch) if turns else batch
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()
@@ -98,7 +102,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes")}
+        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes", "turns")}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

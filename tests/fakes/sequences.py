@@ -1,8 +1,9 @@
 """Sequences for packing: tokens count, the rest is plain."""
 
 import dataclasses
+import random
 
-from asyncrl.records import ScoredSequence
+from asyncrl.records import Batch, ScoredSequence
 
 
 def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> ScoredSequence:
@@ -15,6 +16,26 @@ def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> Score
         token_versions=[one.token_versions[i] for i in places],
         are_continued=[one.are_continued[i] for i in places],
     )
+
+
+def with_turns(batch: Batch) -> Batch:
+    """Two turns in each response of more than two tokens, with an observed token between them, advantages of
+    their own, and a credit in each; every third response has none of all that."""
+    source = random.Random(batch.taken_version)
+    sequences = []
+    for i, one in enumerate(batch.sequences):
+        if i % 3 and len(one.response_tokens) > 2:
+            place = source.randrange(1, len(one.response_tokens) - 1)
+            one = with_observed(one, [(place, place + 1)])
+            first, second = place, one.num_sampled() - place
+            later = one.advantage * source.choice([0.0, 1.0, -2.0])
+            one = dataclasses.replace(
+                one,
+                turn_advantages=[(first, one.advantage), (second, later)],
+                credits=[(first - 1, source.gauss(0, 1)), (first + second - 1, source.gauss(0, 1))],
+            )
+        sequences.append(one)
+    return dataclasses.replace(batch, sequences=sequences)
 
 
 def sequence(prompt: list[int], response: list[int], **changes: object) -> ScoredSequence:

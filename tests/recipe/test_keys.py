@@ -13,6 +13,7 @@ def names(section: type[BaseModel], prefix: str = "") -> list[str]:
     found = []
     for name, field in section.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        kinds = [getattr(kind, "__origin__", kind) for kind in kinds]
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         found += names(inner[0], f"{prefix}{name}.") if inner else [prefix + name]
     return found
@@ -46,6 +47,10 @@ def test_kind_range_and_default_are_those_of_the_field() -> None:
     assert markdown("serving.servers").startswith(
         "- `serving.servers` (list of string; default []; may change"
     )
+
+
+def test_a_list_of_names_or_mappings_says_so() -> None:
+    assert markdown("turns.tools").startswith("- `turns.tools` (list of mapping; default []):")
 
 
 def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:

@@ -76,6 +76,17 @@ def test_a_group_without_a_gradient_is_not_repeated(tmp_path: Path) -> None:
     assert ids(take(queue, 2)) == [2, 1]
 
 
+def test_a_group_whose_later_turns_alone_have_a_gradient_is_repeated(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1, staleness=1, repeated=1)
+    queue.announce(0)
+    group = queue.admit(make_task(0))
+    finish(queue, group, version=0)
+    group.advantages = dict.fromkeys(group.advantages, 0.0)
+    group.turn_advantages = {next(iter(group.advantages)): [(1, 0.0), (2, 0.5)]}
+    queue.take(0)
+    assert ids(take(queue, 1)) == [1, 0]
+
+
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_where_every_group_teaches_one_whose_rewards_are_all_equal_is_repeated(
     tmp_path: Path, reward: float

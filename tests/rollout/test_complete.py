@@ -1,6 +1,8 @@
 """From a generated group to a ready one: shaped rewards, the greedy baseline, faults - on a real queue."""
 
 import asyncio
+import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +12,11 @@ from fakes.records import batch_of, correctness_differs, make_score, make_task
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
+from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Finish, Score, Segment, Task
+from asyncrl.records import Finish, Observed, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
@@ -31,7 +34,7 @@ class Grades:
     def __init__(self, *rewards: float | None) -> None:
         self._scores = [make_score(reward) for reward in rewards]
 
-    async def grade(self, task: Task, response: str) -> Score:
+    async def grade(self, task: Task, response: str, *, num_turns: int | None = None) -> Score:
         return self._scores.pop(0)
 
 
@@ -227,4 +230,108 @@ def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
     again = journal_queue(tmp_path, has_greedy=True)
     restore(again, lambda task_id, prompt: make_task())
     assert [t.is_greedy for t in again.live[0].trajectories] == [False, False, True]
+    again.journal.close()
+
+
+def in_turns(queue: ReplayQueue, rewards: list[list[float | None]]) -> Group:
+    """A group whose turns have two tokens each; their environment gave them `rewards`, and ended them after
+    another turn of one token."""
+    queue.announce(0)
+    group = queue.admit(make_task())
+    for trajectory, earned in zip(group.trajectories, rewards, strict=True):
+        for reward in earned:
+            queue.append(group, trajectory, [Segment(0, [1, 2], [-0.5, -0.5])], None)
+            trajectory.turn_finish = Finish.STOP
+            queue.observe(group, trajectory, Observed([7, 7, 7], json.dumps({"reward": reward})))
+        queue.append(group, trajectory, [Segment(0, [3], [-0.5])], Finish.STOP)
+    return group
+
+
+EARNED: list[list[float | None]] = [[0.5], [0.25, None]]
+
+
+def test_rewards_of_turns_are_added_to_the_reward_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = in_turns(queue, EARNED)
+    complete(queue, Algorithm(advantage="dr_grpo"), group, 0.0, 1.0)
+    first, second = (group.scores[t.trajectory_id] for t in group.trajectories)
+    assert (first.reward, first.credits, second.reward, second.credits) == (0.0, [(1, 0.5)], 1.0, [(1, 0.25)])
+    assert list(group.advantages.values()) == [-0.375, 0.375] and not group.turn_advantages
+    queue.journal.close()
+
+
+def test_each_turn_gets_the_advantage_of_what_followed(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = in_turns(queue, EARNED)
+    complete(queue, Algorithm(advantage="dr_grpo", credit="turns"), group, 0.0, 1.0)
+    # To go: 0.5, 0 and 1.25, 1, 1.
+    assert list(group.advantages.values()) == [-0.375, 0.375]
+    assert list(group.turn_advantages.values()) == [
+        [(2, -0.375), (1, -0.5)],
+        [(2, 0.375), (2, 0.5), (1, 0.5)],
+    ]
+    queue.journal.close()
+
+
+def test_a_critic_gets_the_outcome_and_the_credits_apart(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = in_turns(queue, EARNED)
+    complete(queue, Algorithm(advantage="gae"), group, 0.0, 1.0)
+    assert list(group.advantages.values()) == [0.0, 1.0]
+    taken = queue.take(0)
+    assert taken is not None
+    assert [s.credits for s in batch_of(taken, 0, 1.0).sequences] == [[(1, 0.5)], [(1, 0.25)]]
+    queue.journal.close()
+
+
+def test_without_credits_turns_have_the_advantage_of_their_trajectory(tmp_path: Path) -> None:
+    found = []
+    for credit in ("outcome", "turns"):
+        (folder := tmp_path / credit).mkdir()
+        queue = journal_queue(folder)
+        group = in_turns(queue, [[None], [0.0, None]])
+        complete(queue, Algorithm(credit=credit), group, 0.3, 1.0)
+        assert not group.turn_advantages
+        found.append(group.advantages)
+        queue.journal.close()
+    assert found[0] == found[1]
+
+
+def test_credits_and_advantages_of_turns_come_back_from_the_journal_to_the_last_digit(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = in_turns(queue, [[1 / 3], [0.1, -1e-7]])
+    complete(queue, Algorithm(credit="turns"), group, 0.0, 1.0)
+    names = [t.trajectory_id for t in group.trajectories]
+    credits = [group.scores[name].credits for name in names]
+    assert credits == [[(1, 1 / 3)], [(1, 0.1), (3, -1e-7)]] and len(group.turn_advantages) == 2
+    queue.journal.close()
+    again = journal_queue(tmp_path)
+    restore(again, lambda task_id, prompt: group.task)
+    again.announce(0)
+    taken = again.take(0)
+    assert taken is not None
+    again.journal.barrier_blocking()
+    assert load_batch(again.journal, 0, 1.0) == batch_of(taken, 0, 1.0) == batch_of([group], 0, 1.0)
+    row = JournalReader(again.journal.path).group(group.group_id)
+    assert row is not None
+    assert [t["credits"] for t in row["trajectories"]] == credits
+    assert [t["turn_advantages"] for t in row["trajectories"]] == [group.turn_advantages[n] for n in names]
+    again.journal.close()
+
+
+def test_a_group_that_is_restored_before_its_advantages_keeps_its_credits(tmp_path: Path) -> None:
+    """A crash between two verdicts: the spans of the first are in the journal as credits alone."""
+    queue = journal_queue(tmp_path)
+    group = in_turns(queue, EARNED)
+    first = group.trajectories[0]
+    queue.score(group, first, dataclasses.replace(make_score(0.0), credits=[(0, 2.0), (1, 0.5)]), "text")
+    queue.journal.close()
+    again = journal_queue(tmp_path)
+    restore(again, lambda task_id, prompt: group.task)
+    again.announce(0)
+    resumed = again.live[group.group_id]
+    complete(again, Algorithm(advantage="dr_grpo", credit="turns"), resumed, 1.0)
+    assert resumed.scores[first.trajectory_id].credits == [(0, 2.0), (1, 0.5)]
+    # Totals 2.5 and 1.25; only the second has more than its outcome to go after its first turn.
+    assert resumed.turn_advantages[first.trajectory_id] == [(2, 0.625), (1, -0.5)]
     again.journal.close()

@@ -208,6 +208,26 @@ async def test_an_answer_that_comes_after_its_group_was_dropped_is_not_recorded(
         assert reader.read("SELECT count(*) FROM observations") == [(0,)]
 
 
+async def test_an_environment_rewards_turns_and_the_end_keeps_the_rewards(tmp_path: Path) -> None:
+    def rewarding(turn: int, text: str) -> Observation | End:
+        return End(1.0) if turn == 2 else Observation("on", reward=0.25 * (turn + 1))
+
+    async with player_of(tmp_path, FakeEpisodes(rewarding)) as (player, group, _):
+        await play(player, group)
+        for score in group.scores.values():
+            assert (score.reward, score.credits) == (1.0, [(2, 0.25), (5, 0.5)])
+
+
+@pytest.mark.parametrize("reward", [float("nan"), 1e7, True, "0.5", float("inf")])
+async def test_a_reward_of_a_turn_that_is_no_number_in_range_is_a_fault(tmp_path: Path, reward) -> None:
+    episodes = FakeEpisodes(lambda turn, text: Observation("on", reward=reward))
+    async with player_of(tmp_path, episodes) as (player, group, _):
+        await play(player, group)
+        for score in group.scores.values():
+            assert score.outcome == "fault" and not score.credits
+            assert "the reward of an Observation is" in score.detail
+
+
 async def test_the_score_of_an_environment_and_the_end_are_one_transaction(tmp_path: Path) -> None:
     async with player_of(tmp_path, FakeEpisodes(lambda turn, text: End(0.0, "no"))) as (player, group, _):
         written = []

@@ -14,6 +14,7 @@ from asyncrl.trainer.step.objective import Objective
 
 SOUND = random_batch(0).sequences[0]
 SILENT = dataclasses.replace(SOUND, advantage=0.0)
+LATER = dataclasses.replace(SILENT, turn_advantages=[(1, 0.0), (SOUND.num_sampled() - 1, -0.5)])
 
 
 def teaches(algorithm: Algorithm) -> tuple[bool, bool]:
@@ -36,6 +37,10 @@ def test_a_sequence_without_an_advantage_has_no_gradient_under_any_built_in_loss
     total, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
     assert total.item() == 0.0
     assert gradient(total, inputs) == [0.0, 0.0, 0.0]
+
+
+def test_a_later_turn_teaches_by_itself():
+    assert Objective(Algorithm(), max_new_tokens=8).teaches(LATER)
 
 
 @pytest.mark.parametrize(

@@ -239,3 +239,11 @@ def test_a_key_whose_digest_could_mean_something_else_is_none(part: Any) -> None
 def test_parts_that_python_calls_equal_but_are_not_have_digests_apart() -> None:
     parts = [1, True, 1.0, "1", b"1", (1,), ((1,),), frozenset({1}), None, "\ud800"]
     assert len({part_digest(part) for part in parts}) == len(parts)
+
+
+def test_a_verdict_with_rewards_for_parts_of_its_response_is_not_kept_for_others() -> None:
+    cache = VerdictCache(max_entries=9, max_bytes=1 << 20)
+    cache.put(b"span", Verdict(Outcome.CORRECT, 1.0, spans=((0, 1, 0.5),)))
+    cache.put(b"turn", Verdict(Outcome.CORRECT, 1.0, turn_rewards=(0.5,)))
+    cache.put(b"plain", Verdict(Outcome.CORRECT, 1.0))
+    assert [cache.get(key) for key in (b"span", b"turn")] == [None, None] and cache.get(b"plain")

@@ -1,13 +1,14 @@
 """Exact text, numbers, patterns, choices, structure, JSON, length and their composition."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from verifiers.length import soft_overlong
 from verifiers.letter_choice import chosen_letters
-from verifiers.registry import load_verifier
+from verifiers.registry import build_verifier, check_options, load_verifier
 from verifiers.verdict import Verdict
 
 
@@ -182,6 +183,36 @@ def test_weighted_means_the_scores_and_keeps_shaping_apart() -> None:
     half = verdict("weighted", "42", "\\boxed{42}", parts=PARTS)
     assert (half.outcome.value, half.score) == ("wrong", 0.75)
     assert verdict("weighted", "43", GOOD, parts=PARTS).score == 0.25
+
+
+@pytest.fixture
+def judges(tmp_path: Path) -> Path:
+    (tmp_path / "judges.py").write_text(
+        "from verifiers.verdict import Outcome, Verdict\n"
+        "class Judge:\n"
+        "    def __init__(self, *, turns: list, first: int): self.turns, self.first = turns, first\n"
+        "    def parse_reference(self, raw): return raw\n"
+        "    def verify(self, response, reference):\n"
+        "        spans = [(self.first, self.first + 2, 0.1)]\n"
+        "        return Verdict(Outcome.CORRECT, 1.0, turn_rewards=self.turns, spans=spans)\n"
+    )
+    return tmp_path
+
+
+def test_weighted_passes_on_what_its_parts_give_to_turns_and_spans(judges: Path) -> None:
+    def part(turns: list[float], first: int) -> dict[str, Any]:
+        return {"name": "./judges.py:Judge", "options": {"turns": turns, "first": first}}
+
+    def both(turns: list[float]) -> Verdict:
+        options = {"parts": [part([0.1, 1.0], 0), part(turns, 3), "format"]}
+        checked = check_options("weighted", options, folder=judges)
+        built = build_verifier("weighted", checked, folder=judges)
+        return built.verify("abcdef", built.parse_reference("x"))
+
+    found = both([0.2, -1.0])
+    assert (found.turn_rewards, found.spans) == ((0.3, 0.0), ((0, 2, 0.1), (3, 5, 0.1)))
+    with pytest.raises(ValueError, match=r"rewards to \[1, 2\] turns"):
+        both([0.2])
 
 
 def test_equal_shares_of_a_weighted_score_are_equal_floats() -> None:

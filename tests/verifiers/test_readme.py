@@ -13,7 +13,7 @@ from verifiers.registry import load_verifier
 
 README = Path(__file__).parents[2] / "verifiers" / "README.md"
 TEXT = README.read_text(encoding="utf-8")
-FIRST, OWN = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+FIRST, CREDITED, OWN = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_first_example_gives_the_verdict_it_shows() -> None:
@@ -22,6 +22,13 @@ def test_the_first_example_gives_the_verdict_it_shows() -> None:
     exec("\n".join(setup), names)
     verdict = eval(last, names)
     assert (verdict.outcome.value, verdict.score) == ("correct", 1.0)
+
+
+def test_the_example_of_rewards_inside_a_response_is_a_verdict() -> None:
+    names: dict[str, object] = {}
+    *setup, last = CREDITED.strip().splitlines()
+    exec("\n".join(setup), names)
+    assert eval(last, names).has_credits()
 
 
 async def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: Path) -> None:

@@ -123,6 +123,12 @@ MALFORMED = [
     (b'"detail": {"a": 1}', "detail is {'a': 1}, expected text"),
     (b'"extracted": 42', "extracted is 42, expected text"),
     (b'"shapping": 0.5', "unknown key 'shapping', expected outcome, score, extracted, detail, shaping"),
+    (b'"spans": [[0, 3, true]]', "the reward of spans[0] is True"),
+    (b'"spans": [[3, 0, 0.5]]', "whose end is not behind its first character"),
+    (b'"spans": {"first": 0}', "expected a list"),
+    (b'"spans": 0', "expected a list"),
+    (b'"turn_rewards": "0.5"', "expected a list"),
+    (b'"turn_rewards": [1e300]', "turn_rewards[0] is 1e+300"),
     (b'"score": 1, "score": 0.5', 'the key "score" stands twice'),
     (b'"score": 0', "outcome is correct but score is 0"),
     (b'"detail": "\xff"', "UnicodeDecodeError"),
@@ -138,9 +144,17 @@ def test_a_malformed_verdict_is_a_fault_with_the_reason(server: Server, fields: 
 
 def test_null_stands_for_what_is_left_out() -> None:
     found = read_verdict(
-        b'{"outcome": "correct", "score": null, "extracted": null, "detail": null, "shaping": null}'
+        b'{"outcome": "correct", "score": null, "extracted": null, "detail": null, "shaping": null, '
+        b'"turn_rewards": null, "spans": null}'
     )
     assert found == Verdict(Outcome.CORRECT, 1.0)
+
+
+def test_rewards_of_turns_and_spans_arrive() -> None:
+    found = read_verdict(
+        b'{"outcome": "wrong", "turn_rewards": [0, 0.5], "spans": [[0, 4, -1], [4, 9, 0.25]]}'
+    )
+    assert (found.turn_rewards, found.spans) == ((0.0, 0.5), ((0, 4, -1.0), (4, 9, 0.25)))
 
 
 JSON = st.recursive(
@@ -153,10 +167,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from(["outcome", "score", "extracted", "detail", "shaping"])
+KEYS = st.sampled_from(["outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans"])
 REPLIES = st.fixed_dictionaries(
     {"outcome": st.sampled_from([*Outcome]) | JSON},
-    optional={key: JSON for key in ("score", "detail", "shaping")},
+    optional={key: JSON for key in ("score", "detail", "shaping", "turn_rewards", "spans")},
 ) | st.dictionaries(KEYS, JSON)
 
 
@@ -168,7 +182,8 @@ def test_every_reply_is_a_verdict_in_range_or_refused(body: bytes) -> None:
         assert str(error)
         return
     assert (found.score is None) == (found.outcome is Outcome.FAULT)
-    numbers = [found.shaping, *([] if found.score is None else [found.score])]
+    numbers = [*(found.turn_rewards or ()), *(reward for _, _, reward in found.spans)]
+    numbers += [found.shaping, *([] if found.score is None else [found.score])]
     assert all(type(number) is float and math.isfinite(number) for number in numbers)
     assert abs(found.shaping) <= MAX_SHAPING and 0 <= (found.score or 0) <= 1
     assert storable_verdict(found) == found

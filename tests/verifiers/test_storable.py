@@ -88,6 +88,12 @@ class Odd:
             verdict = Verdict(Outcome.CORRECT, 1.0)
             object.__setattr__(verdict, "shaping", True)
             return verdict
+        if response == "spans": return Verdict(Outcome.WRONG, 0.0, spans=[(0, 5, 0.5)], turn_rewards=[1])
+        if response == "span": return Verdict(Outcome.WRONG, 0.0, spans=[(0, 5, "0.5")])
+        if response == "moved":
+            verdict = Verdict(Outcome.CORRECT, 1.0)
+            object.__setattr__(verdict, "spans", ((2, 1, 0.5),))
+            return verdict
         return Verdict(Outcome.WRONG, 0.0, extracted=response, detail=response * 3, method=response)
 
 class Fast(Odd):
@@ -107,6 +113,9 @@ CASES = {
     "text": ("fault", "shaping is '0.5', expected a number in [-1e+06, 1e+06]"),
     "huge": ("fault", "shaping is a number that no float holds"),
     "changed": ("fault", "shaping is True, expected a number"),
+    "spans": ("wrong", ""),
+    "span": ("fault", "the reward of spans[0] is '0.5', expected a number"),
+    "moved": ("fault", "whose end is not behind its first character"),
     "\ud800\x00": ("wrong", "\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd"),
     "y" * 100_001: ("wrong", "more characters"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from verifiers.verdict import Outcome, Verdict, as_number
+from verifiers.verdict import MAX_CREDITS, Outcome, Verdict, as_number
 
 
 def test_a_fault_has_no_score_and_everything_else_has_one() -> None:
@@ -58,3 +58,46 @@ def test_a_truth_value_a_text_or_a_number_out_of_range_is_no_number(value: Any) 
 def test_numbers_of_every_library_are_numbers(value: Any) -> None:
     assert as_number(value, "score", 0.0, 1.0) == float(value)
     assert Verdict(Outcome.WRONG, value, shaping=value).shaping == value
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: repr(value)[:20])
+def test_a_reward_of_a_turn_or_a_span_is_a_number_in_range(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"turn_rewards\[1\] is .*, expected|that no float holds"):
+        Verdict(Outcome.WRONG, 0.0, turn_rewards=(0.5, value))
+    with pytest.raises(ValueError, match=r"the reward of spans\[0\] is .*, expected|that no float holds"):
+        Verdict(Outcome.WRONG, 0.0, spans=((0, 3, value),))
+
+
+@pytest.mark.parametrize(
+    ("spans", "reason"),
+    [
+        ("abc", "expected a list"),
+        ({0: 1}, "expected a list"),
+        (3, "expected a list"),
+        ((3,), "expected a list"),
+        (((0, 3),), "expected \\(first character, end character, reward\\)"),
+        (((0, 3, 0.5, 1),), "expected \\(first character, end character, reward\\)"),
+        (((3, 3, 0.5),), "whose end is not behind"),
+        (((4, 3, 0.5),), "whose end is not behind"),
+        (((-1, 3, 0.5),), "whole numbers of characters"),
+        (((0, 2.0, 0.5),), "whole numbers of characters"),
+        (((False, True, 0.5),), "whole numbers of characters"),
+        (((0, 10**30, 0.5),), "whole numbers of characters"),
+        ([(0, 1, 0.0)] * (MAX_CREDITS + 1), "more than 10000"),
+    ],
+)
+def test_a_span_is_two_places_and_a_reward(spans: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Verdict(Outcome.WRONG, 0.0, spans=spans)
+
+
+def test_credits_are_plain_numbers_whatever_library_they_are_of() -> None:
+    found = Verdict(
+        Outcome.WRONG,
+        0.0,
+        turn_rewards=numpy.array([1, 2]),
+        spans=[[numpy.int64(0), 3, Fraction(1, 2)]],
+    )
+    assert (found.turn_rewards, found.spans) == ((1.0, 2.0), ((0, 3, 0.5),))
+    assert {type(part) for part in found.spans[0]} == {int, float}
+    assert found.has_credits() and not Verdict(Outcome.WRONG, 0.0).has_credits()

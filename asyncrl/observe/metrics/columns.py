@@ -15,6 +15,8 @@ GROUPS = {
         "reward_jump",
         "reward_without_heldout",
         "correct_mean",
+        "turn_credit_mean",
+        "credited_share",
         "groups_zero_signal",
     ),
     "response": (

@@ -33,6 +33,8 @@ SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
 RAW_ADVANTAGES = ("reinforce_pp", "gae")
 """Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
+TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
+"""Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
 CLIP_RANGES: dict[str, tuple[float | None, float]] = {
     "cispo": (None, 0.2),
     "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
@@ -59,6 +61,11 @@ class Algorithm(Section):
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     gae: PPO with a critic (section `critic`)."""
+    credit: Literal["outcome", "turns"] = "outcome"
+    """Use of rewards inside a trajectory: those that environments and verifiers give to turns and spans.
+    outcome: they are added to the trajectory's reward.
+    turns: each turn has the advantage of what it earned and what came after it, the outcome included.
+    gae needs neither: it always takes each of them at its token."""
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k. Must not exceed rollout.samples_per_group."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
@@ -221,8 +228,23 @@ class Algorithm(Section):
                 f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
+        self._check_credit()
         self._check_ratio_of_one()
         return self
+
+    def _check_credit(self) -> None:
+        if self.credit == "outcome" or self.advantage in TURN_ADVANTAGES:
+            return
+        if self.needs_critic():
+            raise ValueError(
+                "algorithm.credit is turns but algorithm.advantage is gae, which takes each reward at its "
+                "token already. Remove algorithm.credit."
+            )
+        raise ValueError(
+            f"algorithm.credit is turns but algorithm.advantage {self.advantage} is defined for the rewards "
+            f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
+            f"{', '.join(TURN_ADVANTAGES)}."
+        )
 
     def _check_ratio_of_one(self) -> None:
         """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""

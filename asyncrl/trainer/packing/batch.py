@@ -58,6 +58,8 @@ class MicroBatch:
     """[T] int64, 0 to N - 1."""
     names: tuple[str, ...] = ()
     """[N] `Sequence.sequence_id`."""
+    credits: Tensor | None = None
+    """[T] float32 rewards inside sequences; None where there are none."""
     teaches: bool = True
     """Whether its loss may have a gradient."""
 
@@ -218,7 +220,11 @@ def make_micro_batch(
     num_responses = np.fromiter((s.num_sampled() for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
     sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
-    advantages = np.fromiter((s.advantage for s in sequences), np.float32, len(sequences))
+    runs = [run for s in sequences for run in s.advantage_runs()]
+    advantages = np.repeat(
+        np.fromiter((advantage for _, advantage in runs), np.float32, len(runs)),
+        np.fromiter((count for count, _ in runs), np.int64, len(runs)),
+    )
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
@@ -230,13 +236,26 @@ def make_micro_batch(
         behavior=torch.from_numpy(
             _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
         ),
-        advantages=torch.from_numpy(advantages[sequence_ids]),
+        advantages=torch.from_numpy(advantages),
         lags=torch.from_numpy(version - versions),
         are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
         sequence_ids=torch.from_numpy(sequence_ids),
         names=tuple(sequence.sequence_id for sequence in sequences),
+        credits=_credits(sequences, num_targets),
         teaches=teaches,
     )
+
+
+def _credits(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None:
+    """[T] each reward inside a sequence at its token."""
+    if not any(sequence.credits for sequence in sequences):
+        return None
+    found, first = np.zeros(num_targets, np.float32), 0
+    for sequence in sequences:
+        for place, reward in sequence.credits:
+            found[first + place] = reward
+        first += sequence.num_sampled()
+    return torch.from_numpy(found)
 
 
 def _num_common(left: list[int], right: list[int]) -> int:

@@ -196,8 +196,11 @@ class CriticLearner:
         return [advantages for advantages, _ in found], total
 
     def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
-        """[T] from the values before the step, and from the rewards that a micro-batch has as advantages."""
+        """[T] from the values before the step and from rewards: the outcome's, which a micro-batch has as
+        advantages, at the last token, those inside a sequence at their tokens."""
         rewards = end_rewards(micro.advantages, micro.sequence_ids)
+        if micro.credits is not None:
+            rewards = rewards + micro.credits
         return generalised_advantages(
             rewards if penalties is None else rewards - penalties,
             values,

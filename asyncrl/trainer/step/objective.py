@@ -55,7 +55,7 @@ class Objective:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
         algorithm = self.algorithm
         return bool(
-            sequence.advantage
+            any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.entropy_coefficient
             # The critic gives each token an advantage of its own.

@@ -10,6 +10,7 @@ from fakes.recipes import make_recipe
 from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,17 @@ from asyncrl.recipe import Algorithm
                 ("veto_low", 1.5, r"Lower algorithm\.veto_low"),
             )
         ),
+        ({"credit": "turns", "advantage": "gae"}, r"takes each reward at its token already\. Remove"),
+        (
+            {"credit": "turns", "advantage": "pass_at_k"},
+            r"pass_at_k is defined for the rewards of whole trajectories alone\. Set algorithm\.credit to",
+        ),
+        ({"credit": "turns", "advantage": "opo"}, r"algorithm\.advantage to one of grpo, dr_grpo, rloo"),
+        ({"credit": "turns", "advantage": "./own.py:mine"}, r"own\.py:mine is defined for the rewards of"),
+        (
+            {"credit": "turns"},
+            r"neither turns\.environment nor turns\.tools is set: every trajectory has one turn",
+        ),
         ({"importance_floor": 3}, r"every weight would be the same\. Lower algorithm\.importance_floor"),
         (
             {"importance_floor": 0.5, "importance_weight": "masked"},
@@ -51,6 +63,15 @@ from asyncrl.recipe import Algorithm
 def test_terms_that_cannot_work_are_refused_with_a_way_out(algorithm: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         make_recipe(Path("m"), algorithm=algorithm)
+
+
+@pytest.mark.parametrize("advantage", TURN_ADVANTAGES)
+def test_turns_may_have_advantages_of_their_own_where_trajectories_have_turns(advantage: str) -> None:
+    algorithm = {"credit": "turns", "advantage": advantage}
+    assert (
+        make_recipe(Path("m"), algorithm=algorithm, turns={"tools": ["calculator"]}).algorithm.credit
+        == "turns"
+    )
 
 
 @pytest.mark.parametrize(

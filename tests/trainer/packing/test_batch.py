@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -123,6 +124,17 @@ def test_ranks_take_part_in_a_batch_that_teaches_nothing():
     )
     assert idle.teaches and not len(idle.targets)
     assert [micro.teaches for micro in rest] == [False]
+
+
+def test_turns_bring_their_advantages_and_credits_lie_at_their_tokens():
+    plain = sequence([1], [5, 6], advantage=-1.0)
+    turns = with_observed(sequence([1], [2, 3, 0, 4, 5]), [(2, 3)])
+    turns = dataclasses.replace(turns, turn_advantages=[(2, 0.5), (2, 0.25)], credits=[(1, 2.0), (3, -1.0)])
+    micro = make_micro_batch([plain, turns], 0)
+    assert micro.targets.tolist() == [5, 6, 2, 3, 4, 5]
+    assert micro.advantages.tolist() == [-1.0, -1.0, 0.5, 0.5, 0.25, 0.25]
+    assert micro.credits.tolist() == [0.0, 0.0, 0.0, 2.0, 0.0, -1.0]
+    assert make_micro_batch([plain], 0).credits is None
 
 
 def test_a_bundle_larger_than_the_budget_is_split_and_repeats_its_prompt():

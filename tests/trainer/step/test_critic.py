@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.sequences import with_turns
 from torch import Tensor
 
 from asyncrl.model.memory import rank_memory
@@ -31,8 +32,9 @@ def critic_learner(folder: Path, **sections: dict) -> Learner:
     return make_learner(folder, **({"trainer": TRAINER, "algorithm": GAE} | sections))
 
 
-def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
-    return [learner.step(random_batch(step)) for step in range(first, last)]
+def train(learner: Learner, first: int, last: int, *, has_turns: bool = False) -> list[dict[str, float]]:
+    batches = [random_batch(step) for step in range(first, last)]
+    return [learner.step(with_turns(batch) if has_turns else batch) for batch in batches]
 
 
 def micro_batches(learner: Learner, batch: Batch) -> list:
@@ -89,6 +91,43 @@ def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Pat
         length = len(sequence.response_tokens)
         wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
     assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
+
+
+def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):
+    learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False})
+    with torch.no_grad():
+        learner.critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    batch = with_turns(random_batch(1))
+    assert sum(len(sequence.credits) for sequence in batch.sequences) > 4
+    # Under gae an advantage that comes is a reward, of the whole trajectory.
+    sequences = [dataclasses.replace(sequence, turn_advantages=[]) for sequence in batch.sequences]
+    micro = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
+    (values,) = learner.critic.values(micro, 1.0)
+    (found,) = learner.critic.advantages(micro, 1.0)
+    names = {sequence.sequence_id: sequence for sequence in batch.sequences}
+    for i, name in enumerate(micro[0].names):
+        own = micro[0].sequence_ids == i
+        sequence, penalties = names[name], [0.0] * int(own.sum())
+        for place, reward in sequence.credits:
+            penalties[place] -= reward
+        wanted = recursion(values[own].tolist(), sequence.advantage, penalties)
+        assert found[own].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_reward_at_the_last_token_is_one_of_the_outcome(folder: Path):
+    """The return is their sum: where the outcome has it or a credit does, values and weights are the same."""
+    batch = random_batch(1)
+    whole = [dataclasses.replace(s, advantage=0.75) for s in batch.sequences]
+    split = [
+        dataclasses.replace(s, advantage=0.5, credits=[(s.num_sampled() - 1, 0.25)]) for s in batch.sequences
+    ]
+    learners = [critic_learner(folder, trainer=TRAINER) for _ in range(2)]
+    metrics = [
+        learner.step(dataclasses.replace(batch, sequences=sequences))
+        for learner, sequences in zip(learners, (whole, split), strict=True)
+    ]
+    assert metrics[0] == metrics[1]
+    assert is_same(*(copy_weights(learner.critic.model) for learner in learners))
 
 
 def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batches(folder: Path):
@@ -156,12 +195,13 @@ def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(f
     assert found["with"][1] == pytest.approx(found["without"][1], rel=1e-4)
 
 
+@pytest.mark.parametrize("has_turns", [False, True])
 @pytest.mark.parametrize("steps_per_batch", [1, 2])
-def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int):
+def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int, has_turns: bool):
     trainer = TRAINER | {"optimizer_steps_per_batch": steps_per_batch}
     whole = critic_learner(folder, trainer=trainer)
     split = critic_learner(folder, trainer=trainer | {"tokens_per_micro_batch": 40})
-    for left, right in zip(train(whole, 0, 2), train(split, 0, 2), strict=True):
+    for left, right in zip(*(train(one, 0, 2, has_turns=has_turns) for one in (whole, split)), strict=True):
         for name in left.keys() - {"num_packed_tokens"}:
             assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-5, nan_ok=True), name
     for one, other in ((whole.model, split.model), (whole.critic.model, split.critic.model)):

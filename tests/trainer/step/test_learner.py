@@ -11,6 +11,7 @@ import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
 from fakes.recipes import make_recipe
+from fakes.sequences import with_turns
 from torch import Tensor
 
 from asyncrl.algorithms.contract import check_terms
@@ -62,6 +63,41 @@ def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, red
     model = reference_model(folder)
     reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
     assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+def test_the_gradient_of_turns_with_their_own_advantages_is_that_of_transformers(folder: Path):
+    batch = with_turns(random_batch(1, temperature=0.8))
+    assert sum(bool(sequence.turn_advantages) for sequence in batch.sequences) > 4
+    _, got = gradients(make_learner(folder), batch)
+    model, cap = reference_model(folder), make_recipe(folder).algorithm.importance_cap
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        current = reference_logprobs(model, sequence, 0.8)[sequence.sampled_positions()]
+        weight = (current.detach() - torch.tensor(sequence.behavior_logprobs)).exp().clamp(max=cap)
+        first, rest = sequence.turn_advantages or [(0, 0.0), (len(current), sequence.advantage)]
+        advantages = torch.tensor([first[1]] * first[0] + [rest[1]] * rest[0])
+        total = total - (weight * advantages * current).sum()
+        num_tokens += len(current)
+    (total / num_tokens).backward()
+    assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "reinforce_pp"])
+def test_turns_of_one_advantage_are_a_response_of_it_to_the_last_digit(folder: Path, advantage: str):
+    turns = with_turns(random_batch(1))
+    equal = [
+        dataclasses.replace(s, turn_advantages=[(count, s.advantage) for count, _ in s.turn_advantages])
+        for s in turns.sequences
+    ]
+    plain = [dataclasses.replace(s, turn_advantages=[], credits=[]) for s in turns.sequences]
+    learners = [make_learner(folder, algorithm={"advantage": advantage}) for _ in range(2)]
+    metrics = [
+        learner.step(dataclasses.replace(turns, sequences=sequences))
+        for learner, sequences in zip(learners, (equal, plain), strict=True)
+    ]
+    assert repr(metrics[0]) == repr(metrics[1])
+    left, right = (copy_weights(learner.model) for learner in learners)
+    assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 class Masked(torch.nn.Module):
@@ -119,9 +155,11 @@ def test_the_reported_loss_is_the_one_that_was_minimised(folder: Path):
     assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("has_turns", [False, True])
 @pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
-def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: str):
+def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: str, has_turns: bool):
     batch = random_batch(2, num_groups=6, group_size=4)
+    batch = with_turns(batch) if has_turns else batch
     whole, split = (
         make_learner(folder, algorithm={"reduction": reduction}, trainer={"tokens_per_micro_batch": budget})
         for budget in (8192, 30)

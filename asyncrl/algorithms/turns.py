@@ -1,0 +1,115 @@
+"""Advantages of turns: what each turn of a trajectory is worth, where turns have rewards of their own.
+
+Plain floats, as in `advantages`. Below, r_i is the reward of trajectory i's outcome, c_{i,l} that of its turn
+l (its credits in turn l), n the number of trajectories of the group.
+
+Why the baseline of a turn is a mean over all n trajectories: the mean over those that reached turn l, summed
+over the turns that a trajectory itself has from k on, has as many terms as the policy chose to take turns. It
+depends on that choice, and so pays for stopping (or for going on, where turns cost) by what turns earn in
+the mean: the bias that verl issue 7244 describes. Here every trajectory counts at every turn; one that has
+ended has its outcome and no more credits, which is the truth. The own return in the mean shrinks all turns
+alike by (n - 1) / n, as in dr_grpo (in rloo: not at all), and the expected gradient points where that of the
+reward does (tests/algorithms/test_turns.py counts it out). Left are the biases of the advantage itself: of
+grpo's std, and of what reinforce_pp whitens.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from asyncrl.algorithms.advantages import (
+    STD_EPSILON,
+    Advantage,
+    GroupRewards,
+    dr_grpo,
+    group_advantages,
+    with_equal_rewards,
+)
+from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.records import Credits, TurnAdvantages
+from verifiers.weighted_sum import weighted_sum
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRewards:
+    """Rewards of one trajectory."""
+
+    outcome: float
+    turns: Sequence[float]
+    """Credits of each turn."""
+
+    def to_go(self) -> list[float]:
+        """G_k of each turn, and at last of one after it: the outcome, and the credits of turns from k on."""
+        sums = accumulate(
+            reversed(self.turns), lambda x, y: weighted_sum([(1.0, x), (1.0, y)]), initial=self.outcome
+        )
+        return list(sums)[::-1]
+
+
+def turns(
+    group: Sequence[TurnRewards],
+    lengths: Sequence[int],
+    advantage: Advantage,
+    algorithm: Algorithm,
+    *,
+    greedy: TurnRewards | None = None,
+) -> list[list[float]]:
+    """A_{i,k} = advantage of G_{i,k} among G_{j,k} = r_j + sum_{l>=k} c_{j,l}; grpo: one std, max_k std G_k
+
+    Source: returns-to-go of turns, in the group as in MT-GRPO (2025, arXiv 2505.11821): where the first of
+    two turns is rewarded, its advantage is that of outcome + turn, the second's that of the outcome. The
+    baseline is over the whole group, against the bias of verl issue 7244.
+    Use: environments or judges that reward turns: a turn answers for what came after it, not before.
+    Fails: a turn is compared with what others earned from their turn of its number on, whatever state they
+    are in (GiGPO, arXiv 2505.10978, compares equal states). Only gae tells spans within one turn apart.
+    """
+    size = max((len(rewards.turns) for rewards in group), default=0) or 1
+    returns = [_padded(rewards.to_go(), size) for rewards in group]
+    baseline = None if greedy is None else _padded(greedy.to_go(), size)
+    columns = [
+        GroupRewards(
+            [each[turn] for each in returns],
+            lengths,
+            None if baseline is None else baseline[turn],
+            algorithm.min_group_size(),
+        )
+        for turn in range(size)
+    ]
+    if algorithm.advantage == "grpo":
+        found = _scaled_once(columns, algorithm)
+    else:
+        found = [group_advantages(column, advantage, algorithm) for column in columns]
+    return [[column[i] for column in found[: len(rewards.turns) or 1]] for i, rewards in enumerate(group)]
+
+
+def _padded(returns: list[float], size: int) -> list[float]:
+    """`size` of them: after its end a trajectory has its outcome, and earns no more."""
+    return (returns + returns[-1:] * size)[:size]
+
+
+def _scaled_once(columns: Sequence[GroupRewards], algorithm: Algorithm) -> list[list[float]]:
+    """grpo of each turn, with the largest std of all: one of each turn would weigh turns by how few credits
+    follow them, and is rounding alone where only outcomes are left that are equal."""
+    equal = [with_equal_rewards(column, algorithm) for column in columns]
+    std = max(statistics.stdev(column.rewards) for column in equal)
+    return [
+        [x / (std + STD_EPSILON) for x in group_advantages(column, dr_grpo, algorithm)] for column in equal
+    ]
+
+
+def credits_by_turn(credits: Credits, lengths: Sequence[int]) -> list[float]:
+    """The sum of the credits of each turn; `lengths` are the turns' numbers of sampled tokens."""
+    found, first = [], 0
+    for length in lengths:
+        own = [(1.0, reward) for place, reward in credits if first <= place < first + length]
+        found.append(weighted_sum(own))
+        first += length
+    return found
+
+
+def as_runs(lengths: Sequence[int], advantages: Sequence[float]) -> TurnAdvantages:
+    """Advantages of turns of these lengths as a trajectory holds them: none where all are equal."""
+    if len(set(advantages)) <= 1:
+        return []
+    return list(zip(lengths, advantages, strict=True))
