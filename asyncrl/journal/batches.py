@@ -27,7 +27,7 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
-FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position
+FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position, version
 """
 
 
