@@ -42,7 +42,7 @@ from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.fault_limit import retried_fault
@@ -52,6 +52,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -59,6 +60,7 @@ from asyncrl.serving.publication import Load, find_load
 from asyncrl.system.run_files import EVALUATION, LOGS
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
+from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.copies import TrainerCopies
 from asyncrl.wire.files.service import FileRoutes
@@ -77,12 +79,13 @@ def assemble(
     run_folder: Path | None = None,
     keys: Keys | None = None,
     known: Metrics | None = None,
+    conversations: Conversations | None = None,
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them no request needs one. `known` is what earlier starts measured of what stays. Raises
-    InputError when the journal's prompts are not in the data.
+    without them no request needs one. `known` is what earlier starts measured of what stays. With
+    `conversations` trajectories have turns. Raises InputError when the journal's prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
@@ -100,10 +103,14 @@ def assemble(
 
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
+    shaping = Shaping(recipe.algorithm, generator)
+    player: TurnPlayer | None = None
+    if conversations is not None:
+        player = make_player(recipe, queue, generator, conversations, shaping, waits)
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
     dropped = _make_dropped(inputs, metrics)
-    completion = _make_completion(inputs, queue, generator, grader, waits, dropped)
+    completion = _make_completion(inputs, queue, player or generator, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
@@ -156,6 +163,7 @@ def assemble(
         oversampling=oversampling,
         generator=generator,
         early_abort=early_abort,
+        player=player,
         grader=grader,
         completion=completion,
         heldout=heldout,
@@ -163,7 +171,7 @@ def assemble(
         requests=requests,
         service=service,
         watched=(
-            RolloutSide(recipe, queue, fleet, heldout, trainer),
+            RolloutSide(recipe, queue, fleet, heldout, trainer, player),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
@@ -290,6 +298,21 @@ def _make_generator(
     )
 
 
+def make_player(
+    recipe: Recipe,
+    queue: ReplayQueue,
+    generator: Generator,
+    conversations: Conversations,
+    shaping: Shaping,
+    waits: Waits,
+) -> TurnPlayer:
+    """Lets `generator` play turns, and answers them by `conversations`."""
+    generator.plays_turns = True
+    generator.keeps_conversations_cached = recipe.rollout.interrupt == "continue"
+    generator.max_turn_tokens = recipe.turns.max_turn_tokens
+    return TurnPlayer(queue, generator, conversations, shaping, waits)
+
+
 def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> Grader:
     recipe = inputs.recipe
     return Grader(
@@ -316,7 +339,8 @@ def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
 def _make_completion(
     inputs: Inputs,
     queue: ReplayQueue,
-    generator: Generator,
+    rollouts: Rollouts,
+    shaping: Shaping,
     grader: Grader,
     waits: Waits,
     dropped: DroppedGroups,
@@ -324,8 +348,8 @@ def _make_completion(
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
         queue,
-        generator,
-        Shaping(algorithm, generator),
+        rollouts,
+        shaping,
         grader,
         inputs.codec,
         find_advantage(algorithm),

@@ -13,6 +13,7 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | early abort | -             | streams that end early, to resume  | a round's end, a      | the queue, the  |
 |             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | take        | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
+| turns       | -             | answers that are abandoned         | a drop, the run's end | the queue       |
 | drain       | `drain`       | servers that generate nothing      | what is in flight, for| rollout         |
 |             |               |                                    | interrupt: drain      |                 |
 | sleep (in   | `take`        | servers that hold no memory, for   | an evaluation; what is| rollout, the    |
@@ -44,7 +45,9 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 | ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
 | ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
 |                   | TrainerVersions, StepBatches, Commits   |                                              |
-| GroupCompletion   | feed: one run per group                 | Generator, Grader, SignalFilter, ReplayQueue |
+| GroupCompletion   | feed: one run per group                 | Generator or TurnPlayer, Grader,             |
+|                   |                                         | SignalFilter, ReplayQueue                    |
+| TurnPlayer        | GroupCompletion; its own loop; watchdog | Generator, Conversations, ReplayQueue        |
 | Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
 |                   | TrainerVersions                         |                                              |
 | EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
@@ -85,6 +88,7 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
 from asyncrl.tasks.order import TaskOrder
@@ -113,6 +117,8 @@ class Controller:
     oversampling: Oversampling
     generator: Generator
     early_abort: EarlyAbort
+    player: TurnPlayer | None
+    """None where trajectories have one turn."""
     grader: Grader
     completion: GroupCompletion
     heldout: HeldOutSchedule
@@ -161,6 +167,7 @@ class Controller:
                     loops.start(self._feed(), "feed"),
                     loops.start(self._watch(), "watch"),
                     loops.start(self.early_abort.run(), "early abort"),
+                    *([loops.start(self.player.end_early(), "turns")] if self.player else []),
                     loops.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
                     loops.start(self.state.raise_failure(), "failure"),
                 ]

@@ -77,10 +77,17 @@ class Conversation:
     row: Mapping[str, Any]
     played: list[Played]
     _episode: Episode | None = None
+    _is_final: bool = False
+    """Its process was given a turn, and no other one can continue (Recovery.NEITHER)."""
     _seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._seconds = sum(float(json.loads(each.notes).get("seconds", 0.0)) for each in self.played)
+
+    @property
+    def seconds(self) -> float:
+        """Time of environment and tools so far, in earlier processes too."""
+        return self._seconds
 
     async def __aenter__(self) -> "Conversation":
         return self
@@ -98,7 +105,7 @@ class Conversation:
             except EnvironmentFault as error:
                 self.run.num_faults += 1
                 await self._close()
-                if attempt == self.run.limits.num_fault_retries:
+                if self._is_final or attempt == self.run.limits.num_fault_retries:
                     return Ended(finish, _fault(error))
             else:
                 self.run.num_answered += 1
@@ -121,6 +128,7 @@ class Conversation:
         left = self.run.limits.max_tool_seconds - self._seconds
         if left <= 0:
             raise TurnLimit(f"the trajectory spent {self._seconds:.3g} s in tools (turns.max_tool_seconds)")
+        self._is_final = episode.recovery is Recovery.NEITHER
         began = self.run.clock()
         try:
             results = await episode.call(calls) if calls else []
