@@ -49,7 +49,7 @@ def is_call(turns: TurnPlan, turn: Sequence[int]) -> bool:
 
 
 def reply(turns: TurnPlan, played: Sequence[Sequence[int]]) -> str | End:
-    """What environment or tool answer to the last of the turns `played`."""
+    """The answer of environment or tool to the last of the turns `played`."""
     known = played[-1:] if turns.recovery == Recovery.STATELESS else played
     number = abs(chain([token for turn in known for token in turn]))
     if not is_call(turns, played[-1]) and number % 10 < 3:
@@ -60,7 +60,7 @@ def reply(turns: TurnPlan, played: Sequence[Sequence[int]]) -> str | End:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the journal must hold of a trajectory, by its turns."""
+    """Contents of the journal that a trajectory's turns imply."""
 
     observations: list[list[int]]
     correctness: float
@@ -155,7 +155,7 @@ class SimulatedEpisode:
         return self._world.controller.queue.version
 
     def _note_moment(self, begun_at: int | None) -> None:
-        """What the answer came in the middle of."""
+        """Notes events that the answer came in the middle of."""
         world = self._world
         assert world.controller is not None
         if world.plan.is_colocated and world.is_trainer_computing:

@@ -37,7 +37,7 @@ RECOVERIES = ("replayable", "stateless", "neither")
 
 @dataclass(slots=True)
 class TurnPlan:
-    """What answers the turns of a schedule."""
+    """Environment and tools of a schedule."""
 
     recovery: str
     has_environment: bool

@@ -58,7 +58,7 @@ CAUGHT_BY = {
     "ends_of_turns_that_are_lost": 9,
     "late_tokens_that_open_the_next_turn": 4,
     "answers_that_are_awaited_after_a_drop": 18,
-    "a_drain_that_forgets_who_is_between_two_turns": 30,
+    "a_drain_that_forgets_trajectories_between_two_turns": 30,
 }
 """The seed that is tried first. After a change of the simulation another one catches the mutation, later."""
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -336,7 +336,7 @@ def answers_that_are_awaited_after_a_drop() -> Any:
     return mock.patch.object(TurnPlayer, "end_early", end_early)
 
 
-def a_drain_that_forgets_who_is_between_two_turns() -> Any:
+def a_drain_that_forgets_trajectories_between_two_turns() -> Any:
     return mock.patch.object(Drain, "_has_begun_group", lambda _: False)
 
 
@@ -375,7 +375,7 @@ def a_drain_that_forgets_who_is_between_two_turns() -> Any:
         ends_of_turns_that_are_lost,
         late_tokens_that_open_the_next_turn,
         answers_that_are_awaited_after_a_drop,
-        a_drain_that_forgets_who_is_between_two_turns,
+        a_drain_that_forgets_trajectories_between_two_turns,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

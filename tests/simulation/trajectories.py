@@ -20,7 +20,7 @@ ORDER BY trajectory_id, position
 
 @dataclass
 class Journaled:
-    """What follows a prompt."""
+    """A response on disk."""
 
     name: str
     tokens: list[int] = field(default_factory=list)
@@ -57,7 +57,7 @@ def read_all(connection: sqlite3.Connection, name: str | None = None) -> dict[st
 
 
 def check_sequence_is_journaled(world: World, sequence: ScoredSequence) -> None:
-    """What the trainer is given is what is on disk, with its observations where they are there."""
+    """The trainer is given the response on disk, with its observations where they are there."""
     name = sequence.sequence_id
     one = read_all(world.connection, name).get(name, Journaled(name))
     num_kept = 1 + max((place for place, _, _ in one.sampled), default=-1)
@@ -118,7 +118,7 @@ def _check_turns(world: World, turns: TurnPlan, one: Journaled) -> None:
     stop = StopStrings(turns.stop, lambda tokens: " ".join(map(str, tokens)))
     for turn in played:
         if set(turn[:-1]) & set(STOP_TOKENS) or stop.search(turn[:-1]).end is not None:
-            world.violate(f"{one.name}: the turn {turn} went on after its end")
+            world.violate(f"{one.name}: the turn {turn} continued past its end")
         if turn and stop.search(turn).end is not None:
             world.reached.add("a turn that ends by its text")
 

@@ -75,11 +75,11 @@ class World:
     late: set[str] = field(default_factory=set)
     """Trajectories one of whose turns took too long."""
     reached: set[str] = field(default_factory=set)
-    """What happened to turns, for the test that schedules meet every event."""
+    """Events that turns met, for the test that schedules reach all of them."""
     num_environments: int = 0
     """Processes of the controller that lives."""
     tool_seconds: dict[str, float] = field(default_factory=dict)
-    """Trajectory -> what its environments and tools took."""
+    """Trajectory -> time of its environments and tools."""
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():9.3f} {event}")
