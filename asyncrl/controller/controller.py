@@ -234,8 +234,10 @@ class Controller:
                 self._may_admit, owner="feed", blocker="the staleness bound or room on a server"
             )
             self._start_group(self.queue.admit(self.order.at(self.queue.num_admitted)))
-            # One loop turn, so that the new group takes its place on a server before the next is admitted.
-            await asyncio.sleep(0)
+            # The new group takes its place on a server before the next is admitted: in one loop turn, or in a
+            # second one where its trajectories play turns, each in a task of its own.
+            for _ in range(1 if self.player is None else 2):
+                await asyncio.sleep(0)
 
     def _may_admit(self) -> bool:
         return (

@@ -195,7 +195,10 @@ class SimulatedEpisode:
     def _check_is_due(self, name: str, turn: list[int]) -> int | None:
         """The turn's number if it is the one to be answered, None for a replay."""
         world, episodes, trajectory = self._world, self._episodes, self._world.trajectory(name)
-        if trajectory is None or trajectory.finish is not None:
+        if trajectory is None:
+            # Dropped in this very moment; `_work` sees that the answer is abandoned before any time passes.
+            return None
+        if trajectory.finish is not None:
             return world.violate(f"{name} is over, and its environment is asked")
         number, played = trajectory.num_observations(), trajectory.turns()
         others = episodes.asked.setdefault(name, set()) - {self}
