@@ -26,7 +26,7 @@ from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
-from asyncrl.controller.turns import make_conversations, make_episodes, make_rollouts
+from asyncrl.controller.turns import make_conversations, make_episodes
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
@@ -43,7 +43,7 @@ from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.fault_limit import retried_fault
@@ -80,12 +80,13 @@ def assemble(
     run_folder: Path | None = None,
     keys: Keys | None = None,
     known: Metrics | None = None,
+    conversations: Conversations | None = None,
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them no request needs one. `known` is what earlier starts measured of what stays. Raises
-    InputError when the journal's prompts are not in the data.
+    without them no request needs one. `known` is what earlier starts measured of what stays. With
+    `conversations` in place of the recipe's, rollouts have turns. Raises InputError when the journal's prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
@@ -101,21 +102,25 @@ def assemble(
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     run_tasks = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
 
+    episodes = None if conversations is not None else make_episodes(recipe, run_folder)
+    of_evaluations = make_conversations(inputs, episodes)
+    conversations = conversations or of_evaluations
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
-    generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
+    make_generator = functools.partial(_make_generator, inputs, run_id, queue, fleet, waits, state)
+    generator = make_generator(oversampling, plays_turns=conversations is not None)
+    shaping = Shaping(recipe.algorithm, generator)
+    player: TurnPlayer | None = None
+    if conversations is not None:
+        player = TurnPlayer(queue, generator, conversations, shaping, waits)
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
     dropped = _make_dropped(inputs, metrics)
-    episodes = make_episodes(recipe, run_folder)
-    conversations = make_conversations(inputs, episodes)
-    shaping = Shaping(recipe.algorithm, generator)
-    rollouts = make_rollouts(conversations, queue, generator, shaping, waits)
-    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
+    completion = _make_completion(inputs, queue, player or generator, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
     asked = evaluation_servers.fleet if evaluation_servers else fleet
-    evaluator = make_evaluator(inputs, run_id, asked, waits, grader, conversations)
+    evaluator = make_evaluator(inputs, run_id, asked, waits, grader, of_evaluations)
     heldout = _make_heldout(
         inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
     )
@@ -171,6 +176,7 @@ def assemble(
         oversampling=oversampling,
         generator=generator,
         early_abort=early_abort,
+        player=player,
         grader=grader,
         episodes=episodes,
         completion=completion,
@@ -179,7 +185,7 @@ def assemble(
         requests=requests,
         service=service,
         sides=(
-            RolloutSide(recipe, queue, fleet, heldout, trainer),
+            RolloutSide(recipe, queue, fleet, heldout, trainer, player),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
@@ -297,6 +303,8 @@ def _make_generator(
     waits: Waits,
     state: RunPhase,
     oversampling: Oversampling,
+    *,
+    plays_turns: bool,
 ) -> Generator:
     rollout = inputs.recipe.rollout
     return Generator(
@@ -309,7 +317,7 @@ def _make_generator(
         max_retries=rollout.max_fault_retries,
         run_id=run_id,
         is_cache_recomputed=rollout.interrupt == "retract",
-        plays_turns=inputs.recipe.turns.is_on(),
+        plays_turns=plays_turns,
         keeps_conversations_cached=rollout.interrupt == "continue",
         max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
         ends_with_its_version=rollout.interrupt == "drain",
@@ -345,7 +353,7 @@ def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
 def _make_completion(
     inputs: Inputs,
     queue: ReplayQueue,
-    rollouts: Generator | TurnPlayer,
+    rollouts: Rollouts,
     shaping: Shaping,
     grader: Grader,
     waits: Waits,

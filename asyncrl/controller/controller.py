@@ -13,6 +13,7 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | early abort | -             | streams that end early, to resume  | a round's end, a      | the queue, the  |
 |             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | take        | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
+| turns       | -             | answers that are abandoned         | a drop, the run's end | the queue       |
 | drain       | `drain`       | servers that generate nothing      | what is in flight, for| rollout         |
 |             |               |                                    | interrupt: drain      |                 |
 | sleep (in   | `take`        | servers that hold no memory, for   | an evaluation; what is| rollout, the    |
@@ -44,7 +45,9 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 | ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
 | ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
 |                   | TrainerVersions, StepBatches, Commits   |                                              |
-| GroupCompletion   | feed: one run per group                 | Generator, Grader, SignalFilter, ReplayQueue |
+| GroupCompletion   | feed: one run per group                 | Generator or TurnPlayer, Grader,             |
+|                   |                                         | SignalFilter, ReplayQueue                    |
+| TurnPlayer        | GroupCompletion; its own loop; watchdog | Generator, Conversations, ReplayQueue        |
 | Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
 |                   | TrainerVersions                         |                                              |
 | EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
@@ -85,6 +88,7 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
 from asyncrl.tasks.order import TaskOrder
@@ -114,6 +118,8 @@ class Controller:
     oversampling: Oversampling
     generator: Generator
     early_abort: EarlyAbort
+    player: TurnPlayer | None
+    """None where trajectories have one turn."""
     grader: Grader
     episodes: EpisodePool | None
     """Processes of environments and tools; None where trajectories have one turn."""
@@ -166,6 +172,7 @@ class Controller:
                     tasks.start(self._feed(), "feed"),
                     tasks.start(self._watch(), "watch"),
                     tasks.start(self.early_abort.run(), "early abort"),
+                    *([tasks.start(self.player.end_early(), "turns")] if self.player else []),
                     tasks.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
                     tasks.start(self.state.raise_failure(), "failure"),
                 ]
@@ -232,8 +239,10 @@ class Controller:
                 self._may_admit, owner="feed", blocker="the staleness bound or room on a server"
             )
             self._start_group(self.queue.admit(self.order.at(self.queue.num_admitted)))
-            # One loop turn, so that the new group takes its place on a server before the next is admitted.
-            await asyncio.sleep(0)
+            # The new group takes its place on a server before the next is admitted: in one loop turn, or in a
+            # second one where its trajectories play turns, each in a task of its own.
+            for _ in range(1 if self.player is None else 2):
+                await asyncio.sleep(0)
 
     def _may_admit(self) -> bool:
         return (

@@ -48,8 +48,8 @@ class Inputs:
         return max(len(task.prompt_tokens) for task in self.train_tasks)
 
     def longest_trajectory(self) -> int:
-        """In tokens: the longest prompt with the longest response."""
-        return min(self.context_tokens, self.longest_prompt() + self.recipe.rollout.max_new_tokens)
+        """In tokens: the longest prompt with the longest response and what it may observe."""
+        return min(self.context_tokens, self.longest_prompt() + self.recipe.longest_response())
 
     def rollout_sampling(self) -> SamplingParams:
         return self._sampling(self.recipe.rollout.temperature)

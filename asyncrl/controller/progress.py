@@ -1,6 +1,6 @@
 """The two sides of a run that its watchdog watches: the rollout side, and the trainer."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from asyncrl.controller.supervisor import Supervisor
 from asyncrl.controller.trainer_session import TrainerSession
@@ -17,10 +17,22 @@ MAX_TRAINER_KILLS = 3
 """Most hung trainers killed in a run; the next one that hangs ends it."""
 
 
-class RolloutSide:
-    """Must move while the trainer waits for a batch."""
+class Answers(Protocol):
+    """Answers of environments and tools: the `TurnPlayer`."""
 
-    what = "no token, verdict or server, while the trainer waits for a batch"
+    def num_answered(self) -> int:
+        """Since the start."""
+        ...
+
+    def is_answering_in_time(self) -> bool:
+        """Whether one is on its way that its limits still allow."""
+        ...
+
+
+class RolloutSide:
+    """Must move while the trainer waits for a batch and no tool has time left."""
+
+    what = "no token, verdict, answer or server, while the trainer waits for a batch"
     knob = "serving.request_timeout_seconds"
 
     def __init__(
@@ -30,7 +42,10 @@ class RolloutSide:
         fleet: Fleet,
         heldout: HeldOutSchedule,
         session: TrainerSession,
+        answers: Answers | None = None,
     ) -> None:
+        """`answers` where trajectories have turns."""
+        self._answers = answers
         self._queue = queue
         self._fleet = fleet
         self._heldout = heldout
@@ -44,7 +59,9 @@ class RolloutSide:
         )
 
     def is_due(self) -> bool:
-        return self._session.num_waiting > 0
+        # A tool is no server: it has limits of its own, and is silent until they are passed.
+        is_in_time = self._answers is not None and self._answers.is_answering_in_time()
+        return self._session.num_waiting > 0 and not is_in_time
 
     def progress(self) -> Any:
         """Raises AsyncrlError when every server was given up: nothing will move."""
@@ -55,7 +72,8 @@ class RolloutSide:
             raise AsyncrlError(f"No rollout server is left. {reasons}")
         # A group that is dropped because its servers fail is no progress.
         tokens = self._queue.counters.get(GENERATED, 0), self._heldout.num_tokens
-        return tokens, self._queue.num_steps_taken, self._queue.version, verdicts, servers
+        num_answered = 0 if self._answers is None else self._answers.num_answered()
+        return tokens, num_answered, self._queue.num_steps_taken, self._queue.version, verdicts, servers
 
     def act(self, why: str) -> None:
         self._fleet.members.restart_stuck(why)

@@ -5,12 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from asyncrl.controller.inputs import Inputs
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Recipe
-from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.system.cache import cache_folder
 from asyncrl.system.run_files import LOGS
 from asyncrl.turns.conversation import Conversations
@@ -50,19 +45,6 @@ def make_conversations(inputs: Inputs, episodes: EpisodePool | None) -> Conversa
     if episodes is None or inputs.kit is None:
         return None
     return conversations_of(inputs.kit, inputs.recipe, episodes)
-
-
-def make_rollouts(
-    conversations: Conversations | None,
-    queue: ReplayQueue,
-    generator: Generator,
-    shaping: Shaping,
-    waits: Waits,
-) -> Generator | TurnPlayer:
-    """The generator itself, or the player on top of it."""
-    if conversations is None:
-        return generator
-    return TurnPlayer(queue, generator, conversations, shaping, waits)
 
 
 def _data_files(recipe: Recipe) -> list[Path]:

@@ -28,7 +28,7 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages,
        version, is_continued, tokens, logprobs
-FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position
+FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position, version
 """
 
 

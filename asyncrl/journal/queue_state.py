@@ -32,8 +32,9 @@ _PARTS = """
 SELECT position, version, is_continued, tokens, logprobs, NULL FROM segments WHERE trajectory_id = :name
 UNION ALL
 SELECT position, NULL, NULL, tokens, NULL, notes FROM observations WHERE trajectory_id = :name
-ORDER BY position
+ORDER BY position, version
 """
+"""An observation may be empty; NULL sorts first, and so before the turn that follows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,14 @@ def _check_cache(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, 
     if tokens is None or not recipe.serving.num_started():
         return
     context = recipe.model.context_tokens or shape.max_positions
-    longest = min(context, (longest_prompt or 1) + recipe.rollout.max_new_tokens)
+    longest = min(context, (longest_prompt or 1) + recipe.longest_response())
+    observed = " with what its turns observe" if recipe.turns.is_on() else ""
     if not Capacity(tokens, recipe.serving.max_running_requests).holds(longest):
         raise InputError(
             f"serving.max_total_tokens is {tokens}, but the longest prompt of the data and a response of "
-            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens} have {longest}, and a server keeps "
-            f"{SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest + SPARE_TOKENS} or more, or "
-            f"lower rollout.max_new_tokens."
+            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens}{observed} have {longest}, and a server "
+            f"keeps {SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest + SPARE_TOKENS} or more, "
+            f"or lower rollout.max_new_tokens."
         )
 
 

@@ -72,6 +72,12 @@ class Recipe(Section):
         """Sampled ones, plus the greedy one if the advantage needs it."""
         return self.rollout.samples_per_group + self.algorithm.needs_greedy()
 
+    def longest_response(self) -> int:
+        """Tokens behind the prompt at most, observed ones included; the context may allow fewer."""
+        turns = self.turns
+        num_observed = (turns.max_turns - 1) * turns.max_observed_tokens if turns.is_on() else 0
+        return self.rollout.max_new_tokens + num_observed
+
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         self._check_sizes()

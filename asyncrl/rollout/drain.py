@@ -6,6 +6,10 @@ but it serves such an update before its digests are compared, and lets requests 
 transport. So the controller waits, and the publish finds idle servers. Evaluations end too, and so does what
 streams from servers that the trainer does not publish to: they join with the new version once announced.
 
+A trajectory whose tool works has no request, but tokens: it counts as in flight, and so do the turns that
+follow, because none may hold tokens of two versions. Servers then idle for the slowest tool: a publish waits
+turns.max_tool_seconds per trajectory at most, besides its tokens.
+
 Groups that have tokens continue, in rounds and on other servers too, while one can take them. What cannot
 (its only server died, or the run stops) is dropped when the next version would have to (`Generator.run`).
 """
@@ -62,7 +66,7 @@ class Drain:
         return not (can_continue and self._has_begun_group())
 
     def _has_begun_group(self) -> bool:
-        """Whether a group with tokens is between two streams."""
+        """Whether a group with tokens is between two streams: it waits for a server or a tool."""
         return any(
             group.state is GroupState.OPEN
             and group.num_tokens() > 0

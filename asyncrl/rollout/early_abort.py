@@ -4,7 +4,8 @@ A stream is aborted early when its group is parked or was dropped, when its serv
 when one of its trajectories got no token for `hedge_seconds` and another server has room for them. The server
 is asked to end it, so that the stream still carries what the server has; a server that does not answer is
 left after GRACE_SECONDS. Confirmed tokens stay: the trajectory resumes from its prefix, so none is confirmed
-twice.
+twice. A trajectory that waits for a tool has no stream: nothing here touches it, and `TurnPlayer.end_early`
+abandons its answer when its group was dropped.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class EarlyAbort:
     def _is_hedged(self, connection: Connection) -> bool:
         if self.hedge_seconds is None or connection.silence_seconds() < self.hedge_seconds:
             return False
-        tokens = self.generator.expected_tokens(connection.group)
+        tokens = self.generator.expected_tokens(connection)
         other = self.generator.fleet.router.pick(
             len(connection.requests), tokens=tokens, shunned=connection.server
         )

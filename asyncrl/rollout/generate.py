@@ -39,6 +39,8 @@ class _Request:
     """Through the whole turn, the part that earlier requests brought included."""
     moved_seconds: float
     """When it last got a token, as `now_seconds`."""
+    num_before: int
+    """Response tokens in front of its turn."""
     num_held: int
     """Response tokens in its server's cache, as far as they have arrived."""
     num_expected: int
@@ -115,6 +117,8 @@ class Generator:
     """Groups that wait for a server."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
     _num_requests: int = 0
+    _num_on: dict[tuple[Server, int], int] = field(default_factory=dict)
+    """(server, group) -> connections."""
     _servers: dict[str, Server] = field(default_factory=dict)
     """Trajectory -> the server of its last turn, whose cache has the conversation."""
 
@@ -240,6 +244,7 @@ class Generator:
                 Confirmation(self._salt_version(server, t), self.is_cache_recomputed),
                 self.stop.search(t.turn_tokens()),
                 now_seconds(),
+                t.num_response_tokens() - t.num_turn_tokens(),
                 t.num_response_tokens(),
                 self._expected_length(t),
             )
@@ -280,21 +285,29 @@ class Generator:
             log.info("group %d leaves %s and resumes from its prefixes", group.group_id, server.url)
         finally:
             self.connections.remove(connection)
-            prompt = len(group.task.prompt_tokens)
-            server.expect(-prompt, held=-prompt)
+            self._expect_prompt(connection, -1)
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
                 self._release(server, request_id, request)
 
     def _acquire(self, connection: Connection) -> None:
         server, requests = connection.server, connection.requests
-        prompt = len(connection.group.task.prompt_tokens)
         self.fleet.router.acquire(server, len(requests))
-        server.expect(prompt, held=prompt)
+        self._expect_prompt(connection, 1)
         for request in requests.values():
             server.expect(request.num_expected, held=request.num_held)
         self.running.update(dict.fromkeys(requests, server))
         self.connections.append(connection)
+
+    def _expect_prompt(self, connection: Connection, change: int) -> None:
+        """The requests of a group share their prompt on each server, however many connections they have."""
+        key, prompt = (connection.server, connection.group.group_id), len(connection.group.task.prompt_tokens)
+        before = self._num_on.get(key, 0)
+        self._num_on[key] = before + change
+        if not self._num_on[key]:
+            del self._num_on[key]
+        if 0 in (before, before + change):
+            connection.server.expect(change * prompt, held=change * prompt)
 
     def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
         """Tokens as they come, and what that says of how many will come."""
@@ -305,7 +318,7 @@ class Generator:
         if request.num_held > before:
             # Over a round's end by nothing: it ends there.
             limit = max(request.num_held, self.limit_tokens(request.trajectory))
-            request.num_expected = self.lengths.expected(request.num_held, limit_tokens=limit)
+            request.num_expected = self._expected_end(request.num_before, request.num_held, limit)
         server.expect(request.num_expected - before, held=len(chunk.tokens))
         if chunk.end is not None:
             server.num_retractions += chunk.num_retractions
@@ -344,7 +357,7 @@ class Generator:
         if self.plays_turns:
             trajectory.turn_finish = finish
         if finish is not None:
-            self.lengths.add(trajectory.num_response_tokens())
+            self.lengths.add(trajectory.num_turn_tokens())
 
     def _salt_version(self, server: Server, trajectory: Trajectory) -> PolicyVersion:
         """The version whose keys and values a request may find in the cache.
@@ -375,9 +388,10 @@ class Generator:
         limit = min(num_left, self.tokens_per_round or num_left)
         return Prefix(request_id, tokens, limit, trajectory.is_greedy)
 
-    def expected_tokens(self, group: Group) -> int:
-        """Cache tokens that the unfinished trajectories of a group will hold; they share their prompt."""
-        return self._expected_tokens(group, _pending(group.trajectories))
+    def expected_tokens(self, connection: Connection) -> int:
+        """Cache tokens that its trajectories will hold; they share their prompt."""
+        trajectories = [request.trajectory for request in connection.requests.values()]
+        return self._expected_tokens(connection.group, trajectories)
 
     def _expected_tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
         return len(group.task.prompt_tokens) + sum(map(self._expected_length, pending))
@@ -385,12 +399,19 @@ class Generator:
     def expects_of_new_group(self, num_trajectories: int) -> int:
         """Cache tokens that a group without a task yet will hold."""
         limit = min(self.sampling.max_new_tokens, self.context_tokens)
+        limit = limit if self.max_turn_tokens is None else min(limit, self.max_turn_tokens)
         return num_trajectories * self.lengths.expected(0, limit_tokens=self._in_round(0, limit))
 
     def _expected_length(self, trajectory: Trajectory) -> int:
         """Response tokens at the end of its next request."""
         num_tokens, limit = trajectory.num_response_tokens(), self.limit_tokens(trajectory)
-        return self.lengths.expected(num_tokens, limit_tokens=self._in_round(num_tokens, limit))
+        num_before = num_tokens - trajectory.num_turn_tokens()
+        return self._expected_end(num_before, num_tokens, self._in_round(num_tokens, limit))
+
+    def _expected_end(self, num_before: int, num_tokens: int, limit: int) -> int:
+        """Response tokens at the end of a turn, of which there are `num_tokens`, `num_before` in front of it:
+        observed ones are known, and the turn ends as turns ended lately."""
+        return num_before + self.lengths.expected(num_tokens - num_before, limit_tokens=limit - num_before)
 
     def _in_round(self, num_tokens: int, limit: int) -> int:
         return limit if self.tokens_per_round is None else min(limit, num_tokens + self.tokens_per_round)

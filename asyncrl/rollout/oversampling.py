@@ -3,7 +3,8 @@
 A round generates `oversampling` times the groups of a batch. It is over as soon as a batch is ready: then
 nothing is admitted and nothing streams until the trainer takes it; what is left keeps its prefix in the queue
 and resumes with the newest weights, before anything new is admitted. When the trainer already waits, the
-take comes at once and nothing is parked.
+take comes at once and nothing is parked. A trajectory that waits for a tool holds no slot and is not parked:
+its answer is recorded, and its next turn waits as all do.
 
 The staleness bound holds as it is: parking only admits less than `ReplayQueue.can_admit` allows, and a parked
 group stays live, so `policy.choose` counts it at its deadline as before. Nor can parking hold a batch up: a

@@ -1,4 +1,5 @@
-"""How many tokens a response will have, from those that ended lately: what it will hold of a server's cache.
+"""How many tokens a response, or a turn of it, will have, from those that ended lately: what it will hold
+of a server's cache.
 
 Short responses end first, so the ones that ended say little of a run that begins. A response that is longer
 than all but a few of them is therefore expected to become twice as long as it is.

@@ -3,98 +3,158 @@
 While an environment or a tool works, its trajectory has no request: the server's slot is free, and a weight
 update may fall between two turns as well as inside one. What was sampled and what was observed is journaled
 before the next turn begins; a restart plays on from there.
+
+An answer that nothing will read is not awaited: its environment is closed as soon as its group was dropped,
+or nothing will be generated any more. A run that is asked to stop records what still comes in its last
+seconds.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
-from asyncrl.loops.waits import Blocker, BlockerKind, Waits
-from asyncrl.records import Finish, Observed, Score, Trajectory
+from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
+from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.stale_turns import StaleTurns
 from asyncrl.turns.conversation import Conversation, Conversations, Ended, Played
 from verifiers.storable import storable
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a turn, on its way."""
+
+    group: Group
+    work: "asyncio.Task[Observed | Ended]"
+    since_seconds: float
+    """As `now_seconds`."""
+
+
 @dataclass
 class TurnPlayer:
-    """As `Generator.run`, for trajectories that have turns."""
+    """As `Generator.run`, for trajectories that have turns. `end_early` is its loop, one per run."""
 
     queue: ReplayQueue
     generator: Generator
     conversations: Conversations
     shaping: Shaping
     waits: Waits
-    answering: set[str] = field(default_factory=set)
-    """Trajectories whose turn is being answered: they have tokens and no request."""
+    answering: dict[str, Answer] = field(default_factory=dict)
+    """By trajectory, those whose turn is being answered: they have tokens and no request."""
+    stale: StaleTurns = field(default_factory=StaleTurns)
 
     async def run(self, group: Group) -> AsyncIterator[Trajectory]:
         """Each trajectory of `group` as it ends, some with a score that their environment gave. Stops early,
         without error, when the run ends. Raises GenerationFailed as the generator does."""
-        ended: asyncio.Queue[Trajectory | None] = asyncio.Queue()
+        ended: asyncio.Queue[asyncio.Task[bool]] = asyncio.Queue()
         pending = [trajectory for trajectory in group.trajectories if trajectory.finish is None]
-        tasks = [asyncio.create_task(self._play(group, trajectory, ended)) for trajectory in pending]
+        players = {asyncio.create_task(self._play(group, trajectory)): trajectory for trajectory in pending}
+        for player in players:
+            player.add_done_callback(_read_error)
+            player.add_done_callback(ended.put_nowait)
         try:
-            for _ in tasks:
-                trajectory = await ended.get()
-                if trajectory is not None:
-                    yield trajectory
-            # Raises what a player raised.
-            await asyncio.gather(*tasks)
+            for _ in players:
+                player = await ended.get()
+                if player.result():
+                    yield players[player]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*players)
             self.generator.forget(group)
 
-    async def _play(
-        self, group: Group, trajectory: Trajectory, ended: "asyncio.Queue[Trajectory | None]"
-    ) -> None:
-        is_over = False
-        try:
-            task = group.task
-            async with self.conversations.open(
-                task.environment, task.row, _played(trajectory)
-            ) as conversation:
-                while not is_over and await self._has_turn(group, trajectory):
-                    is_over = await self._answer(group, trajectory, conversation)
-        finally:
-            ended.put_nowait(trajectory if is_over else None)
+    async def end_early(self) -> None:
+        """Does not return. Abandons the answers that nothing will read."""
+
+        def seen() -> tuple[int, bool]:
+            return self.queue.num_dropped, self._is_over()
+
+        while True:
+            now = seen()
+            for answer in list(self.answering.values()):
+                if self._is_over() or answer.group.state is not GroupState.OPEN:
+                    answer.work.cancel()
+            await self.waits.wait_until(
+                lambda now=now: seen() != now,  # type: ignore[misc]
+                owner="turns",
+                blocker="an answer that nothing will read",
+            )
+
+    def num_answered(self) -> int:
+        """Answers and faults of environments and tools since the start: more of them is a move."""
+        return self.conversations.num_answered + self.conversations.num_faults
+
+    def is_answering_in_time(self) -> bool:
+        """Whether an answer is on its way that may still come. After a loss, what was answered is played
+        again first: one answer takes twice turns.max_tool_seconds at most."""
+        limit = 2 * self.conversations.limits.max_tool_seconds
+        return any(now_seconds() - answer.since_seconds < limit for answer in self.answering.values())
+
+    def _is_over(self) -> bool:
+        """Whether no further turn will be generated."""
+        return self.generator.state.is_ending and not self.generator.state.is_stopped
+
+    async def _play(self, group: Group, trajectory: Trajectory) -> bool:
+        """Whether the trajectory ended."""
+        task, is_over = group.task, False
+        async with self.conversations.open(task.environment, task.row, _played(trajectory)) as conversation:
+            while not is_over and await self._has_turn(group, trajectory):
+                is_over = await self._answer(group, trajectory, conversation)
+        if group.reason is DropReason.STALE:
+            self.stale.left(trajectory, conversation.seconds)
+        return is_over
 
     async def _has_turn(self, group: Group, trajectory: Trajectory) -> bool:
         """Whether a turn was generated to its end; False where the run ends or the group was dropped."""
         async for _ in self.generator.run(group, [trajectory]):
             pass
-        return group.state is GroupState.OPEN and trajectory.turn_finish is not None
+        return group.state is GroupState.OPEN and trajectory.turn_finish is not None and not self._is_over()
 
     async def _answer(self, group: Group, trajectory: Trajectory, conversation: Conversation) -> bool:
-        """Whether the trajectory is over; else it waits for its next turn."""
+        """Whether the trajectory is over; else it waits for its next turn, or was abandoned."""
         turn, finish = trajectory.turn_tokens(), trajectory.turn_finish
         assert finish is not None
         if not turn:
             # What was observed left no room for another turn.
             self.queue.append(group, trajectory, [], Finish.LENGTH)
             return True
-        self.answering.add(trajectory.trajectory_id)
-        try:
-            answer = Blocker(BlockerKind.TURN, conversation.answerer())
-            with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", answer):
-                found = await conversation.answer(turn, finish)
-        finally:
-            self.answering.discard(trajectory.trajectory_id)
-        if group.state is not GroupState.OPEN:
+        found = await self._awaited(
+            group, trajectory, conversation.answerer(), conversation.answer(turn, finish)
+        )
+        if found is None:
             return False
         if isinstance(found, Observed):
             self.queue.observe(group, trajectory, found)
             return False
         self._end(group, trajectory, found)
         return True
+
+    async def _awaited(
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        answerer: str,
+        answer: Coroutine[Any, Any, Observed | Ended],
+    ) -> Observed | Ended | None:
+        """The answer; None once nothing will read it."""
+        name = trajectory.trajectory_id
+        work = asyncio.create_task(answer, name=f"answer to {name}")
+        work.add_done_callback(_read_error)
+        self.answering[name] = Answer(group, work, now_seconds())
+        try:
+            with self.waits.waiting(f"trajectory {name}", Blocker(BlockerKind.TURN, answerer)):
+                await asyncio.wait([work])
+        finally:
+            del self.answering[name]
+            await end_tasks(work)
+        return None if work.cancelled() or group.state is not GroupState.OPEN else work.result()
 
     def _end(self, group: Group, trajectory: Trajectory, ended: Ended) -> None:
         score: Score | None = None
@@ -110,3 +170,9 @@ def _played(trajectory: Trajectory) -> list[Played]:
     """The turns that were answered."""
     answers = [part for part in trajectory.segments if isinstance(part, Observed)]
     return [Played(turn, answer.notes) for turn, answer in zip(trajectory.turns(), answers, strict=False)]
+
+
+def _read_error(task: "asyncio.Task[Any]") -> None:
+    """When several tasks fail at once, one error is raised; asyncio would report the others as unread."""
+    if not task.cancelled():
+        task.exception()

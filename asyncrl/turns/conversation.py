@@ -69,7 +69,7 @@ class Conversations:
         return replace(
             self,
             codec=codec,
-            dialogue=self.dialogue.by(codec),
+            dialogue=self.dialogue if codec is self.codec else self.dialogue.by(codec),
             calls=calls,
             num_answered=0,
             answer_seconds=0.0,
@@ -92,10 +92,17 @@ class Conversation:
     row: Mapping[str, Any]
     played: list[Played]
     _episode: Episode | None = None
+    _is_final: bool = False
+    """Its process was given a turn, and no other one can continue (Recovery.NEITHER)."""
     _seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._seconds = sum(float(json.loads(each.notes).get("seconds", 0.0)) for each in self.played)
+
+    @property
+    def seconds(self) -> float:
+        """Time of environment and tools so far, in earlier processes too."""
+        return self._seconds
 
     async def __aenter__(self) -> "Conversation":
         return self
@@ -121,7 +128,7 @@ class Conversation:
             except EnvironmentFault as error:
                 self.run.num_faults += 1
                 await self._close()
-                if attempt == self.run.limits.num_fault_retries:
+                if self._is_final or attempt == self.run.limits.num_fault_retries:
                     self.run.faults.gave_up(self.answerer(), str(error))
                     return Ended(finish, _fault(error))
                 self.run.faults.retried(self.answerer(), str(error))
@@ -146,6 +153,7 @@ class Conversation:
         left = self.run.limits.max_tool_seconds - self._seconds
         if left <= 0:
             raise TurnLimit(f"the trajectory spent {self._seconds:.3g} s in tools (turns.max_tool_seconds)")
+        self._is_final = episode.recovery is Recovery.NEITHER
         began = self.run.clock()
         try:
             results = await episode.call(calls) if calls else []

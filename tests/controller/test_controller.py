@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
+from fakes.episodes import FakeEpisodes, conversations
 from fakes.supervisor import FakeSupervisor
 from fakes.trainer import FakeTrainer
 
@@ -22,6 +23,7 @@ from asyncrl.launch.failure import first_cause
 from asyncrl.records import ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication
+from asyncrl.turns.environment import End
 
 LIMIT_SECONDS = 60.0
 
@@ -471,3 +473,27 @@ async def test_a_stop_during_the_first_evaluation_ends_the_run_and_the_next_star
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
         assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
+
+
+async def test_groups_of_turns_are_admitted_only_while_a_server_has_room(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    episodes = FakeEpisodes(lambda turn, text: End(float(len(text) % 2)))
+    recipe = make_recipe(
+        serving={"max_running_requests": 2}, data={"heldout": None}, evaluation={"every_steps": 0}
+    )
+    engine.hold()
+    async with controller_on(tmp_path, recipe, [engine], conversations=conversations(episodes)) as (
+        controller,
+        _,
+    ):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        work = asyncio.create_task(controller.run(trainer.run))
+        while sum("-eval-" not in rid for body in engine.bodies for rid in body["rid"]) < 2:
+            await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert controller.queue.num_admitted == 1
+        engine.release()
+        await work
+        assert trainer.batches

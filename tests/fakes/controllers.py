@@ -21,6 +21,7 @@ from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.turns.conversation import Conversations
 
 
 def make_recipe(**sections: Any) -> Recipe:
@@ -52,6 +53,7 @@ async def controller_on(
     supervisor: FakeSupervisor | None = None,
     added_servers: Sequence[str] = (),
     known: Metrics | None = None,
+    conversations: Conversations | None = None,
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
@@ -75,6 +77,7 @@ async def controller_on(
             evaluation_urls=[engine.url for engine in evaluators],
             run_folder=folder / "run",
             known=known,
+            conversations=conversations,
         )
         async with controller:
             yield controller, notebook

@@ -62,12 +62,20 @@ OBSERVED = [40, 41]
 """The tokens of each observation."""
 
 
+class FakeDialogue:
+    def answer(self, turn: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        return list(OBSERVED)
+
+    def by(self, codec: object) -> "FakeDialogue":
+        return self
+
+
 def conversations(episodes: FakeEpisodes, **limits: Any) -> Conversations:
     """The text of a turn is its tokens in words; each observation has the same two tokens."""
     known = {"max_turns": 4, "max_tool_seconds": 60.0, "num_fault_retries": 1} | limits
     return Conversations(
         SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens))),  # type: ignore[arg-type]
-        SimpleNamespace(answer=lambda turn, messages: list(OBSERVED)),  # type: ignore[arg-type]
+        FakeDialogue(),  # type: ignore[arg-type]
         episodes,
         TurnLimits(**known),
     )

@@ -61,6 +61,19 @@ def test_an_observation_needs_a_turn_that_ended(tmp_path: Path) -> None:
         queue.observe(group, group.trajectories[0], Observed([6], "{}"))
 
 
+def test_an_empty_observation_comes_back_in_front_of_the_turn_that_followed_it(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task(5))
+    for trajectory in group.trajectories:
+        for turn in ([4, 5], [7, 8], [9]):
+            queue.append(group, trajectory, [Segment(0, turn, [-0.5] * len(turn))], None)
+            trajectory.turn_finish = Finish.STOP
+            queue.observe(group, trajectory, Observed([], "{}"))
+    again = reopen(queue, tmp_path)
+    assert [t.turns() for t in again.live[0].trajectories] == [[[4, 5], [7, 8], [9], []]] * 2
+
+
 def test_a_batch_of_turns_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=1)
     queue.announce(0)

@@ -173,3 +173,20 @@ async def test_a_server_is_told_what_a_group_holds_and_will_hold_until_it_has_en
         assert server.expected_tokens >= 3 + 2 * 500
         await scene.work
         assert (server.held_tokens, server.expected_tokens, server.num_running) == (0, 0, 0)
+
+
+async def test_trajectories_that_stream_by_themselves_share_their_prompt_on_a_server(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.work
+        (server, _) = scene.fleet.members.servers.values()
+        group = scene.queue.admit(make_task(2))
+        connections = [scene.generator._connect(server, group, [t]) for t in group.trajectories]
+        expected = [scene.generator.expected_tokens(connection) for connection in connections]
+        # A quarter of 1000 each; the rest of the group is none of theirs.
+        assert expected == [3 + 250, 3 + 250]
+        for connection in connections:
+            scene.generator._acquire(connection)
+        assert (server.held_tokens, server.expected_tokens) == (3, 3 + 2 * 250)
+        for connection, left in zip(connections, (3, 0), strict=True):
+            scene.generator._expect_prompt(connection, -1)
+            assert server.held_tokens == left

@@ -15,14 +15,26 @@ from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import background
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
-from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, Segment, Task, Trajectory
+from asyncrl.records import (
+    DropReason,
+    EnvironmentSpec,
+    Finish,
+    Observed,
+    SamplingParams,
+    Segment,
+    Task,
+    Trajectory,
+)
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.drain import Drain
+from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, TurnLimit
@@ -191,8 +203,6 @@ async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> 
 
 
 async def test_an_answer_that_comes_after_its_group_was_dropped_is_not_recorded(tmp_path: Path) -> None:
-    from asyncrl.records import DropReason
-
     episodes = FakeEpisodes(three_turns)
     episodes.may_answer.clear()
     async with player_of(tmp_path, episodes) as (player, group, engine):
@@ -239,3 +249,176 @@ async def test_the_score_of_an_environment_and_the_end_are_one_transaction(tmp_p
         player.queue.journal = journal
         ends = [rows for rows in written if any("SET finish" in sql for sql, _ in rows)]
         assert len(ends) == 2 and all(any("SET outcome" in sql for sql, _ in rows) for rows in ends)
+
+
+async def answering(player: TurnPlayer, count: int = 2) -> None:
+    while len(player.answering) < count:
+        await asyncio.sleep(0)
+
+
+async def test_the_environments_of_a_group_that_is_dropped_close_at_once_and_its_tools_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = iter(range(0, 1000, 7))
+    episodes = FakeEpisodes(three_turns)
+    queue = make_queue(tmp_path, abort_staleness=0)
+    async with player_of(tmp_path, episodes, queue=queue) as (player, group, engine):
+        queue._changed = player.waits.notify
+        player.conversations.clock = lambda: float(next(seconds))
+        async with background(player.end_early(), "turns"):
+            work = asyncio.create_task(play(player, group))
+            await answering(player)
+            # Both have an answer; the next one takes until their tokens of version 0 are too old.
+            while any(trajectory.num_observations() < 1 for trajectory in group.trajectories):
+                await asyncio.sleep(0)
+            episodes.may_answer.clear()
+            await answering(player)
+            queue._drop_stale([group], 1)
+            assert await work == []
+        assert all(episode.is_closed for episode in episodes.opened) and not player.answering
+    (told, *_) = [record.message for record in caplog.records if "stale" in record.message]
+    assert "rollout.abort_staleness" in told and "s of its environment and tools" in told
+    assert queue.conservation()["dropped: stale"] == group.num_tokens()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_the_end_of_a_run_abandons_answers_and_a_stop_records_those_that_still_come(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        state = player.generator.state = RunPhase(player.waits)
+        async with background(player.end_early(), "turns"):
+            work = asyncio.create_task(play(player, group))
+            await answering(player)
+            state.stop() if is_stopped else state.end_training()
+            if is_stopped:
+                await asyncio.sleep(0)
+                assert len(player.answering) == 2
+                episodes.may_answer.set()
+            assert await work == []
+        assert [t.num_observations() for t in group.trajectories] == [int(is_stopped)] * 2
+        assert all(episode.is_closed for episode in episodes.opened)
+
+
+async def test_an_environment_that_cannot_be_played_again_is_asked_no_turn_twice(tmp_path: Path) -> None:
+    def fails(turn: int, text: str) -> Observation | End:
+        raise EnvironmentFault("it broke")
+
+    episodes = FakeEpisodes(fails, Recovery.NEITHER)
+    async with player_of(tmp_path, episodes, num_fault_retries=3) as (player, group, engine):
+        await play(player, group)
+        assert [score.detail for score in group.scores.values()] == ["environment: it broke"] * 2
+        assert len(episodes.opened) == 2
+
+
+async def test_servers_that_fail_on_one_trajectory_end_the_waits_of_its_group(tmp_path: Path) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        one, _ = group.trajectories
+        run = player.generator.run
+
+        async def fails_for_one(group: Group, asked: list[Trajectory]) -> AsyncIterator[Trajectory]:
+            if asked == [one]:
+                await answering(player, 1)
+                raise GenerationFailed("its server died")
+            async for trajectory in run(group, asked):
+                yield trajectory
+
+        player.generator.run = fails_for_one  # type: ignore[assignment]
+        with pytest.raises(GenerationFailed):
+            await play(player, group)
+        assert not player.answering and all(episode.is_closed for episode in episodes.opened)
+
+
+async def test_a_tool_is_in_time_until_a_replay_and_its_answer_are_late(tmp_path: Path) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes, max_tool_seconds=1000) as (player, group, engine):
+        assert not player.is_answering_in_time()
+        work = asyncio.create_task(play(player, group))
+        await answering(player)
+        assert player.is_answering_in_time() and player.num_answered() == 0
+        for name, answer in player.answering.items():
+            player.answering[name] = dataclasses.replace(answer, since_seconds=answer.since_seconds - 2001)
+        assert not player.is_answering_in_time()
+        assert 'turn by the environment "game"' in player.waits.describe_waits()
+        episodes.may_answer.set()
+        await work
+        assert player.num_answered() == 6
+
+
+async def test_an_answer_that_comes_while_nothing_may_stream_is_recorded_and_its_turn_waits(
+    tmp_path: Path,
+) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        work = asyncio.create_task(play(player, group))
+        await answering(player)
+        # As when the servers sleep, the trainer went back, or a round is over.
+        player.generator.state.hold_streams()
+        episodes.may_answer.set()
+        while player.generator.num_waiting < 2:
+            await asyncio.sleep(0)
+        assert [t.num_observations() for t in group.trajectories] == [1, 1]
+        assert len(engine.bodies) == 2 and player.generator.fleet.router.num_in_flight == 0
+        player.generator.state.release_streams()
+        assert len(await work) == 2
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+async def test_a_drain_waits_for_tools_and_for_the_turns_that_follow(
+    tmp_path: Path, is_drained: bool
+) -> None:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        fleet, queue, generator = player.generator.fleet, player.queue, player.generator
+        drain = Drain(queue, fleet, generator, player.waits)
+        queue._changed = player.waits.notify
+        work = asyncio.create_task(play(player, group))
+        await answering(player)
+        fleet.router.start_drain()
+        assert fleet.router.num_in_flight == 0 and not drain.is_idle()
+        assert fleet.router.pick(1, is_new=True) is None
+        if is_drained:
+            episodes.may_answer.set()
+            assert [len(trajectory.turns()) for trajectory in await work] == [3, 3]
+        else:
+            queue.drop(group, DropReason.STALE)
+        assert drain.is_idle()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_a_conversation_that_outgrows_a_servers_cache_waits_for_an_idle_one_and_ends(
+    tmp_path: Path,
+) -> None:
+    episodes = FakeEpisodes(lambda turn, text: End(1.0) if turn == 5 else Observation("again"))
+    async with player_of(tmp_path, episodes, max_turns=9) as (player, group, engine):
+        (server,) = player.generator.fleet.members.servers.values()
+        # Room for the prompt and two turns of one trajectory.
+        server.capacity = Capacity(cache_tokens=12, running_requests=100)
+        async with asyncio.timeout(60.0):
+            ended = await play(player, group)
+        assert [len(trajectory.turns()) for trajectory in ended] == [6, 6]
+        assert (server.expected_tokens, server.held_tokens, server.num_running) == (0, 0, 0)
+
+
+async def test_what_was_observed_counts_for_the_room_a_turn_needs(tmp_path: Path) -> None:
+    async with player_of(tmp_path, FakeEpisodes(three_turns)) as (player, group, engine):
+        generator, first = player.generator, group.trajectories[0]
+        for _ in range(64):
+            generator.lengths.add(10)
+        assert generator._expected_tokens(group, [first]) == NUM_PROMPT + 10
+        for _ in range(64):
+            generator.lengths.add(12)
+        for _ in range(2):
+            player.queue.append(group, first, [Segment(0, list(TURN), [-1.0] * 3)], None)
+            first.turn_finish = Finish.STOP
+            player.queue.observe(group, first, Observed([50] * 9))
+        # 24 tokens are there; the next turn is expected to have 11, as turns had lately.
+        assert generator._expected_tokens(group, [first]) == NUM_PROMPT + 24 + 11

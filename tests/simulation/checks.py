@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 
+from simulation.trajectories import check_journaled, check_sequence_is_journaled
 from simulation.verifying import Codec, truth
 from simulation.world import World, chain
 
@@ -30,11 +31,11 @@ def check_batch(world: World, batch: Batch, version: int) -> None:
 
 
 def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
-    name, tokens = sequence.sequence_id, sequence.response_tokens
+    name, tokens, places = sequence.sequence_id, sequence.response_tokens, sequence.sampled_positions()
     lengths = {
         len(column)
         for column in (
-            tokens,
+            places,
             sequence.behavior_logprobs,
             sequence.token_versions,
             sequence.are_continued,
@@ -42,10 +43,13 @@ def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
     }
     if len(lengths) != 1 or not tokens:
         return world.violate(f"{name}: columns of lengths {lengths}")
-    context = chain(sequence.prompt_tokens)
-    for position, token in enumerate(tokens):
-        made = world.find(sequence.behavior_logprobs[position])
-        tag, is_continued = sequence.token_versions[position], sequence.are_continued[position]
+    contexts = [chain(sequence.prompt_tokens)]
+    for token in tokens:
+        contexts.append(chain((token,), contexts[-1]))
+    for index, position in enumerate(places):
+        token, context = tokens[position], contexts[position]
+        made = world.find(sequence.behavior_logprobs[index])
+        tag, is_continued = sequence.token_versions[index], sequence.are_continued[index]
         if (made.trajectory, made.position, made.token) != (name, position, token):
             world.violate(f"{name}[{position}] = {token} was made as {made}")
         if made.context != context:
@@ -59,12 +63,12 @@ def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
             limit = world.plan.abort_staleness
         if not step - limit <= tag <= step:
             world.violate(f"{name}[{position}] of version {tag} is trained at step {step}")
-        context = chain((token,), context)
     if sequence.token_versions != sorted(sequence.token_versions):
         world.violate(f"{name}: versions decrease: {sequence.token_versions}")
     if world.plan.interrupt == "drain" and len(set(sequence.token_versions)) > 1:
         world.violate(f"{name}: a publish did not wait for its end: {sequence.token_versions}")
-    if sequence.reward != truth(Codec().decode(tokens)):
+    check_sequence_is_journaled(world, sequence)
+    if world.plan.turns is None and sequence.reward != truth(Codec().decode(tokens)):
         world.violate(f"{name} has reward {sequence.reward}, which no verifier gave")
 
 
@@ -101,6 +105,8 @@ def check_conservation(world: World, table: Mapping[str, int]) -> None:
     fates = {name: tokens for name, tokens in table.items() if name != "generated"}
     if table["generated"] != sum(fates.values()) or min(table.values()) < 0:
         world.violate(f"tokens are not conserved: {dict(table)}")
+    if world.plan.is_calm() and table["dropped: outlived"]:
+        world.violate("a publish did not wait for trajectories that could have ended")
     is_exact = not world.has_protocol_fault and not world.plan.controller_ends
     if is_exact and table["generated"] != world.num_delivered_tokens:
         world.violate(f"{world.num_delivered_tokens} tokens were delivered, {table['generated']} counted")
@@ -122,15 +128,11 @@ def check_journal(world: World, connection: sqlite3.Connection, table: Mapping[s
     ):
         if (outcome == "fault") != (correctness is None) or (correctness is None) != (reward is None):
             world.violate(f"{name}: outcome {outcome} with correctness {correctness}, reward {reward}")
-        elif correctness is not None and text is not None and correctness != truth(text):
+        elif world.plan.turns is None and text is not None and correctness not in (None, truth(text)):
             world.violate(f"{name} is recorded as {outcome}, correctness {correctness}")
-    held = "SELECT trajectory_id, position, length(tokens) / 4 FROM segments ORDER BY 1, 2"
-    ends: dict[str, int] = {}
-    for name, position, length in connection.execute(held):
-        if ends.get(name, 0) != position:
-            world.violate(f"{name}: segments leave a gap or overlap at {position}")
-        ends[name] = position + length
+    check_journaled(world, connection)
+    ((held,),) = connection.execute("SELECT coalesce(sum(length(tokens) / 4), 0) FROM segments")
     ((compacted,),) = connection.execute("SELECT coalesce(sum(num_tokens), 0) FROM compacted")
-    dropped, journaled = table["dropped: unconfirmed"], sum(ends.values()) + compacted
+    dropped, journaled = table["dropped: unconfirmed"] + table["dropped: after_stop"], held + compacted
     if table["generated"] - dropped != journaled:
         world.violate(f"{table['generated']} - {dropped} tokens counted, {journaled} journaled")

@@ -12,10 +12,19 @@ from asyncrl.journal.connection import open_for_writing
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.writer import COMMIT_INTERVAL_SECONDS, Journal, JournalError
 
+_NOTED = """
+CREATE TEMP TABLE verdicts (trajectory_id TEXT);
+CREATE TEMP TRIGGER noted AFTER UPDATE OF outcome ON trajectories WHEN NEW.outcome IS NOT NULL
+BEGIN INSERT INTO verdicts VALUES (NEW.trajectory_id); END;
+"""
+"""Notes each verdict that reaches the disk."""
+
 
 def new_disk() -> sqlite3.Connection:
     """What survives the controller."""
-    return open_for_writing(Path(":memory:"))
+    connection = open_for_writing(Path(":memory:"))
+    connection.executescript(_NOTED)
+    return connection
 
 
 class SimulatedJournal(Journal):

@@ -32,6 +32,34 @@ TRAINER_POINTS = (
 )
 
 
+RECOVERIES = ("replayable", "stateless", "neither")
+
+
+@dataclass(slots=True)
+class TurnPlan:
+    """Environment and tools of a schedule."""
+
+    recovery: str
+    has_environment: bool
+    has_tools: bool
+    stop: tuple[str, ...]
+    """Texts that end a turn."""
+    max_turns: int
+    max_turn_tokens: int | None
+    context_tokens: int
+    answer_seconds: float
+    timeout_seconds: float
+    max_tool_seconds: float
+    max_processes: int
+    num_fault_retries: int
+    fault_share: float
+    """Of starts and turns."""
+    hang_share: float
+    """Likewise, until the turn's time is over."""
+    death_share: float
+    """Of processes, after each answer."""
+
+
 @dataclass(slots=True)
 class Plan:
     """`draw` makes one; a test may change a field before the schedule runs."""
@@ -79,6 +107,12 @@ class Plan:
     """Per life of the trainer: at which point and which pass of it; it hangs if the pass is negative."""
     controller_ends: list[tuple[str, float]] = field(default_factory=list)
     """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
+    turns: TurnPlan | None = None
+    """None where trajectories have one turn."""
+
+    def is_calm(self) -> bool:
+        """Whether servers, trainer and controller live on without a fault."""
+        return not (self.server_faults or self.fleet_changes or self.trainer_crashes or self.controller_ends)
 
 
 def draw(seed: int) -> Plan:
@@ -99,7 +133,36 @@ def draw(seed: int) -> Plan:
         plan.interrupt, plan.oversampling = "drain", None
     if more.random() < 0.25:
         plan.is_colocated, plan.are_servers_external = True, False
+    _draw_turns(plan, random.Random(f"turns {seed}"))
     return plan
+
+
+def _draw_turns(plan: Plan, rng: random.Random) -> None:
+    if rng.random() >= 0.35:
+        return
+    plan.max_new_tokens *= 2
+    kinds = rng.choice(((True, False), (True, False), (True, True), (False, True)))
+    plan.turns = TurnPlan(
+        recovery=rng.choice(RECOVERIES),
+        has_environment=kinds[0],
+        has_tools=kinds[1],
+        stop=rng.choice(((), ("5 ",))),
+        max_turns=rng.choice((2, 3, 6)),
+        max_turn_tokens=rng.choice((None, 3, 6)),
+        context_tokens=rng.choice((16, 30, 100)),
+        answer_seconds=rng.choice((0.01, 0.2, 2.0)),
+        timeout_seconds=rng.choice((2.0, 20.0)),
+        max_tool_seconds=rng.choice((4.0, 60.0)),
+        max_processes=rng.choice((1, 3, 100)),
+        num_fault_retries=rng.choice((0, 1, 2)),
+        fault_share=rng.choice((0.0, 0.0, 0.05, 0.2)),
+        hang_share=rng.choice((0.0, 0.02, 0.1)),
+        death_share=rng.choice((0.0, 0.1, 0.3)),
+    )
+    if rng.random() < 0.15:
+        # Nothing but tools then decides what a drain waits for.
+        plan.interrupt, plan.oversampling, plan.tokens_per_round = "drain", None, None
+        plan.server_faults, plan.fleet_changes, plan.trainer_crashes, plan.controller_ends = [], [], [], []
 
 
 def _draw_sizes(seed: int, rng: random.Random) -> Plan:

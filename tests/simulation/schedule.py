@@ -18,9 +18,10 @@ from typing import Any
 from unittest import mock
 
 from simulation.checks import check_conservation, check_journal, check_trained
+from simulation.environments import make_conversations
 from simulation.journal import SimulatedJournal, new_disk
 from simulation.loop import Deadlock, DrivenLoop, Livelock
-from simulation.plan import Plan, draw
+from simulation.plan import Plan, TurnPlan, draw
 from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
 from simulation.trainer import SimulatedService, SimulatedTrainer, TrainerDied
@@ -35,7 +36,7 @@ from asyncrl.journal.writer import JournalError
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.records import Task, VerifierSpec
+from asyncrl.records import EnvironmentSpec, Task, VerifierSpec
 
 START_SECONDS = 30.0
 TRAINER_SECONDS = 5.0
@@ -118,8 +119,9 @@ class Schedule:
             supervisor=self,
             observer=self._notebook,
             server_urls=list(self.servers),
+            conversations=make_conversations(self.world),
         )
-        self.controller = controller
+        self.controller = self.world.controller = controller
         life = asyncio.create_task(self._serve(controller), name="controller")
         try:
             async with asyncio.timeout(seconds):
@@ -136,6 +138,8 @@ class Schedule:
                 await controller.run(functools.partial(self._keep_training, controller))
             finally:
                 self.run_ended = asyncio.get_running_loop().time()
+                if self.world.num_environments:
+                    self.world.violate(f"{self.world.num_environments} environments outlive their run")
 
     async def _end(
         self,
@@ -271,6 +275,7 @@ def make_recipe(plan: Plan) -> Recipe:
                 "max_uses": plan.max_uses,
                 "keep_steps": plan.keep_steps,
             },
+            "turns": {} if plan.turns is None else _turns_section(plan.turns),
             "placement": {"colocated": plan.is_colocated},
             "trainer": {
                 "num_processes": plan.num_servers,
@@ -292,12 +297,32 @@ def make_recipe(plan: Plan) -> Recipe:
     )
 
 
+def _turns_section(turns: TurnPlan) -> dict[str, Any]:
+    return {
+        "environment": "simulated" if turns.has_environment else None,
+        "tools": ["calculator"] if turns.has_tools else [],
+        "max_turns": turns.max_turns,
+        "max_turn_tokens": turns.max_turn_tokens,
+        "timeout_seconds": turns.timeout_seconds,
+        "max_tool_seconds": turns.max_tool_seconds,
+        "max_processes": turns.max_processes,
+        "num_fault_retries": turns.num_fault_retries,
+    }
+
+
 def make_inputs(plan: Plan) -> Inputs:
-    tasks = [Task(f"train:{n}", str(n), (10_000 + n, 7), None, VerifierSpec("exact")) for n in range(20)]
+    turns = plan.turns
+    environment = EnvironmentSpec("simulated") if turns and turns.has_environment else None
+    tasks = [
+        Task(f"train:{n}", str(n), (10_000 + n, 7), None, VerifierSpec("exact"), environment)
+        for n in range(20)
+    ]
     heldout = [Task(f"held:{n}", str(n), (20_000 + n, 7), None, VerifierSpec("exact")) for n in range(2)]
     verifiers: Any = mock.Mock(folder=Path())
-    codec: Any = Codec()
-    return Inputs(make_recipe(plan), tasks, heldout if plan.has_evaluation else [], codec, verifiers, 100)
+    codec: Any = Codec(turns.stop if turns else ())
+    context_tokens = turns.context_tokens if turns else 100
+    known = heldout if plan.has_evaluation else []
+    return Inputs(make_recipe(plan), tasks, known, codec, verifiers, context_tokens)
 
 
 def run_schedule(seed: int, plan: Plan | None = None) -> World:

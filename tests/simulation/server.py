@@ -140,6 +140,8 @@ class SimulatedServer:
         for request in requests:
             if request.max_new_tokens <= 0:
                 self.world.violate(f"{request.rid} asks for {request.max_new_tokens} tokens")
+            if request.prompt[-1] in STOP_TOKENS:
+                self.world.violate(f"{request.rid} asks for more after a turn's end")
         self.waiting.extend(requests)
         self._notify()
         return channel
@@ -284,12 +286,12 @@ class SimulatedServer:
 
     def _prefill(self, request: Request) -> None:
         request.is_prefilled = True
-        for length in (len(request.prompt), 2):
-            key = (request.salt, chain(request.prompt[:length]))
-            if key in self.cache:
-                request.num_cached = length
-                request.cached_weights |= self.cache[key]
-                break
+        found, before = set[str](), 0
+        for length, token in enumerate(request.prompt, start=1):
+            before = chain((token,), before)
+            if (weights := self.cache.get((request.salt, before))) is not None:
+                request.num_cached, found = length, weights
+        request.cached_weights |= found
         if request.num_cached < len(request.prompt):
             request.cached_weights.add(self.weights)
         for length in (2, len(request.prompt)):
@@ -346,11 +348,18 @@ class SimulatedServer:
         request.num_sent = last
         self._deliver(request, b"data: " + json.dumps(event).encode())
         if kind is not None:
+            self._keep(request)
             (self.running if request in self.running else self.waiting).remove(request)
             if not any(r.channel is request.channel for r in (*self.running, *self.waiting)):
                 request.channel.put(b"data: [DONE]")
                 request.channel.put(None)
                 self._channels.pop(request.channel, None)
+
+    def _keep(self, request: Request) -> None:
+        """What a conversation continues from; its last token has no keys and values yet."""
+        if request.is_prefilled:
+            key = (request.salt, chain([*request.prompt, *request.tokens[:-1]]))
+            self.cache.setdefault(key, set(request.cached_weights))
 
     def _deliver(self, request: Request, line: bytes) -> None:
         lines = request.channel.lines

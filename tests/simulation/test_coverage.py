@@ -1,7 +1,9 @@
-"""The schedules reach what they should: every reason to end a stream early, and both ways it then ends."""
+"""The schedules reach what they should: every reason to end a stream early, and both ways it then ends; turns
+that meet every event."""
 
 from unittest import mock
 
+from simulation.plan import draw
 from simulation.schedule import run_schedule
 
 from asyncrl.replay.group import GroupState
@@ -49,3 +51,32 @@ def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
             if found == WANTED:
                 return
     raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(WANTED - found)}")
+
+
+TURNS = {
+    "several turns trained",
+    "one turn trained",
+    "a call",
+    "a replay",
+    "a loss that needs no replay",
+    "a turn that ends by its text",
+    "a turn over its time",
+    "an answer that is abandoned",
+    "an answer while the servers sleep",
+    "an answer that a drain waits for",
+    "an answer over a publish",
+    "a wait for a place",
+    "a context that is full",
+}
+
+
+def test_turns_meet_every_event() -> None:
+    found: set[str] = set()
+    with_turns = [seed for seed in range(3 * MAX_SEEDS) if draw(seed).turns is not None]
+    for seed in with_turns[:MAX_SEEDS]:
+        world = run_schedule(seed)
+        assert not world.violations
+        found |= world.reached
+        if found == TURNS:
+            return
+    raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(TURNS - found)}")

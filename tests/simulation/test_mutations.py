@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -15,33 +16,49 @@ from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.journal import queue_state
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.queue_state import StoredGroup
-from asyncrl.replay.group import GroupState
+from asyncrl.records import Finish, Observed, ScoredSequence, Segment, Trajectory
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.generate import cut as original_cut
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.router import Router
 from asyncrl.serving.server_loop import ServerLoop
+from asyncrl.turns.conversation import Conversation
+from asyncrl.turns.environment import Recovery
 
 MAX_SEEDS = 400
 CAUGHT_BY = {
     "a_lost_segment": 37,
-    "chunks_that_are_not_counted": 19,
+    "chunks_that_are_not_counted": 73,
     "a_lost_trainer_that_nobody_notices": 49,
     "a_dead_trainers_take_that_continues": 336,
     "a_fault_that_counts_as_wrong": 10,
     "weights_that_are_not_compared": 14,
-    "a_batch_given_before_it_is_on_disk": 11,
-    "tokens_that_are_not_counted_when_a_stream_breaks": 9,
+    "a_batch_given_before_it_is_on_disk": 1,
+    "tokens_that_are_not_counted_when_a_stream_breaks": 4,
     "uses_that_a_restart_forgets": 7,
     "repeated_groups_that_are_compacted": 50,
     "repetitions_that_are_not_journaled": 7,
-    "a_publish_that_does_not_drain": 20,
+    "a_publish_that_does_not_drain": 6,
     "servers_that_are_not_waited_for_until_they_sleep": 12,
-    "a_batch_that_outlives_its_controller": 2010,
+    "a_batch_that_outlives_its_controller": 1668,
+    "observations_that_are_counted_as_sampled": 4,
+    "observations_that_are_trained": 4,
+    "turns_that_are_played_twice": 4,
+    "environments_that_continue_whatever_they_say": 27,
+    "verdicts_that_are_given_twice": 4,
+    "observations_that_a_restart_writes_otherwise": 48,
+    "ends_of_turns_that_are_lost": 9,
+    "late_tokens_that_open_the_next_turn": 4,
+    "answers_that_are_awaited_after_a_drop": 18,
+    "a_drain_that_forgets_trajectories_between_two_turns": 30,
 }
 """The seed that is tried first. After a change of the simulation another one catches the mutation, later."""
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -212,6 +229,117 @@ def trajectories_that_continue_after_a_drain() -> Any:
     return mock.patch("asyncrl.rollout.generate._has_outlived_version", lambda *_: False)
 
 
+def observations_that_are_counted_as_sampled() -> Any:
+    return mock.patch.object(Trajectory, "num_sampled_tokens", Trajectory.num_response_tokens)
+
+
+def observations_that_are_trained() -> Any:
+    original = ScoredSequence.of
+
+    def of(trajectory: Trajectory, **scored: float) -> ScoredSequence:
+        sequence = original(trajectory, **scored)
+        for first, end in sequence.observed:
+            version = sequence.token_versions[max(0, first - 1)]
+            for column, value in (
+                (sequence.behavior_logprobs, -1.0),
+                (sequence.token_versions, version),
+                (sequence.are_continued, False),
+            ):
+                column[first:first] = [value] * (end - first)
+        return dataclasses.replace(sequence, observed=[])
+
+    return mock.patch.object(ScoredSequence, "of", of)
+
+
+def turns_that_are_played_twice() -> Any:
+    original = Conversation._timed_answer
+
+    async def answer(conversation: Conversation, turn: Any, finish: Finish) -> Any:
+        await original(conversation, turn, finish)
+        return await original(conversation, turn, finish)
+
+    return mock.patch.object(Conversation, "_timed_answer", answer)
+
+
+def environments_that_continue_whatever_they_say() -> Any:
+    known = SimpleNamespace(REPLAYABLE=Recovery.REPLAYABLE, NEITHER=None)
+    return mock.patch("asyncrl.turns.conversation.Recovery", known)
+
+
+def verdicts_that_are_given_twice() -> Any:
+    original = TurnPlayer._end
+
+    def end(player: TurnPlayer, group: Group, trajectory: Trajectory, ended: Any) -> None:
+        original(player, group, trajectory, ended)
+        group.scores.pop(trajectory.trajectory_id, None)
+
+    return mock.patch.object(TurnPlayer, "_end", end)
+
+
+def observations_that_a_restart_writes_otherwise() -> Any:
+    original = queue_state._parts
+
+    def parts(journal: Any, trajectory_id: str) -> Any:
+        return [
+            Observed([*part.tokens[:-1], part.tokens[-1] + 1], part.notes)
+            if isinstance(part, Observed)
+            else part
+            for part in original(journal, trajectory_id)
+        ]
+
+    return mock.patch.object(queue_state, "_parts", parts)
+
+
+def ends_of_turns_that_are_lost() -> Any:
+    return mock.patch.object(Generator, "_finish_already_reached", lambda *_: None)
+
+
+@contextlib.contextmanager
+def late_tokens_that_open_the_next_turn() -> Iterator[None]:
+    """Those after a stop string, which their server sampled before it heard of it."""
+    late: dict[str, list[Segment]] = {}
+    receive, observe = Generator._receive, ReplayQueue.observe
+
+    def keeping(generator: Generator, group: Group, request: Any, chunk: Any) -> Any:
+        def cut(segments: list[Segment], num_tokens: int) -> list[Segment]:
+            kept = original_cut(segments, num_tokens)
+            num_kept = sum(len(segment.tokens) for segment in kept)
+            late[request.trajectory.trajectory_id] = [
+                dataclasses.replace(
+                    segments[-1],
+                    tokens=segments[-1].tokens[-n:],
+                    behavior_logprobs=segments[-1].behavior_logprobs[-n:],
+                )
+                for n in [sum(len(segment.tokens) for segment in segments) - num_kept]
+                if 0 < n <= len(segments[-1].tokens)
+            ]
+            return kept
+
+        with mock.patch("asyncrl.rollout.generate.cut", cut):
+            return receive(generator, group, request, chunk)
+
+    def observing(queue: ReplayQueue, group: Group, trajectory: Trajectory, observation: Observed) -> None:
+        observe(queue, group, trajectory, observation)
+        queue.append(group, trajectory, late.pop(trajectory.trajectory_id, []), None)
+
+    with (
+        mock.patch.object(Generator, "_receive", keeping),
+        mock.patch.object(ReplayQueue, "observe", observing),
+    ):
+        yield
+
+
+def answers_that_are_awaited_after_a_drop() -> Any:
+    async def end_early(_: TurnPlayer) -> None:
+        """Abandons none."""
+
+    return mock.patch.object(TurnPlayer, "end_early", end_early)
+
+
+def a_drain_that_forgets_trajectories_between_two_turns() -> Any:
+    return mock.patch.object(Drain, "_has_begun_group", lambda _: False)
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -238,6 +366,16 @@ def trajectories_that_continue_after_a_drain() -> Any:
         servers_that_are_not_waited_for_until_they_sleep,
         trajectories_that_continue_after_a_drain,
         a_batch_that_outlives_its_controller,
+        observations_that_are_counted_as_sampled,
+        observations_that_are_trained,
+        turns_that_are_played_twice,
+        environments_that_continue_whatever_they_say,
+        verdicts_that_are_given_twice,
+        observations_that_a_restart_writes_otherwise,
+        ends_of_turns_that_are_lost,
+        late_tokens_that_open_the_next_turn,
+        answers_that_are_awaited_after_a_drop,
+        a_drain_that_forgets_trajectories_between_two_turns,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

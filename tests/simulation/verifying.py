@@ -15,7 +15,9 @@ class Codec:
     """Text is the tokens' numbers."""
 
     stop_token_ids = STOP_TOKENS
-    stop = StopStrings()
+
+    def __init__(self, stop: tuple[str, ...] = ()) -> None:
+        self.stop = StopStrings(stop, self.decode)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))

@@ -13,10 +13,13 @@ from pathlib import Path
 
 from simulation.plan import Plan
 
-from asyncrl.records import Batch
+from asyncrl.controller.controller import Controller
+from asyncrl.records import Batch, Trajectory
 
 STOP_TOKENS = (1, 2, 3)
 FIRST_TOKEN = 10
+FIRST_OBSERVED = 2000
+"""Tokens from here on are observed, and never sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,16 @@ class World:
     num_delivered_tokens: int = 0
     """Training tokens that reached the controller in events it could read."""
     has_protocol_fault: bool = False
-    scores: dict[str, float] = field(default_factory=dict)
-    """Text -> the correctness that a verifier found."""
+    controller: Controller | None = None
+    """The one that lives."""
+    late: set[str] = field(default_factory=set)
+    """Trajectories one of whose turns took too long."""
+    reached: set[str] = field(default_factory=set)
+    """Events that turns met, for the test that schedules reach all of them."""
+    num_environments: int = 0
+    """Processes of the controller that lives."""
+    tool_seconds: dict[str, float] = field(default_factory=dict)
+    """Trajectory -> time of its environments and tools."""
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():9.3f} {event}")
@@ -76,6 +87,15 @@ class World:
     def violate(self, what: str) -> None:
         self.violations.append(what)
         self.note(f"VIOLATION {what}")
+
+    def trajectory(self, name: str) -> Trajectory | None:
+        """As the queue in memory has it; None unless its group is open."""
+        assert self.controller is not None
+        group = self.controller.queue.live.get(int(name.partition("-")[0]))
+        return next((t for t in group.trajectories if t.trajectory_id == name), None) if group else None
+
+    def is_open(self, name: str) -> bool:
+        return self.trajectory(name) is not None
 
     def make(self, made: Made) -> float:
         """Enters a token into the ledger; returns its behavior log-prob."""

@@ -24,8 +24,8 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
     """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
-    `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
-    which else may be as long as the context.
+    `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence, which
+    else may be as long as the context.
     """
     return rank_memory(
         shape,
@@ -43,7 +43,7 @@ def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int |
     """Packed tokens: trainer.tokens_per_micro_batch or one sequence, whichever is more, but no more than a
     whole batch has, where each group holds its prompt once."""
     context = recipe.model.context_tokens or shape.max_positions
-    response = recipe.rollout.max_new_tokens
+    response = min(recipe.longest_response(), context - 1)
     prompt = max(1, context - response) if longest_prompt is None else min(longest_prompt, context - 1)
     batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * response)
     sequence = min(context, prompt + response)

@@ -73,6 +73,16 @@ def test_a_cache_that_cannot_hold_the_longest_trajectory_is_refused() -> None:
     check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=49)
 
 
+def test_what_turns_observe_counts_for_caches_and_micro_batches() -> None:
+    turns = {"environment": "game", "max_turns": 3, "max_observed_tokens": 10}
+    recipe = make_recipe(600, serving={"max_total_tokens": 157}, turns=turns)
+    with pytest.raises(InputError, match=r"with what its turns observe have 150, "):
+        check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=30)
+    check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=29)
+    alone = largest_micro_batch(make_recipe(64), tiny_shape(), 30)
+    assert largest_micro_batch(make_recipe(64, turns=turns), tiny_shape(), 30) == alone + 20
+
+
 def test_a_run_that_needs_more_than_memory_gib_is_refused_and_one_that_may_have_it_is_not() -> None:
     said = r"GiB of memory, 0\.1 GiB are what memory_gib allows.*Set memory_gib where you know better"
     with pytest.raises(InputError, match=said):
