@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
@@ -17,6 +18,7 @@ from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.told_task import conversation_of
 from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
@@ -76,7 +78,8 @@ class GroupCompletion:
         text = self.codec.decode(trajectory.answer_tokens())
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            score = await self.grader.grade(group.task, text)
+            conversation = partial(conversation_of, trajectory, self.codec)
+            score = await self.grader.grade(group.task, text, conversation)
         if group.state is not GroupState.OPEN:
             return
         score = self.shaping.of(score, trajectory, trajectory.finish)

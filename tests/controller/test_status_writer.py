@@ -123,7 +123,7 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
         status = writer_of(controller, tmp_path)
         said: list[str] = []
 
-        async def grade(task: Task, response: str) -> Score:
+        async def grade(task: Task, response: str, conversation: object) -> Score:
             await asyncio.Event().wait()
             raise AssertionError("never")
 

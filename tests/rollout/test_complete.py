@@ -31,7 +31,7 @@ class Grades:
     def __init__(self, *rewards: float | None) -> None:
         self._scores = [make_score(reward) for reward in rewards]
 
-    async def grade(self, task: Task, response: str) -> Score:
+    async def grade(self, task: Task, response: str, conversation: object) -> Score:
         return self._scores.pop(0)
 
 
