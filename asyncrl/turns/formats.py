@@ -100,14 +100,12 @@ class Tags:
         self._tools = {tool.tag: tool for tool in tools}
         self._result_tags = {tool.name: tool.result_tag for tool in tools}
         for tool in tools:
-            kinds = [
-                kind.get("type") for kind in tool.schema["function"]["parameters"]["properties"].values()
-            ]
-            if kinds != ["string"]:
+            properties = tool.schema["function"]["parameters"]["properties"]
+            if [kind.get("type") for kind in properties.values()] != ["string"]:
                 raise InputError(
-                    f"turns.call_format tags puts one text between <{tool.tag}> and </{tool.tag}>, but the tool "
-                    f"{tool.name} takes {', '.join(tool.arguments()) or 'nothing'}. Use hermes or llama, or a "
-                    f"tool of one text."
+                    f"turns.call_format tags puts one text between <{tool.tag}> and </{tool.tag}>, but the "
+                    f"tool {tool.name} takes {', '.join(tool.arguments()) or 'nothing'}. Use hermes or "
+                    f"llama, or a tool of one text."
                 )
         self.stop = tuple(f"</{tag}>" for tag in self._tools)
 

@@ -31,7 +31,9 @@ SPECIAL = [
 ASKED = {"role": "user", "content": "Guess."}
 
 
-def make_codec(folder: Path, family: str, *, tools: bool = False) -> TextCodec:
+def make_codec(
+    folder: Path, family: str, *, markers: tuple[str, ...] = ("<tool_call>", "<think>")
+) -> TextCodec:
     """A byte-level BPE whose merges cross newlines and angle brackets; <tool_call> is added, and not
     special."""
     tokenizer = Tokenizer(models.BPE())
@@ -43,7 +45,7 @@ def make_codec(folder: Path, family: str, *, tools: bool = False) -> TextCodec:
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(SPECIAL)
-    tokenizer.add_tokens([AddedToken("<tool_call>", special=False), AddedToken("<think>", special=False)])
+    tokenizer.add_tokens([AddedToken(marker, special=False) for marker in markers])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     end = tokenizer.token_to_id(ENDS.get(family, "</s>"))

@@ -130,7 +130,7 @@ def _schema_of_type(hint: Any, where: str) -> dict[str, Any]:
         return {"type": "array", "items": _schema_of_type(arguments[0], where)}
     if origin is dict:
         inner = _schema_of_type(arguments[1], where)
-        return {"type": "object", "additionalProperties": inner} if inner else {"type": "object"}
+        return {"type": "object", "additionalProperties": inner}
     if origin in (typing.Union, types.UnionType):
         some = [_schema_of_type(each, where) for each in arguments if each is not type(None)]
         if len(some) == 1:
