@@ -17,6 +17,7 @@ from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
 from asyncrl.tasks.task_list import template_of
 from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.turns.kit import read_kit
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
@@ -45,7 +46,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     rendered = RunFolder(recipe.folder()).rendering_time()
-    codec = TextCodec(model_folder(recipe.model), rollout=recipe.rollout, now=rendered)
+    codec = read_kit(recipe, model_folder(recipe.model), now=rendered).codec
     template = template_of(recipe)
     try:
         prompt = row.prompt if template is None else template(row.prompt)
@@ -91,7 +92,7 @@ def _token_table(codec: TextCodec, tokens: tuple[int, ...]) -> str:
 
 def _stops(recipe: Recipe, codec: TextCodec) -> str:
     stops = [f"{codec.piece(token)} ({token})" for token in codec.stop_token_ids]
-    stops += [json.dumps(text, ensure_ascii=False) for text in recipe.rollout.stop]
+    stops += [json.dumps(text, ensure_ascii=False) for text in codec.stop.strings]
     return f"{', '.join(stops)}, or after {recipe.rollout.max_new_tokens} tokens (rollout.max_new_tokens)"
 
 

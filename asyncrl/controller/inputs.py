@@ -10,6 +10,7 @@ from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.order import MixturePart, TaskOrder
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.turns.kit import TurnKit
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Inputs:
     """The benchmarks of evaluation.benchmarks."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
+    kit: TurnKit | None = None
+    """Tools of the run, and how they are called; None where trajectories have one turn."""
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""

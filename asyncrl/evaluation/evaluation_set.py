@@ -20,6 +20,8 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.task_list import TaskMaker, template_of, title_of
 from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.turns.conversation import Conversations
+from asyncrl.turns.kit import TurnKit, read_kit
 
 SPLIT = "test"
 HELDOUT = "held-out"
@@ -42,6 +44,8 @@ class EvaluationSet:
     is_greedy: bool
     """The most likely answer to each task is asked for. Without it there are only samples."""
     is_completion: bool = False
+    kit: TurnKit | None = None
+    """Answers the turns; None where a response is one turn."""
 
     @property
     def num_responses(self) -> int:
@@ -58,9 +62,16 @@ class EvaluationSet:
             codec=self.codec,
             sampling=self.sampling,
             is_completion=self.is_completion,
+            conversations=self._conversations(evaluator),
             num_streamed=0,
             on_graded=on_graded or evaluator.on_graded,
         )
+
+    def _conversations(self, evaluator: Evaluator) -> Conversations | None:
+        """Those of `evaluator` in this set's tokens."""
+        if evaluator.conversations is None or self.kit is None:
+            return None
+        return evaluator.conversations.by(self.kit.codec, self.kit.calls)
 
     def describe(self) -> dict[str, Any]:
         """Fields that a result has of its evaluation set."""
@@ -91,7 +102,8 @@ def read_evaluation_set(
     rollout = recipe.rollout
     if benchmark.stop:
         rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
-    codec = TextCodec(model_folder, rollout=rollout, now=now)
+    kit = read_kit(recipe, model_folder, rollout=rollout, now=now)
+    codec = kit.codec
     template, title = _template(benchmark, recipe, codec)
     lenient = recipe.data.model_copy(update={"broken_rows": "leave_out", "long_prompts": "leave_out"})
     key = f"benchmark {benchmark.name}"
@@ -112,15 +124,18 @@ def read_evaluation_set(
         num_sampled=benchmark.num_samples if benchmark.num_samples > 1 else 0,
         is_greedy=benchmark.num_samples == 1,
         is_completion=benchmark.is_completion,
+        kit=kit,
     )
 
 
-def heldout_set(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> EvaluationSet:
+def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
-    section = recipe.evaluation
+    section, codec = recipe.evaluation, kit.codec
     sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
     return EvaluationSet(
-        HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task, True
+        *(HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task),
+        is_greedy=True,
+        kit=kit,
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.result import (
@@ -23,8 +23,8 @@ from asyncrl.evaluation.result import (
 from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import cut
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
-from asyncrl.rollout.grade import Grader
+from asyncrl.records import Finish, Observed, PolicyVersion, SamplingParams, Task
+from asyncrl.rollout.grade import Grader, score_of
 from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
@@ -33,6 +33,7 @@ from asyncrl.serving.server import Server
 from asyncrl.serving.sglang import control
 from asyncrl.serving.sglang.messages import Chunk, Prefix, StreamEnd, generate_body
 from asyncrl.serving.sglang.stream import stream
+from asyncrl.turns.conversation import Conversations, Ended
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,15 @@ MAX_ATTEMPTS = 3
 
 def _nothing(num_responses: int) -> None:
     """Reports nothing: the default of `on_graded`."""
+
+
+@dataclass(slots=True)
+class _Sampled:
+    """A response, or a turn."""
+
+    tokens: list[int] = field(default_factory=list)
+    versions: list[PolicyVersion] = field(default_factory=list)
+    is_cut: bool = False
 
 
 @dataclass
@@ -62,6 +72,10 @@ class Evaluator:
     on_graded: Callable[[int], None] = _nothing
     """Receives how many more responses are graded."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
+    conversations: Conversations | None = None
+    """Answer the turns of a response; None where it has one turn."""
+    max_turn_tokens: int | None = None
+    """Most sampled tokens of a turn."""
 
     async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
@@ -90,14 +104,15 @@ class Evaluator:
         the server that has room first.
         """
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
-        parts = [wanted[i : i + PROMPTS_PER_REQUEST] for i in range(0, len(wanted), PROMPTS_PER_REQUEST)]
-        places = asyncio.Semaphore(self._num_requests())
+        size = PROMPTS_PER_REQUEST if self.conversations is None else 1
+        parts = [wanted[i : i + size] for i in range(0, len(wanted), size)]
+        places = asyncio.Semaphore(self._num_requests(size))
+        ask = self._ask_in_turn if self.conversations is None else self._converse_in_turn
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as requests:
                 running = [
-                    requests.create_task(self._ask_in_turn(places, [task for task, _ in part], is_greedy))
-                    for part in parts
+                    requests.create_task(ask(places, [task for task, _ in part], is_greedy)) for part in parts
                 ]
         except* (ServerError, EvaluationFailed) as errors:
             failure = errors.exceptions[0]
@@ -112,18 +127,60 @@ class Evaluator:
             )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
-    def _num_requests(self) -> int:
+    def _num_requests(self, size: int) -> int:
         """Requests at once; one at least."""
         capacity = self.fleet.router.max_running_requests * len(self.fleet.members.servers)
-        return max(1, capacity // PROMPTS_PER_REQUEST)
+        return max(1, capacity // size)
 
     async def _ask_in_turn(
         self, places: asyncio.Semaphore, tasks: list[Task], is_greedy: bool
     ) -> list[GradedResponse]:
+        prefixes = [self._prefix(task.prompt_tokens, self.sampling.max_new_tokens) for task in tasks]
         async with places:
-            return await self._ask_with_retries(tasks, is_greedy)
+            responses = await self._sample_with_retries(prefixes, is_greedy)
+        names = ", ".join(sorted({f'"{task.verifier.name}"' for task in tasks}))
+        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts by {names}"):
+            async with asyncio.TaskGroup() as verdicts:
+                graded = [
+                    verdicts.create_task(self._grade(task, response))
+                    for task, response in zip(tasks, responses, strict=True)
+                ]
+        return [verdict.result() for verdict in graded]
 
-    async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
+    async def _converse_in_turn(
+        self, places: asyncio.Semaphore, tasks: list[Task], is_greedy: bool
+    ) -> list[GradedResponse]:
+        return [await self._converse(places, task, is_greedy) for task in tasks]
+
+    async def _converse(self, places: asyncio.Semaphore, task: Task, is_greedy: bool) -> GradedResponse:
+        """Turns and their answers, until the conversation is over. No place is held while a tool works."""
+        assert self.conversations is not None
+        whole, answer, versions, num_sampled = list[int](), list[int](), list[PolicyVersion](), 0
+        ended: Ended | Observed | None = None
+        async with self.conversations.open(task.environment, task.row) as conversation:
+            while not isinstance(ended, Ended):
+                limit = self.sampling.max_new_tokens - num_sampled
+                limit = min(limit, self.max_turn_tokens or limit)
+                prefix = self._prefix((*task.prompt_tokens, *whole), limit)
+                if prefix.max_new_tokens <= 0:
+                    ended = Ended(Finish.LENGTH)
+                    break
+                async with places:
+                    (turn,) = await self._sample_with_retries([prefix], is_greedy)
+                whole, answer = whole + turn.tokens, turn.tokens or answer
+                versions, num_sampled = versions + turn.versions, num_sampled + len(turn.tokens)
+                ended = await conversation.answer(turn.tokens, Finish.LENGTH if turn.is_cut else Finish.STOP)
+                if isinstance(ended, Observed):
+                    whole += ended.tokens
+        is_cut = ended.finish is Finish.LENGTH
+        if ended.verdict is None:
+            score = await self.grader.grade(task, self.codec.decode(answer))
+        else:
+            score = score_of(ended.verdict)
+        self.on_graded(1)
+        return GradedResponse(self.codec.exact_text(whole), num_sampled, tuple(versions), score, is_cut)
+
+    async def _sample_with_retries(self, prefixes: list[Prefix], is_greedy: bool) -> list[_Sampled]:
         for attempt in itertools.count(1):
             await self.waits.wait_until(
                 lambda: self._may_ask() or not self.fleet.members.has_hope(),
@@ -135,7 +192,7 @@ class Evaluator:
                 raise EvaluationFailed(f"no server is left to answer: {reasons}")
             server = min(self.fleet.members.serving(), key=self.fleet.router.load)
             try:
-                return await self._ask(server, tasks, is_greedy)
+                return await self._sample(server, prefixes, is_greedy)
             except ServerError as error:
                 # A server that leaves is told once, by the fleet, however many streams broke with it.
                 log.info("evaluation: %s", error)
@@ -147,19 +204,18 @@ class Evaluator:
     def _may_ask(self) -> bool:
         return bool(self.fleet.members.serving()) and self.fleet.router.gate is Gate.OPEN
 
-    async def _ask(self, server: Server, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
+    async def _sample(self, server: Server, prefixes: list[Prefix], is_greedy: bool) -> list[_Sampled]:
         assert server.version is not None
-        ids = [f"{self.run_id}-eval-{next(self.counter):010d}" for _ in tasks]
-        prefixes = [self._prefix(name, task) for name, task in zip(ids, tasks, strict=True)]
+        # Of their own per attempt: the server may still know of those that broke off.
+        ids = [f"{self.run_id}-eval-{next(self.counter):010d}" for _ in prefixes]
+        prefixes = [replace(prefix, request_id=name) for name, prefix in zip(ids, prefixes, strict=True)]
         salt = f"{self.run_id}-{self.fleet.router.salt(server)}"
         body = generate_body(prefixes, self.sampling, salt=salt, is_greedy=is_greedy)
         confirmations = {name: Confirmation(server.version) for name in ids}
         searches = {name: self.codec.stop.search() for name in ids}
-        tokens: dict[str, list[int]] = {name: [] for name in ids}
-        versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
-        are_cut = dict.fromkeys(ids, False)
+        found = {name: _Sampled() for name in ids}
         expected = sum(map(self._expected_tokens, prefixes))
-        self.fleet.router.acquire(server, len(tasks))
+        self.fleet.router.acquire(server, len(prefixes))
         server.expect(expected, held=0)
         try:
             async with server.heartbeat.streaming():
@@ -170,26 +226,19 @@ class Evaluator:
                     self.num_streamed += len(chunk.tokens)
                     has_stopped = search.feed(chunk.tokens)
                     if chunk.end is not None and search.end is None:
-                        are_cut[name] = chunk.end.finish() is Finish.LENGTH
+                        found[name].is_cut = chunk.end.finish() is Finish.LENGTH
                     segments = confirmations[name].feed(chunk)
                     if search.end is not None:
-                        segments = cut(segments, search.end - len(tokens[name]))
+                        segments = cut(segments, search.end - len(found[name].tokens))
                     for segment in segments:
-                        tokens[name].extend(segment.tokens)
-                        versions[name].append(segment.version)
+                        found[name].tokens.extend(segment.tokens)
+                        found[name].versions.append(segment.version)
                     if has_stopped and chunk.end is None:
                         await control.abort(self.fleet.session, server.url, name)
         finally:
             server.expect(-expected, held=0)
-            self.fleet.router.release(server, len(tasks))
-        names = ", ".join(sorted({f'"{task.verifier.name}"' for task in tasks}))
-        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts by {names}"):
-            async with asyncio.TaskGroup() as verdicts:
-                graded = [
-                    verdicts.create_task(self._grade(task, tokens[name], versions[name], are_cut[name]))
-                    for name, task in zip(ids, tasks, strict=True)
-                ]
-        return [verdict.result() for verdict in graded]
+            self.fleet.router.release(server, len(prefixes))
+        return list(found.values())
 
     async def _chunks(self, server: Server, body: dict[str, object]) -> AsyncIterator[Chunk]:
         with self.waits.waiting("evaluation", f"tokens from {server.url}"):
@@ -197,19 +246,17 @@ class Evaluator:
                 server.heartbeat.beat()
                 yield chunk
 
-    async def _grade(
-        self, task: Task, tokens: list[int], versions: list[PolicyVersion], is_cut: bool
-    ) -> GradedResponse:
-        text = self.codec.decode(tokens)
+    async def _grade(self, task: Task, response: _Sampled) -> GradedResponse:
+        tokens, text = response.tokens, self.codec.decode(response.tokens)
         score = await self.grader.grade(task, task.prompt + text if self.is_completion else text)
         self.on_graded(1)
         self.lengths.add(len(tokens))
-        return GradedResponse(text, len(tokens), tuple(versions), score, is_cut)
+        return GradedResponse(text, len(tokens), tuple(response.versions), score, response.is_cut)
 
     def _expected_tokens(self, prefix: Prefix) -> int:
         """Cache tokens that a request is expected to hold."""
         return len(prefix.tokens) + self.lengths.expected(0, limit_tokens=prefix.max_new_tokens)
 
-    def _prefix(self, request_id: str, task: Task) -> Prefix:
-        room = self.context_tokens - len(task.prompt_tokens)
-        return Prefix(request_id, list(task.prompt_tokens), min(self.sampling.max_new_tokens, room))
+    def _prefix(self, tokens: Sequence[int], limit: int) -> Prefix:
+        """Without the id of a request, which is new for each attempt."""
+        return Prefix("", list(tokens), min(limit, self.context_tokens - len(tokens)))

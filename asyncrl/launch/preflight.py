@@ -31,7 +31,6 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
-from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
@@ -46,6 +45,7 @@ from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.turns.kit import TurnKit, read_kit
 from asyncrl.wire.access import external_key
 from sandbox.own_groups import available_cores
 
@@ -63,8 +63,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
-    train = read_train_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
-    heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
     _warn_of_few_tasks(len(train.tasks), recipe)
@@ -78,10 +78,10 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
     base = _read_base(recipe)
     heldout: list[Task] = []
     if has_heldout:
-        heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+        heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks)
     if heldout:
-        eval_sets = (heldout_set(recipe, heldout, base.codec), *eval_sets)
+        eval_sets = (heldout_set(recipe, heldout, base.kit), *eval_sets)
     return base.inputs(recipe, [], heldout, eval_sets)
 
 
@@ -128,7 +128,7 @@ class _Base:
 
     folder: Path
     shape: ModelShape
-    codec: TextCodec
+    kit: TurnKit
     verifiers: VerifierCache
     context_tokens: int
     rendered: datetime
@@ -153,12 +153,13 @@ class _Base:
             recipe,
             train,
             heldout,
-            self.codec,
+            self.kit.codec,
             self.verifiers,
             self.context_tokens,
             rendered=self.rendered,
             eval_sets=eval_sets,
             parts=parts,
+            kit=self.kit,
         )
 
 
@@ -177,9 +178,9 @@ def _read_base(recipe: Recipe) -> _Base:
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
-    codec = TextCodec(folder, rollout=recipe.rollout, now=rendered)
+    kit = read_kit(recipe, folder, now=rendered)
     verifiers = VerifierCache(recipe.verifying.own_files())
-    return _Base(folder, shape, codec, verifiers, context_tokens, rendered)
+    return _Base(folder, shape, kit, verifiers, context_tokens, rendered)
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:

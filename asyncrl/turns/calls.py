@@ -22,7 +22,7 @@ class Call:
 class CallResult:
     name: str
     output: str
-    """What the model reads."""
+    """Text that the model reads."""
     is_error: bool = False
     seconds: float = 0.0
 
@@ -38,6 +38,11 @@ class CallFormat(Protocol):
     @property
     def is_inline(self) -> bool:
         """Whether results stand in the model's own message, so that no chat template is needed."""
+        ...
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the chat template tells the model of the tools, in the form of these calls."""
         ...
 
     def parse(self, turn: Sequence[int]) -> list[Call]:

@@ -7,7 +7,7 @@ over, and the row's verifier judges. Used alike by rollouts, evaluations and cha
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from asyncrl.model.tokenizer import TextCodec
@@ -61,6 +61,18 @@ class Conversations:
     num_faults: int = 0
     """Faults of environments since the start, retried ones too."""
 
+    def by(self, codec: TextCodec, calls: CallFormat | None) -> "Conversations":
+        """The same with other stop strings, and counts of their own."""
+        return replace(
+            self,
+            codec=codec,
+            dialogue=self.dialogue.by(codec),
+            calls=calls,
+            num_answered=0,
+            answer_seconds=0.0,
+            num_faults=0,
+        )
+
     def open(
         self, environment: EnvironmentSpec | None, row: Mapping[str, Any], played: Sequence[Played] = ()
     ) -> "Conversation":
@@ -89,7 +101,7 @@ class Conversation:
         await self._close()
 
     async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
-        """What follows a turn that ended so. A fault is retried with a new process first."""
+        """The answer to a turn that ended so. A fault is retried with a new process first."""
         for attempt in range(self.run.limits.num_fault_retries + 1):
             try:
                 found = await self._timed_answer(turn, finish)

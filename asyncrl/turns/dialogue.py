@@ -40,6 +40,10 @@ class Dialogue:
         self._max_tokens = max_observed_tokens
         self._plain = codec.without_added_tokens()
 
+    def by(self, codec: TextCodec) -> "Dialogue":
+        """The same with another codec of the model."""
+        return Dialogue(codec, max_observed_tokens=self._max_tokens)
+
     def answer(self, turn: Sequence[int], messages: Sequence[Message]) -> list[int]:
         """Tokens that follow a `turn`: its end where it was cut off, `messages`, and the header of the next
         turn."""

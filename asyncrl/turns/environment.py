@@ -41,7 +41,7 @@ class Observation:
     messages: list[Message] | str
     """A text is a message of the user."""
     reward: float | None = None
-    """Of the turn that it answers, for algorithm.turn_rewards; None: none of its own."""
+    """Reward of the turn that it answers; None: the turn has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)

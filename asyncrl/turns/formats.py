@@ -48,6 +48,7 @@ class _Chat:
     codec: TextCodec
     stop: tuple[str, ...] = ()
     is_inline: bool = False
+    offers_tools: bool = True
 
     def around(self, result: CallResult) -> tuple[str, str]:
         raise AssertionError("results are messages")
@@ -83,6 +84,9 @@ class Llama(_Chat):
 class Fenced(_Chat):
     """The last ```python block of the turn is the code of one call."""
 
+    def __init__(self, codec: TextCodec) -> None:
+        super().__init__(codec, offers_tools=False)
+
     def parse(self, turn: Sequence[int]) -> list[Call]:
         text = self.codec.decode(turn)
         blocks = re.findall(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", text, re.DOTALL | re.MULTILINE)
@@ -93,6 +97,7 @@ class Tags:
     """<tag>text</tag> at the end of a turn, which it ends; the result follows in the same message."""
 
     is_inline = True
+    offers_tools = False
 
     def __init__(self, codec: TextCodec, tools: Sequence[Tool]) -> None:
         """Raises InputError for a tool that takes other than one text."""
@@ -128,7 +133,7 @@ class Tags:
 
 
 def _between(codec: TextCodec, turn: Sequence[int], opening: str, closing: str) -> list[tuple[str, bool]]:
-    """What stands between each pair of markers, and whether the second one is there."""
+    """The text between each pair of markers, and whether the second one is there."""
     first, last = codec.added_token(opening), codec.added_token(closing)
     if first is None or last is None:
         parts = codec.decode(turn).split(opening)[1:]

@@ -31,10 +31,10 @@ class OneAnswerEach(Evaluator):
 
     outcome = "fault"
 
-    def _num_requests(self):
+    def _num_requests(self, size):
         return 1
 
-    async def _ask_with_retries(self, tasks, is_greedy):
+    async def _ask_in_turn(self, places, tasks, is_greedy):
         correctness = None if self.outcome == "fault" else 1.0
         score = Score(
             self.outcome, correctness, correctness, None, "The sandbox failed: no isolation.", 0.0, ""

@@ -2,24 +2,38 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator
 
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT, TASK_ROWS
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 
-Named = str | Annotated[dict[str, dict[str, Any]], Field(min_length=1, max_length=1)]
-"""A name, or {name: options}."""
+
+class Named(Section):
+    """An environment or a tool: a name, or a mapping with options."""
+
+    name: Annotated[str, OBJECT]
+    """Built in, an entry point, "package.module:Name" or "./file.py:Name"."""
+    options: Annotated[dict[str, Any], OBJECT] = {}
+    """Settings of the environment or tool."""
+
+
+def _from_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Plugin = Annotated[Named, BeforeValidator(_from_name)]
 
 
 class Turns(Section):
     """Environments and tools that answer what the model writes, within one trajectory."""
 
-    environment: Named | None = None
+    environment: Annotated[Plugin | None, OBJECT, TASK_ROWS] = None
     """Answers each turn; rows may name their own in the column "environment". A name, "./file.py:Name" or
-    "package.module:Name", or a mapping {name: options}. Default: none."""
-    tools: list[Named] = []
-    """Tools that the model may call: python, calculator, "./file.py:function", or mappings {name: options}.
-    A turn without a call ends the trajectory, unless an environment answers it."""
-    call_format: Literal["auto", "hermes", "llama", "fenced", "tags"] = "auto"
+    "package.module:Name", or a mapping with name and options. Default: none."""
+    tools: Annotated[list[Plugin], OBJECT, TASK_ROWS] = []
+    """Tools that the model may call: python, calculator, "./file.py:function", or mappings with name and
+    options. A turn without a call ends the trajectory, unless an environment answers it."""
+    call_format: Annotated[Literal["auto", "hermes", "llama", "fenced", "tags"], TASK_ROWS] = "auto"
     """How the model writes a call.
     auto: hermes or llama, by the chat template.
     hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Qwen2.5, Qwen3).
@@ -35,15 +49,15 @@ class Turns(Section):
     tokens of the whole trajectory."""
     max_observed_tokens: Positive = 512
     """Tokens of one observation. A longer one keeps its head and tail and says that it was cut."""
-    timeout_seconds: PositiveFloat = 10.0
+    timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 10.0
     """Time of an environment or tool for one turn."""
-    memory_mib: Positive = 1024
+    memory_mib: Annotated[Positive, CHANGEABLE] = 1024
     """Memory of one trajectory's environment and tools."""
     max_tool_seconds: PositiveFloat = 120.0
     """Time of environment and tools for one trajectory."""
-    max_processes: Positive = 64
+    max_processes: Annotated[Positive, CHANGEABLE] = 64
     """Trajectories at once whose environment or tools have a process; others wait for a place."""
-    num_fault_retries: Count = 1
+    num_fault_retries: Annotated[Count, CHANGEABLE] = 1
     """Retries of a trajectory's environment after a fault, before the trajectory is dropped."""
 
     def is_on(self) -> bool:

@@ -103,7 +103,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What stands in front of "Args:", and the description of each argument."""
+    """The text in front of "Args:", and the description of each argument."""
     description, _, rest = text.partition("\nArgs:")
     described: dict[str, str] = {}
     name = ""

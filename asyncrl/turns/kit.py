@@ -1,0 +1,62 @@
+"""Tools of a run, the way its model writes calls, and a codec that knows both."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.model.tokenizer import TextCodec
+from asyncrl.recipe import Recipe, Rollout
+from asyncrl.turns.calls import CallFormat
+from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.dialogue import Dialogue
+from asyncrl.turns.episode import Episodes
+from asyncrl.turns.formats import call_format
+from asyncrl.turns.tools.registry import load_tools
+from asyncrl.turns.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnKit:
+    codec: TextCodec
+    tools: tuple[Tool, ...] = ()
+    calls: CallFormat | None = None
+    """None without tools."""
+
+
+def read_kit(
+    recipe: Recipe, model_folder: Path, *, rollout: Rollout | None = None, now: datetime | None = None
+) -> TurnKit:
+    """The codec of a recipe and its tools; `rollout` says what ends a response, by default the recipe's.
+
+    Raises InputError for a tool that cannot be loaded, and for a model folder that its calls do not go with.
+    """
+    rollout, turns = rollout or recipe.rollout, recipe.turns
+    if not turns.is_on():
+        return TurnKit(TextCodec(model_folder, rollout=rollout, now=now))
+    try:
+        named = [{tool.name: tool.options} for tool in turns.tools]
+        tools = tuple(load_tools(named, recipe.verifying.own_files()))
+    except ValueError as error:
+        raise InputError(f"turns.tools: {error}") from error
+    bare = TextCodec(model_folder, rollout=rollout, now=now)
+    calls = call_format(turns.call_format, bare, tools) if tools else None
+    if calls is None:
+        if bare.template is None:
+            raise InputError(
+                f"turns.environment answers in chat messages, but {model_folder} has no chat template. "
+                f"Add one."
+            )
+        return TurnKit(bare)
+    # Prompts offer the tools where calls are messages; other ways to call are for the prompt to explain.
+    offered = [tool.schema for tool in tools] if calls.offers_tools else None
+    codec = TextCodec(model_folder, rollout=rollout, now=now, tools=offered, stop=calls.stop)
+    return TurnKit(codec, tools, call_format(turns.call_format, codec, tools))
+
+
+def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conversations:
+    """The conversations that a recipe's turns make."""
+    turns = recipe.turns
+    limits = TurnLimits(turns.max_turns, turns.max_tool_seconds, turns.num_fault_retries)
+    dialogue = Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens)
+    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls)
