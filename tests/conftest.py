@@ -71,6 +71,8 @@ HEAVY = (
         "examples/test_code_tasks.py",
         "readers/compare/test_bootstrap.py",
     ),
+    # Processes by the dozen.
+    *("turns/test_pool.py", "turns/test_contract.py", "turns/environments"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )

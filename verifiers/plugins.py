@@ -8,7 +8,6 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -40,6 +39,9 @@ class Plugins:
             return self._attribute(name, self._module_of_file(name, file, folder), attribute)
         if colon:
             return self._from_module(name, name)
+        # Heavy, and a process that is forked for each conversation pays for each module of its template.
+        from importlib.metadata import entry_points
+
         installed = entry_points(group=self.group)
         if name in installed.names:
             return cast(Plugin, installed[name].load())

@@ -57,7 +57,9 @@ class End:
 
 
 class Environment(Protocol):
-    """Class attribute `recovery`, a Recovery: REPLAYABLE where there is none."""
+    """Class attribute `recovery`, a Recovery: REPLAYABLE where there is none. A static method `prepare()`, if
+    there is one, loads what all trajectories share, once, in the process that theirs are forked from;
+    `close()` is called at the end of a trajectory that is not killed."""
 
     def start(self, row: Mapping[str, Any]) -> list[Message] | str | None | Awaitable[Any]:
         """The messages that open the conversation of a data row; None: the row's prompt does. The same for

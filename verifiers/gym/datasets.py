@@ -88,6 +88,11 @@ def build_dataset(name: str, config: Mapping[str, Any], *, seed: int, size: int)
     return dataset
 
 
+def import_package() -> None:
+    """Imports reasoning-gym, which takes seconds. Raises ValueError with the fix when it is not installed."""
+    _registered()
+
+
 def _registered() -> dict[str, tuple[type[Any], type[Any]]]:
     installed_version()
     # Threads of a library would be lost in a forked worker, and reserve memory that its limit counts.
