@@ -13,6 +13,7 @@ from asyncrl.commands.arguments import is_override
 from asyncrl.commands.train import explained
 from asyncrl.controller.assemble import make_evaluator
 from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.turns import episodes_of, make_conversations
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
@@ -190,10 +191,13 @@ def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
 async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Comparison) -> None:
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    async with grader, background(grader.waits.watch(), "waits for verdicts"):
+    watching = background(grader.waits.watch(), "waits for verdicts")
+    async with grader, watching, episodes_of(recipe) as episodes:
+        conversations = make_conversations(inputs, episodes)
         for model in models:
             async with serve_folder(recipe, model.folder) as served:
-                evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
+                run_id = secrets.token_hex(4)
+                evaluator = make_evaluator(inputs, run_id, served.fleet, served.waits, grader, conversations)
                 for eval_set in inputs.eval_sets:
                     await _give(eval_set, evaluator, model.label, comparison)
 

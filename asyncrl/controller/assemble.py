@@ -26,6 +26,7 @@ from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
+from asyncrl.controller.turns import make_conversations, make_episodes, make_rollouts
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
@@ -52,6 +53,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -59,6 +61,7 @@ from asyncrl.serving.publication import Load, find_load
 from asyncrl.system.run_files import EVALUATION, LOGS
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
+from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.copies import TrainerCopies
 from asyncrl.wire.files.service import FileRoutes
@@ -103,11 +106,16 @@ def assemble(
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
     dropped = _make_dropped(inputs, metrics)
-    completion = _make_completion(inputs, queue, generator, grader, waits, dropped)
+    episodes = make_episodes(recipe, run_folder)
+    conversations = make_conversations(inputs, episodes)
+    shaping = Shaping(recipe.algorithm, generator)
+    rollouts = make_rollouts(conversations, queue, generator, shaping, waits)
+    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
-    evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
+    asked = pinned.fleet if pinned else fleet
+    evaluator = make_evaluator(inputs, run_id, asked, waits, grader, conversations)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
 
@@ -157,6 +165,7 @@ def assemble(
         generator=generator,
         early_abort=early_abort,
         grader=grader,
+        episodes=episodes,
         completion=completion,
         heldout=heldout,
         report=report,
@@ -196,7 +205,14 @@ def _make_heldout(
     )
 
 
-def make_evaluator(inputs: Inputs, run_id: str, fleet: Fleet, waits: Waits, grader: Grader) -> Evaluator:
+def make_evaluator(
+    inputs: Inputs,
+    run_id: str,
+    fleet: Fleet,
+    waits: Waits,
+    grader: Grader,
+    conversations: Conversations | None,
+) -> Evaluator:
     """Evaluations on the servers of `fleet`; `run_id` opens every request id."""
     return Evaluator(
         fleet=fleet,
@@ -207,6 +223,9 @@ def make_evaluator(inputs: Inputs, run_id: str, fleet: Fleet, waits: Waits, grad
         context_tokens=inputs.context_tokens,
         run_id=run_id,
         counter=itertools.count(),
+        # Counts of their own: what rollouts did is not theirs.
+        conversations=None if conversations is None else conversations.by(inputs.codec, conversations.calls),
+        max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
     )
 
 
@@ -283,6 +302,9 @@ def _make_generator(
         max_retries=rollout.max_fault_retries,
         run_id=run_id,
         is_cache_recomputed=rollout.interrupt == "retract",
+        plays_turns=inputs.recipe.turns.is_on(),
+        keeps_conversations_cached=rollout.interrupt == "continue",
+        max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
         ends_with_its_version=rollout.interrupt == "drain",
         tokens_per_round=rollout.tokens_per_round,
         is_parked=oversampling.is_over,
@@ -316,7 +338,8 @@ def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
 def _make_completion(
     inputs: Inputs,
     queue: ReplayQueue,
-    generator: Generator,
+    rollouts: Generator | TurnPlayer,
+    shaping: Shaping,
     grader: Grader,
     waits: Waits,
     dropped: DroppedGroups,
@@ -324,8 +347,8 @@ def _make_completion(
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
         queue,
-        generator,
-        Shaping(algorithm, generator),
+        rollouts,
+        shaping,
         grader,
         inputs.codec,
         find_advantage(algorithm),

@@ -88,6 +88,7 @@ from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
 from asyncrl.tasks.order import TaskOrder
+from asyncrl.turns.pool import EpisodePool
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Pause between two looks of the watchdog."""
@@ -114,6 +115,8 @@ class Controller:
     generator: Generator
     early_abort: EarlyAbort
     grader: Grader
+    episodes: EpisodePool | None
+    """Processes of environments and tools; None where trajectories have one turn."""
     completion: GroupCompletion
     heldout: HeldOutSchedule
     report: StepReport
@@ -137,6 +140,8 @@ class Controller:
         await self.requests.close()
         await self.fleet.members.close()
         await self.heldout.close()
+        if self.episodes is not None:
+            await self.episodes.close()
         await self.grader.__aexit__(*exception)
 
     def stop(self) -> None:

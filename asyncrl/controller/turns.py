@@ -1,0 +1,72 @@
+"""The parts of a run that play turns: processes of environments and tools, conversations, the player."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from asyncrl.controller.inputs import Inputs
+from asyncrl.loops.waits import Waits
+from asyncrl.recipe import Recipe
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.system.run_files import LOGS
+from asyncrl.turns.conversation import Conversations
+from asyncrl.turns.kit import conversations_of
+from asyncrl.turns.pool import EpisodePool
+
+
+def make_episodes(recipe: Recipe, run_folder: Path | None) -> EpisodePool | None:
+    """None where trajectories have one turn. Starts no process yet."""
+    turns = recipe.turns
+    if not turns.is_on():
+        return None
+    return EpisodePool(
+        tools=[{tool.name: tool.options} for tool in turns.tools],
+        folder=recipe.verifying.own_files(),
+        max_processes=turns.max_processes,
+        timeout_seconds=turns.timeout_seconds,
+        memory_bytes=turns.memory_mib * 2**20,
+        prints=None if run_folder is None else run_folder / LOGS / "turns.log",
+        hidden=[*([] if run_folder is None else [run_folder]), *_data_files(recipe)],
+    )
+
+
+@asynccontextmanager
+async def episodes_of(recipe: Recipe) -> AsyncIterator[EpisodePool | None]:
+    """The processes of an evaluation without a run."""
+    episodes = make_episodes(recipe, None)
+    try:
+        yield episodes
+    finally:
+        if episodes is not None:
+            await episodes.close()
+
+
+def make_conversations(inputs: Inputs, episodes: EpisodePool | None) -> Conversations | None:
+    """None where trajectories have one turn."""
+    if episodes is None or inputs.kit is None:
+        return None
+    return conversations_of(inputs.kit, inputs.recipe, episodes)
+
+
+def make_rollouts(
+    conversations: Conversations | None,
+    queue: ReplayQueue,
+    generator: Generator,
+    shaping: Shaping,
+    waits: Waits,
+) -> Generator | TurnPlayer:
+    """The generator itself, or the player on top of it."""
+    if conversations is None:
+        return generator
+    return TurnPlayer(queue, generator, conversations, shaping, waits)
+
+
+def _data_files(recipe: Recipe) -> list[Path]:
+    """Files of rows on this machine, which hold golds: neither environments nor tools may read them."""
+    data = recipe.data
+    sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
+    paths = [Path(source.path) for source in sources if source.path is not None]
+    return [path for path in paths if path.exists()]
