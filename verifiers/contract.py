@@ -221,8 +221,7 @@ class Agreement:
             fast = with_task(verifier.verify_fast)(*given) if isinstance(verifier, FastVerifier) else None
             if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
                 return not_correct(detail=f"{text!r}: {fast.outcome.value} against {verdict.outcome.value}")
-            has_key = isinstance(verifier, CacheableVerifier)
-            key = with_task(verifier.cache_key)(*given) if has_key else None
+            key = with_task(verifier.cache_key)(*given) if isinstance(verifier, CacheableVerifier) else None
             place = (key, text if has_tasks else "")
             known = by_key.setdefault(place, verdict) if key is not None else verdict
             if (known.outcome, known.score) != (verdict.outcome, verdict.score):

@@ -18,7 +18,7 @@ from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.told_task import conversation_of
+from asyncrl.rollout.told_task import conversation_in
 from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class GroupCompletion:
         text = self.codec.decode(trajectory.answer_tokens())
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            conversation = partial(conversation_of, trajectory, self.codec)
+            conversation = partial(conversation_in, trajectory, self.codec)
             score = await self.grader.grade(group.task, text, conversation)
         if group.state is not GroupState.OPEN:
             return

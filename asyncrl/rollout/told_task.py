@@ -1,7 +1,7 @@
 """A trajectory's task and conversation as a verifier reads them, made for a verifier that takes the task."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from asyncrl.model.tokenizer import TextCodec
@@ -25,14 +25,20 @@ def told_task(task: Task, response: str, conversation: Callable[[], Conversation
     return told.Task(task.prompt, task.messages, task.row, found.turns, found.observations)
 
 
-def conversation_of(trajectory: Trajectory, codec: TextCodec) -> Conversation:
-    """Turns that were sampled, and the messages that answered them."""
-    observed = [part for part in trajectory.segments if isinstance(part, Observed)]
-    turns = [storable(codec.decode(turn)) for turn in trajectory.turns()]
-    if observed and not turns[-1]:
+def conversation_of(
+    turns: Sequence[Sequence[int]], observed: Sequence[Observed], codec: TextCodec
+) -> Conversation:
+    """`turns`: the tokens that were sampled, turn by turn."""
+    if observed and turns and not turns[-1]:
         # What was observed left no room for another turn.
-        turns.pop()
-    return Conversation(tuple(turns), tuple(_messages(part, codec) for part in observed))
+        turns = turns[:-1]
+    texts = tuple(storable(codec.decode(turn)) for turn in turns)
+    return Conversation(texts, tuple(_messages(part, codec) for part in observed))
+
+
+def conversation_in(trajectory: Trajectory, codec: TextCodec) -> Conversation:
+    observed = [part for part in trajectory.segments if isinstance(part, Observed)]
+    return conversation_of(trajectory.turns(), observed, codec)
 
 
 def _messages(observed: Observed, codec: TextCodec) -> tuple[told.Message, ...]:

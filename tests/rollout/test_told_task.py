@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from asyncrl.recipe import Verifying
 from asyncrl.records import Observed, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.told_task import conversation_of, told_task
+from asyncrl.rollout.told_task import conversation_in, told_task
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 CODEC = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
@@ -25,12 +25,12 @@ def played(*last: int) -> Trajectory:
 
 
 def test_a_conversation_has_each_turn_and_the_messages_that_answered_it() -> None:
-    found = conversation_of(played(3, 4), CODEC)  # type: ignore[arg-type]
+    found = conversation_in(played(3, 4), CODEC)  # type: ignore[arg-type]
     assert (found.turns, found.observations) == (("1 2", "3 4"), ((ANSWER,),))
 
 
 def test_a_turn_that_never_began_is_none() -> None:
-    found = conversation_of(played(), CODEC)  # type: ignore[arg-type]
+    found = conversation_in(played(), CODEC)  # type: ignore[arg-type]
     assert (found.turns, found.observations) == (("1 2",), ((ANSWER,),))
 
 
@@ -44,7 +44,7 @@ async def test_the_grader_tells_a_verifier_the_row_and_the_conversation(tmp_path
     task = Task("train:7", "p", (7,), "", VerifierSpec("./v.py:V"), row={"seed": 3})
     trajectory = played(3, 4)
     async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
-        score = await grader.grade(task, "3 4", lambda: conversation_of(trajectory, CODEC))  # type: ignore[arg-type]
+        score = await grader.grade(task, "3 4", lambda: conversation_in(trajectory, CODEC))  # type: ignore[arg-type]
         single = await grader.grade(task, "3 4")
     assert score.detail == f"p {{'seed': 3}} ('1 2', '3 4') (({ANSWER},),)"
     assert single.detail == "p {'seed': 3} ('3 4',) ()"
