@@ -29,7 +29,7 @@ from verifiers.storable import fault_of, storable_verdict
 from verifiers.task import Task, with_task
 from verifiers.template import Template, WorkerDied
 from verifiers.verdict import Outcome, Verdict, fault, too_deep, wrong
-from verifiers.verifier import AsyncVerifier, ClosableVerifier
+from verifiers.verifier import AsyncVerifier, ClosableVerifier, MeteredVerifier
 from verifiers.verifier_worker import VerifierWorker
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,17 @@ class VerifierPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def counters(self) -> dict[str, float]:
+        """Requests, tokens and seconds of verifiers that ask models, since the start; empty without any.
+
+        A part of a weighted verifier is asked in a worker, and not counted."""
+        total: dict[str, float] = {}
+        for loaded in self._loaded.values():
+            if loaded.is_built_in and isinstance(loaded.verifier, MeteredVerifier):
+                for name, count in loaded.verifier.counters.items():
+                    total[name] = total.get(name, 0.0) + count
+        return total
 
     def parse_reference(
         self, verifier_name: str, options: Mapping[str, object], raw: object, *, folder: Path | None = None

@@ -1,6 +1,7 @@
 """Requests of verifiers that ask a server: attempts, time limits, proxies. Knows nothing of what is asked."""
 
 import asyncio
+import os
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,9 +10,24 @@ from typing import TypeVar
 
 import aiohttp
 
+from verifiers.verifier import VerifierUnavailable
+
 T = TypeVar("T")
 MAX_REPLY_BYTES = 1_000_000
-_RETRIED_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
+_RETRIED_STATUS = {408, 409, 425, 429, *range(500, 600)}
+
+
+def key_headers(variable: str) -> dict[str, str]:
+    """The header with the key that the environment's `variable` holds; none for "". Raises
+    VerifierUnavailable where it holds nothing."""
+    if not variable:
+        return {}
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise VerifierUnavailable(
+            f"The environment variable {variable}, which should hold the server's key, is not set."
+        )
+    return {"Authorization": f"Bearer {key}"}
 
 
 class Unanswered(Exception):

@@ -80,6 +80,18 @@ class ClosableVerifier(Protocol):
         ...
 
 
+COUNTERS = ("requests", "prompt_tokens", "completion_tokens", "unreadable", "request_seconds")
+"""Counters of a verifier that asks a model."""
+
+
+@runtime_checkable
+class MeteredVerifier(Protocol):
+    """A verifier that counts what it costs."""
+
+    counters: dict[str, float]
+    """Since the start, by the names in COUNTERS."""
+
+
 @runtime_checkable
 class PreparedVerifier(Protocol):
     """A verifier that must load something slow before its first verdict, such as a large library.

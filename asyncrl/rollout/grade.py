@@ -125,10 +125,12 @@ class Grader:
         self._on_retried(task, fault)
 
     def pool_metrics(self) -> dict[str, float]:
-        """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none."""
+        """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none; and
+        requests to judges and reward models, with their tokens and seconds."""
         return {
             "verifier_queue_seconds_total": self._pool.queue_seconds,
             "verifier_killed_total": self._pool.num_killed,
             "verifier_cached_total": self._pool.num_cached,
             "verifier_fast_total": self._pool.num_fast,
+            **{f"judge_{name}_total": count for name, count in self._pool.counters().items()},
         }

@@ -12,7 +12,7 @@ from verifiers.storable import storable
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What followed the prompt."""
+    """Turns and their answers, after the prompt."""
 
     turns: tuple[str, ...]
     observations: tuple[tuple[told.Message, ...], ...]

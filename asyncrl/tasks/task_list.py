@@ -95,7 +95,7 @@ def title_of(recipe: Recipe) -> str:
 
 
 def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:
-    """What rows of the recipe are read for."""
+    """The uses of rows in this recipe."""
     return RowUse(recipe.turns, verifiers.takes_task)
 
 

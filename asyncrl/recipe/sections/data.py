@@ -156,7 +156,7 @@ Sources = Annotated[
 
 
 class Data(Section):
-    """Tasks, one per row. A row that repeats an earlier one (prompt, answer and verifier; and the columns that it
+    """Tasks, one per row. A row that repeats an earlier one (prompt, answer, verifier, and columns that it
     keeps) is left out."""
 
     train: Annotated[Sources, PATH_OR_HUB_ID]
