@@ -51,9 +51,9 @@ class Task:
     environment: EnvironmentSpec | None = None
     """Answers its turns; None where nothing or only tools do."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """The prompt as chat messages; empty where the row's prompt is text."""
+    """The prompt as chat messages; empty where it is text, and where `row` is."""
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The row's columns, as they were read."""
+    """The row's columns, as far as they are JSON; empty where neither turns nor the verifier read them."""
 
 
 @dataclass(frozen=True, slots=True)

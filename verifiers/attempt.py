@@ -39,6 +39,8 @@ class Job:
     response: bytes
     reference: bytes
     """Pickled."""
+    task: bytes
+    """Pickled; empty for a verifier that does not take it."""
     limits: Limits
     is_built_in: bool
     """All of its steps that are not `verify` were done by the caller."""
@@ -54,8 +56,8 @@ class Job:
 
     def request(self, step: str) -> bytes:
         if step not in self._packed:
-            response = b"" if step == READY else self.response
-            parts = [self.specification, response, self.reference]
+            response, task = (b"", b"") if step == READY else (self.response, self.task)
+            parts = [self.specification, response, self.reference, task]
             self._packed[step] = frames.pack({"step": step}, parts)
         return self._packed[step]
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from verifiers.pool import VerifierPool
+from verifiers.task import Task
 from verifiers.verdict import Verdict
 
 T = TypeVar("T")
@@ -46,8 +47,11 @@ class BlockingVerifierPool:
         reference: Any,
         *,
         folder: Path | None = None,
+        task: Callable[[], Task] = Task,
     ) -> Verdict:
-        return self._run(self._pool.verify(verifier_name, options, response, reference, folder=folder))
+        return self._run(
+            self._pool.verify(verifier_name, options, response, reference, folder=folder, task=task)
+        )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

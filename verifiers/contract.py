@@ -9,6 +9,7 @@ import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from verifiers.golds import parse_gold
 from verifiers.judgement import Limit
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
+from verifiers.task import Task, response_task, takes_task, with_task
 from verifiers.verdict import Outcome, Verdict, correct
 from verifiers.verdict import wrong as not_correct
 from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
@@ -45,6 +47,9 @@ HOSTILE_RESPONSES: tuple[str, ...] = (
     "\\begin{pmatrix}" + "1 & " * 1000 + "\\end{pmatrix}",
 )
 """Responses that a policy may produce, by accident or because it pays."""
+QUESTION = "What is 6 times 7?"
+TASK = Task(QUESTION, ({"role": "user", "content": QUESTION},), {"prompt": QUESTION, "difficulty": 1})
+"""The task of all responses, for a verifier that takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ async def _answers_everything(
     promise = "no response makes it raise, hang or fault"
     for reference in references[:2]:
         jobs = [
-            pool.judge(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES
+            pool.judge(name, options, response, reference, folder=folder, task=partial(_task, response))
+            for response in HOSTILE_RESPONSES
         ]
         for response, found in zip(HOSTILE_RESPONSES, await asyncio.gather(*jobs), strict=True):
             # One whose retry succeeds has failed too.
@@ -142,8 +148,9 @@ async def _same_twice(
     promise = "the same response gets the same verdict"
     for reference in references[:2]:
         for response in ("\\boxed{42}", "the answer is 42", "42"):
-            first = await pool.verify(name, options, response, reference, folder=folder)
-            second = await pool.verify(name, options, response, reference, folder=folder)
+            made = partial(_task, response)
+            first = await pool.verify(name, options, response, reference, folder=folder, task=made)
+            second = await pool.verify(name, options, response, reference, folder=folder, task=made)
             if (first.outcome, first.score) != (second.outcome, second.score):
                 return Check(
                     promise, False, f"{response!r}: {first.outcome.value}, then {second.outcome.value}"
@@ -163,10 +170,15 @@ async def _grades(
     promise = "right answers are correct" if want_correct else "wrong answers are not correct"
     for gold, response in pairs:
         reference = parse_gold(verifier, gold)
-        verdict = await pool.verify(name, options, response, reference, folder=folder)
+        made = partial(_task, response)
+        verdict = await pool.verify(name, options, response, reference, folder=folder, task=made)
         if (verdict.outcome is Outcome.CORRECT) is not want_correct:
             return Check(promise, False, f"gold {gold!r}, response {response!r}: {verdict.outcome.value}")
     return Check(promise, True, "" if pairs else "no pairs given")
+
+
+def _task(response: str) -> Task:
+    return response_task(response, TASK)
 
 
 async def _fast_agrees(
@@ -200,14 +212,18 @@ class Agreement:
         name, options, folder, pickled = reference
         verifier = load_verifier(name, options, folder=folder)
         gold = pickle.loads(pickled)
+        # A pool keeps verdicts of one task apart from those of another.
+        has_tasks = takes_task(verifier)
         by_key: dict[object, Verdict] = {}
         for text in ("\\boxed{42}", "so \\boxed{42}", "\\boxed{41}", "42", ""):
-            verdict = verifier.verify(text, gold)
-            fast = verifier.verify_fast(text, gold) if isinstance(verifier, FastVerifier) else None
+            given = text, gold, _task(text)
+            verdict = with_task(verifier.verify)(*given)
+            fast = with_task(verifier.verify_fast)(*given) if isinstance(verifier, FastVerifier) else None
             if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
                 return not_correct(detail=f"{text!r}: {fast.outcome.value} against {verdict.outcome.value}")
-            key = verifier.cache_key(text, gold) if isinstance(verifier, CacheableVerifier) else None
-            known = by_key.setdefault(key, verdict) if key is not None else verdict
+            key = with_task(verifier.cache_key)(*given) if isinstance(verifier, CacheableVerifier) else None
+            place = (key, text if has_tasks else "")
+            known = by_key.setdefault(place, verdict) if key is not None else verdict
             if (known.outcome, known.score) != (verdict.outcome, verdict.score):
                 return not_correct(detail=f"{text!r}: the same key, but another verdict")
         return correct()

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from verifiers.gym.verifier import GymReference, own_response
 from verifiers.math.verifier import MathReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
+from verifiers.task import Task, response_task
 from verifiers.verdict import Outcome, Verdict
 
-_NO_SELF_ANSWER = {"regex", "format", "length", "json_schema"}
+_NO_SELF_ANSWER = {"regex", "format", "length", "json_schema", "judge", "reward_model"}
 _ALTERNATIVES = {"math", "exact"}
 """Verifiers for which a list of golds says that each of them is an answer."""
 _ROWS_AT_ONCE = 64
@@ -36,6 +38,8 @@ class GoldRow:
     gold: Any
     verifier_name: str
     options: Mapping[str, object]
+    task: Task = Task()
+    """For a verifier that takes it."""
 
 
 @dataclass(slots=True)
@@ -122,7 +126,7 @@ async def _check_row(
         )
 
     async def grade(response: str) -> Verdict:
-        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        verdict = await _verdict(pool, row, response, reference, folder)
         if verdict.outcome is Outcome.FAULT:
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict
@@ -282,8 +286,14 @@ async def _accepts(
         reference = pool.parse_reference(row.verifier_name, row.options, gold, folder=folder)
     except ValueError:
         return False
-    verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
-    return verdict.outcome is Outcome.CORRECT
+    return (await _verdict(pool, row, response, reference, folder)).outcome is Outcome.CORRECT
+
+
+async def _verdict(
+    pool: VerifierPool, row: GoldRow, response: str, reference: Any, folder: Path | None
+) -> Verdict:
+    made = partial(response_task, response, row.task)
+    return await pool.verify(row.verifier_name, row.options, response, reference, folder=folder, task=made)
 
 
 def _other_gold(rows: Sequence[GoldRow], at: int) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from verifiers import strict_json
 from verifiers.pool import VerifierPool
+from verifiers.task import Task
 from verifiers.verdict import Verdict, fault
 
 # Rows in flight per worker: enough to keep it busy, few enough to write results as they come.
@@ -27,6 +28,14 @@ class ResponseRow:
     fields: dict[str, Any]
     gold: Any
     response: str
+
+    def task(self) -> Task:
+        """Made of the columns "prompt", text or chat messages, and all others."""
+        prompt = self.fields.get("prompt")
+        messages = tuple(m for m in prompt if isinstance(m, dict)) if isinstance(prompt, list) else ()
+        columns = {name: value for name, value in self.fields.items() if name not in ("gold", "response")}
+        text = prompt if isinstance(prompt, str) else ""
+        return Task(text, messages, columns, (self.response,))
 
 
 @dataclass(slots=True)
@@ -97,7 +106,10 @@ async def grade_rows(
         reference, problem = parsed.get(row.gold)
         if problem is not None:
             return row, fault(f"bad gold: {problem}"), True
-        return row, await pool.verify(verifier_name, options, row.response, reference, folder=folder), False
+        verdict = await pool.verify(
+            verifier_name, options, row.response, reference, folder=folder, task=row.task
+        )
+        return row, verdict, False
 
     waiting: deque[asyncio.Task[tuple[ResponseRow, Verdict, bool]]] = deque()
     try:

@@ -4,7 +4,7 @@ In the caller only built-in verifiers run anything (the fast path, the key in th
 prepared); those of the user's do all of it in the worker."""
 
 import pickle
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from verifiers.attempt import Job, Limits
 from verifiers.cache import part_digest
 from verifiers.own import is_built_in
 from verifiers.registry import build_verifier, check_options
+from verifiers.task import Task, takes_task, with_task
+from verifiers.verdict import Verdict
 from verifiers.verifier import (
     AsyncVerifier,
     CacheableVerifier,
@@ -29,29 +31,35 @@ class Loaded:
         self.verifier = verifier
         self.specification = specification
         self.is_built_in = is_built_in(verifier)
-        self.fast = verifier if isinstance(verifier, FastVerifier) and self.is_built_in else None
+        self.takes_task = takes_task(verifier)
+        self.fast: Callable[[str, Any, Task], Verdict | None] | None = None
+        if isinstance(verifier, FastVerifier) and self.is_built_in:
+            self.fast = with_task(verifier.verify_fast)
         self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
-        self._cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
+        self._cache_key: Callable[[str, Any, Task], Hashable | None] | None = None
+        if isinstance(verifier, CacheableVerifier):
+            self._cache_key = with_task(verifier.cache_key)
         self._prepared = verifier if isinstance(verifier, PreparedVerifier) and self.is_built_in else None
         own_limit = verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else None
         self._limits = limits if own_limit is None else replace(limits, seconds=own_limit, is_own=True)
 
-    def job(self, response: bytes, reference: bytes) -> Job:
+    def job(self, response: bytes, reference: bytes, task: Task) -> Job:
         """`reference` is pickled."""
-        has_key = self._cacheable is not None and not self.is_built_in
-        return Job(self.specification, response, reference, self._limits, self.is_built_in, has_key)
+        has_key = self._cache_key is not None and not self.is_built_in
+        told = pickle.dumps(task) if self.takes_task else b""
+        return Job(self.specification, response, reference, told, self._limits, self.is_built_in, has_key)
 
     def preparation(self, reference: Any) -> Hashable | None:
         """The preparation that a built-in verifier needs."""
         return None if self._prepared is None else self._prepared.preparation(reference)
 
-    def key_part(self, response: str, reference: Any) -> bytes | None:
+    def key_part(self, response: str, reference: Any, task: Task) -> bytes | None:
         """`part_of`, of a built-in verifier."""
-        return self.part_of(response, reference) if self.is_built_in else None
+        return self.part_of(response, reference, task) if self.is_built_in else None
 
-    def part_of(self, response: str, reference: Any) -> bytes | None:
+    def part_of(self, response: str, reference: Any, task: Task) -> bytes | None:
         """The digest of what decides of the response; None: it is not to be cached."""
-        part = None if self._cacheable is None else self._cacheable.cache_key(response, reference)
+        part = None if self._cache_key is None else self._cache_key(response, reference, task)
         return None if part is None else part_digest(part)
 
 

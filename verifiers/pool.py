@@ -12,7 +12,7 @@ import hashlib
 import logging
 import pickle
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +26,10 @@ from verifiers.loaded import Loaded, key_of_options, load
 from verifiers.own import OwnLoop, in_thread, parsed
 from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict
+from verifiers.task import Task, with_task
 from verifiers.template import Template, WorkerDied
 from verifiers.verdict import Outcome, Verdict, fault, too_deep, wrong
-from verifiers.verifier import AsyncVerifier, ClosableVerifier
+from verifiers.verifier import AsyncVerifier, ClosableVerifier, MeteredVerifier
 from verifiers.verifier_worker import VerifierWorker
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ COMPOSED = ("weighted",)
 """Built-in verifiers that may hold one of the user's."""
 CLOSE_SECONDS = 10.0
 """For `close` of a verifier of the user's, before it is left behind."""
+_NO_TASK = Task()
 
 
 class VerifierPool:
@@ -110,6 +112,17 @@ class VerifierPool:
     ) -> None:
         await self.close()
 
+    def counters(self) -> dict[str, float]:
+        """Requests, tokens and seconds of verifiers that ask models, since the start; empty without any.
+
+        A part of a weighted verifier is asked in a worker, and not counted."""
+        total: dict[str, float] = {}
+        for loaded in self._loaded.values():
+            if loaded.is_built_in and isinstance(loaded.verifier, MeteredVerifier):
+                for name, count in loaded.verifier.counters.items():
+                    total[name] = total.get(name, 0.0) + count
+        return total
+
     def parse_reference(
         self, verifier_name: str, options: Mapping[str, object], raw: object, *, folder: Path | None = None
     ) -> Any:
@@ -124,11 +137,14 @@ class VerifierPool:
         reference: Any,
         *,
         folder: Path | None = None,
+        task: Callable[[], Task] = Task,
     ) -> Verdict:
         """The verdict on one response; FAULT only when the verifier failed twice. No response makes it raise.
 
-        Raises ValueError when there is no such verifier or it does not take the options."""
-        return (await self.judge(verifier_name, options, response, reference, folder=folder)).verdict
+        `task` makes the response's task, where the verifier takes it. Raises ValueError when there is no such
+        verifier or it does not take the options."""
+        judged = await self.judge(verifier_name, options, response, reference, folder=folder, task=task)
+        return judged.verdict
 
     async def judge(
         self,
@@ -138,6 +154,7 @@ class VerifierPool:
         reference: Any,
         *,
         folder: Path | None = None,
+        task: Callable[[], Task] = Task,
     ) -> Judgement:
         """As `verify`, with the attempts that failed and the limit that the response met."""
         if not self._is_open:
@@ -147,16 +164,16 @@ class VerifierPool:
             return Judgement(wrong(detail=detail))
         loaded = await self._load_aside(verifier_name, options, folder)
         try:
-            return await self._judge(loaded, response, reference)
+            return await self._judge(loaded, response, reference, task() if loaded.takes_task else _NO_TASK)
         # The boundary: verify_fast and cache_key are the verifier's own code too.
         except (Exception, SystemExit) as error:
             return Judgement(fault_of(error))
 
-    async def _judge(self, loaded: Loaded, response: str, reference: Any) -> Judgement:
+    async def _judge(self, loaded: Loaded, response: str, reference: Any, task: Task) -> Judgement:
         started = time.perf_counter()
         try:
-            verdict = None if loaded.fast is None else loaded.fast.verify_fast(response, reference)
-            part = None if verdict is not None else loaded.key_part(response, reference)
+            verdict = None if loaded.fast is None else loaded.fast(response, reference, task)
+            part = None if verdict is not None else loaded.key_part(response, reference, task)
         except RecursionError:
             # Of the response's making: a worker, which says WRONG to that, has the word.
             verdict, part = None, None
@@ -165,14 +182,14 @@ class VerifierPool:
             verdict = storable_verdict(verdict)
             return Judgement(replace(verdict, seconds=time.perf_counter() - started))
         if loaded.waits is not None and not loaded.is_built_in:
-            reference, part = await self._own_loop.run(_begun(loaded, response, reference))
-        key = self._key(loaded, part, reference)
+            reference, part = await self._own_loop.run(_begun(loaded, response, reference, task))
+        key = self._key(loaded, part, reference, task)
         known = self._known(key, started)
         if known is not None:
             return known
         if loaded.waits is None:
-            return await self._in_worker(loaded, response, reference, key)
-        work = waited(loaded.waits, response, reference)
+            return await self._in_worker(loaded, response, reference, task, key)
+        work = waited(loaded.waits, response, reference, task)
         judgement = await (work if loaded.is_built_in else self._own_loop.run(work))
         self._keep(key, judgement)
         return judgement
@@ -189,15 +206,16 @@ class VerifierPool:
         if key is not None:
             self._cache.put(key, judgement.verdict)
 
-    def _key(self, loaded: Loaded, part: bytes | None, reference: Any) -> bytes | None:
+    def _key(self, loaded: Loaded, part: bytes | None, reference: Any, task: Task) -> bytes | None:
         """The cache's key of a verification, by the digest of what decides of the response; None: it is not
         to be cached."""
         theirs = None if part is None else self._digests.digest(reference)
-        if part is None or theirs is None:
+        asked = self._digests.digest(task) if loaded.takes_task else b""
+        if part is None or theirs is None or asked is None:
             return None
         # Digests of one length each, and the specification last: no two keys run into each other.
         stamp = repr(source_stamp(loaded.verifier)).encode()
-        return hashlib.blake2b(part + theirs + stamp + loaded.specification, digest_size=32).digest()
+        return hashlib.blake2b(part + theirs + asked + stamp + loaded.specification, digest_size=32).digest()
 
     async def _load_aside(self, name: str, options: Mapping[str, object], folder: Path | None) -> Loaded:
         """As `_load`; what may be a verifier of the user's is built in a thread, once."""
@@ -218,15 +236,17 @@ class VerifierPool:
             found = self._loaded[key] = load(name, options, folder, self._limits)
         return found
 
-    async def _in_worker(self, loaded: Loaded, response: str, reference: Any, key: bytes | None) -> Judgement:
+    async def _in_worker(
+        self, loaded: Loaded, response: str, reference: Any, task: Task, key: bytes | None
+    ) -> Judgement:
         try:
             pickled = pickle.dumps(reference)
         except Exception as error:  # whatever a custom reference raises when it is pickled
             return Judgement(
                 fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
             )
-        job = loaded.job(response.encode("utf-8", "surrogatepass"), pickled)
-        job.key, job.make_key = key, lambda part: self._key(loaded, part, reference)
+        job = loaded.job(response.encode("utf-8", "surrogatepass"), pickled, task)
+        job.key, job.make_key = key, lambda part: self._key(loaded, part, reference, task)
         try:
             if (what := loaded.preparation(reference)) is not None:
                 job.num_prepared = await self._template.prepare(job.preparation(pickle.dumps(what)))
@@ -315,23 +335,24 @@ class VerifierPool:
         return judgement
 
 
-async def _begun(loaded: Loaded, response: str, reference: Any) -> tuple[Any, bytes | None]:
+async def _begun(loaded: Loaded, response: str, reference: Any, task: Task) -> tuple[Any, bytes | None]:
     """The reference, and the digest of what decides of the response."""
     found = parsed(loaded.verifier, reference)
     try:
-        return found, loaded.part_of(response, found)
+        return found, loaded.part_of(response, found, task)
     except RecursionError:
         return found, None
 
 
-async def waited(verifier: AsyncVerifier, response: str, reference: Any) -> Judgement:
+async def waited(verifier: AsyncVerifier, response: str, reference: Any, task: Task) -> Judgement:
     """The judgement of a verifier that waits for something else: two attempts, as long as they take."""
     started = time.perf_counter()
     faults: list[Verdict] = []
+    ask = with_task(verifier.verify_async)
     while True:
         limit = None
         try:
-            verdict = storable_verdict(await verifier.verify_async(response, reference))
+            verdict = storable_verdict(await ask(response, reference, task))
         except RecursionError:
             verdict, limit = too_deep(), Limit.RECURSION
         # The boundary: a verifier that raises has failed, whatever it raises.

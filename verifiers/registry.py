@@ -26,6 +26,8 @@ BUILT_IN = {
     "json_schema": "verifiers.json_schema:JsonSchemaVerifier",
     "length": "verifiers.length:LengthVerifier",
     "remote": "verifiers.remote:RemoteVerifier",
+    "judge": "verifiers.judge:JudgeVerifier",
+    "reward_model": "verifiers.reward_model:RewardModelVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
     "gym": "verifiers.gym.verifier:GymVerifier",
     "code": "verifiers.code.verifier:CodeVerifier",

@@ -3,7 +3,8 @@
 A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must
 not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising, exiting and crashing
 mean that the verifier failed (FAULT); time, memory and recursion are the response's (WRONG), see
-`verifiers.judgement`."""
+`verifiers.judgement`. Each method that takes a response and its reference may take the task as well, as a
+third parameter, see `verifiers.task`."""
 
 from collections.abc import Hashable
 from typing import Any, Protocol, runtime_checkable
@@ -77,6 +78,18 @@ class ClosableVerifier(Protocol):
     def close(self) -> None:
         """Gives it back; blocks. A later `verify` begins again."""
         ...
+
+
+COUNTERS = ("requests", "prompt_tokens", "completion_tokens", "unreadable", "request_seconds")
+"""Counters of a verifier that asks a model."""
+
+
+@runtime_checkable
+class MeteredVerifier(Protocol):
+    """A verifier that counts what it costs."""
+
+    counters: dict[str, float]
+    """Since the start, by the names in COUNTERS."""
 
 
 @runtime_checkable

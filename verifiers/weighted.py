@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from verifiers.golds import parse_gold
 from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
+from verifiers.task import Task, takes_task, with_task
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
 from verifiers.weighted_sum import weighted_sum
@@ -125,9 +126,16 @@ class WeightedVerifier:
             if own is not None and isinstance(part.verifier, PreparedVerifier):
                 part.verifier.prepare(own)
 
-    def verify(self, response: str, reference: tuple[Any, ...]) -> Verdict:
+    @property
+    def takes_task(self) -> bool:
+        """Whether one of the parts does."""
+        return any(takes_task(part.verifier) for part in self._parts)
+
+    def verify(self, response: str, reference: tuple[Any, ...], task: Task | None = None) -> Verdict:
+        told = task or Task()
         verdicts = [
-            part.verifier.verify(response, own) for part, own in zip(self._parts, reference, strict=True)
+            with_task(part.verifier.verify)(response, own, told)
+            for part, own in zip(self._parts, reference, strict=True)
         ]
         pairs = list(zip(self._parts, verdicts, strict=True))
         detail = "; ".join(

@@ -17,6 +17,7 @@ from verifiers.judgement import Limit
 from verifiers.own import is_built_in, parsed
 from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
+from verifiers.task import Task, with_task
 from verifiers.verdict import Verdict, fault, over_limit, too_deep
 from verifiers.verifier import (
     CacheableVerifier,
@@ -33,7 +34,8 @@ _WARM_WHEN_IDLE = "verifiers.math.algebra"
 UNLIMITED_MEMORY = 1 << 46
 
 READY, KEY, VERIFY = "ready", "key", "verify"
-"""Steps that a worker is asked for, each with (specification, response, pickled reference). READY loads a
+"""Steps that a worker is asked for, each with (specification, response, pickled reference, pickled task or
+nothing). READY loads a
 verifier of the user's and reads the gold, before any response is seen, and answers with what is to be
 prepared, pickled. KEY answers with the digest of `cache_key`. VERIFY is all of it at once where the others
 were not asked."""
@@ -69,9 +71,9 @@ def _serve(connection: socket.socket, worker: "_Worker") -> None:
     """The life of a worker: one request, one reply, until the socket closes."""
     read_exactly = functools.partial(frames.read_exactly, connection)
     while True:
-        header, (specification, response, reference) = frames.receive(read_exactly)
+        header, (specification, response, reference, task) = frames.receive(read_exactly)
         text = response.decode("utf-8", "surrogatepass")
-        connection.sendall(worker.answer(header["step"], specification, text, reference))
+        connection.sendall(worker.answer(header["step"], specification, text, reference, task))
         fork_server.collect_garbage()
 
 
@@ -88,20 +90,23 @@ class _Worker:
         self._read: tuple[bytes, bytes, Any] | None = None
         """(specification, pickled reference, reference) of the verification that has begun."""
 
-    def answer(self, step: str, specification: bytes, response: str, reference: bytes) -> bytes:
+    def answer(
+        self, step: str, specification: bytes, response: str, reference: bytes, packed_task: bytes
+    ) -> bytes:
         """The reply to one request: a verdict where there is one, the limit that it met, what was found.
 
         What the response causes is WRONG, what the verifier causes is FAULT (see `verifiers.judgement`)."""
         started = time.perf_counter()
         verdict, limit, found = None, None, b""
         try:
+            task = pickle.loads(packed_task) if packed_task else Task()
             match step:
                 case "ready":
                     found = self._ready(specification, reference)
                 case "key":
-                    found = self._key(specification, response, reference)
+                    found = self._key(specification, response, reference, task)
                 case _:
-                    verdict = self._verify(specification, response, reference)
+                    verdict = self._verify(specification, response, reference, task)
         except VerifierUnavailable as error:
             verdict = fault(str(error))
         # The boundary: a verifier that raises has failed, whatever it raises; sys.exit is no crash either.
@@ -130,24 +135,24 @@ class _Worker:
         what = verifier.preparation(reference) if isinstance(verifier, PreparedVerifier) else None
         return b"" if what is None else pickle.dumps(what)
 
-    def _key(self, specification: bytes, response: str, pickled: bytes) -> bytes:
+    def _key(self, specification: bytes, response: str, pickled: bytes, task: Task) -> bytes:
         verifier, reference = self._begun(specification, pickled)
         assert isinstance(verifier, CacheableVerifier)
         # As deep as it goes: `verify` has the word.
         with contextlib.suppress(RecursionError):
-            part = verifier.cache_key(response, reference)
+            part = with_task(verifier.cache_key)(response, reference, task)
             return b"" if part is None else part_digest(part) or b""
         return b""
 
-    def _verify(self, specification: bytes, response: str, pickled: bytes) -> Verdict:
+    def _verify(self, specification: bytes, response: str, pickled: bytes, task: Task) -> Verdict:
         verifier, reference = self._begun(specification, pickled)
         # `verify` may change it.
         self._read = None
         fast = None
         if isinstance(verifier, FastVerifier) and not is_built_in(verifier):
             with contextlib.suppress(RecursionError):
-                fast = verifier.verify_fast(response, reference)
-        return verifier.verify(response, reference) if fast is None else fast
+                fast = with_task(verifier.verify_fast)(response, reference, task)
+        return with_task(verifier.verify)(response, reference, task) if fast is None else fast
 
     def _begun(self, specification: bytes, pickled: bytes) -> tuple[Verifier, Any]:
         """The verifier under its limit on memory, and the reference."""

@@ -8,6 +8,7 @@ import json
 import sys
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
@@ -16,6 +17,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
+from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.task_list import template_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit
@@ -51,6 +53,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     kit = read_kit(recipe, model_folder(recipe.model), now=rendered)
     codec = kit.codec
     template = template_of(recipe)
+    row = Openings(recipe.verifying.own_files()).opened(row)
     try:
         prompt = row.prompt if template is None else template(row.prompt)
         _, tokens = codec.render_prompt(prompt)
@@ -70,6 +73,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         f"stops at   {_stops(recipe, codec)}",
         *(turn_lines(kit, recipe.turns) if recipe.turns.is_on() else []),
         f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
+        *([] if row.environment is None else [f"turns of   {row.environment.name}"]),
         f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",
     ]
     return "\n".join(lines)
@@ -80,7 +84,8 @@ def _find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswe
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:
         raise InputError(f"--row is {number}, expected 1 or more.")
-    rows = (heldout_rows if is_heldout else train_rows)(recipe.data, recipe.verifying)
+    read_rows = heldout_rows if is_heldout else train_rows
+    rows = read_rows(recipe.data, recipe.verifying, RowUse(recipe.turns))
     key, read = "data.heldout" if is_heldout else "data.train", 0
     for row in itertools.islice(rows, number):
         read += 1

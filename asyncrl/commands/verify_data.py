@@ -11,16 +11,21 @@ import argparse
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
+from asyncrl.records import VerifierSpec
 from asyncrl.system.rounding import as_percent
+from asyncrl.tasks.task_list import told_row
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
@@ -77,15 +82,30 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, So
 
 def _report(source: Source, key: str, split: str, verifying: Verifying, num_workers: int) -> DataReport:
     rows, unanswered = [], []
-    for row in rows_of([source], key, verifying, split=split):
+    use = RowUse(takes_task=_takes_task(VerifierCache(verifying.own_files())))
+    for row in rows_of([source], key, verifying, use, split=split):
         if isinstance(row, Row):
-            rows.append(GoldRow(row.where, row.answer, row.verifier.name, row.verifier.options))
+            rows.append(
+                GoldRow(row.where, row.answer, row.verifier.name, row.verifier.options, told_row(row))
+            )
         else:
             unanswered.append(row.complaint)
     report = asyncio.run(_check(rows, num_workers, verifying.timeout_seconds, verifying.own_files()))
     report.num_rows += len(unanswered)
     report.unreadable = [*unanswered, *report.unreadable]
     return report
+
+
+def _takes_task(verifiers: VerifierCache) -> Callable[[VerifierSpec], bool]:
+    """Whether rows of a verifier keep their columns; of one that cannot be loaded the report tells."""
+
+    def takes(spec: VerifierSpec) -> bool:
+        try:
+            return verifiers.takes_task(spec)
+        except InputError:
+            return False
+
+    return takes
 
 
 async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:

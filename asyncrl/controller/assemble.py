@@ -86,7 +86,8 @@ def assemble(
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
     without them no request needs one. `known` is what earlier starts measured of what stays. With
-    `conversations` in place of the recipe's, rollouts have turns. Raises InputError when the journal's prompts are not in the data.
+    `conversations` in place of the recipe's, rollouts have turns. Raises InputError when the journal's
+    prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()

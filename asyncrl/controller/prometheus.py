@@ -113,6 +113,11 @@ class RunMetrics:
         yield counter(
             "verifier_workers_killed_total", "Workers that were late or died.", pool["verifier_killed_total"]
         )
+        for name, value in pool.items():
+            if name.startswith("judge_"):
+                yield counter(
+                    name, "Of judges and reward models; unreadable: replies without a verdict.", value
+                )
 
     def _of_tokens(self) -> Iterator[Iterator[str]]:
         counters = self._queue.counters

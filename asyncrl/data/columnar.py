@@ -11,13 +11,16 @@ if TYPE_CHECKING:
 def names_read(make: ToRow | None, schema: "pyarrow.Schema") -> list[str]:
     """The columns of `schema` that `make` reads, in their order.
 
-    All of them where only `make` knows, or where one that it needs is missing: then the error names them all.
+    All of them where only `make` knows, where one that it needs is missing (then the error names them all),
+    and where rows name verifiers, which may take their columns.
     """
     names: list[str] = schema.names
     if not isinstance(make, Columns) or not all(_has(schema, path) for path in (make.prompt, make.answer)):
         return names
     read = {parts_of(path, names)[0] for path in (make.prompt, make.answer)}
-    read |= {"verifier", *near_names("verifier", tuple(names))}
+    if make.verifier is None and "verifier" in names:
+        return names
+    read |= {"environment", *near_names("verifier", tuple(names))}
     return [name for name in names if name in read]
 
 

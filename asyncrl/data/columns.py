@@ -17,8 +17,8 @@ from verifiers.extract import last_box
 
 Row = Mapping[str, Any]
 ToRow = Callable[[Row], dict[str, Any]]
-"""A published row -> {"prompt": ..., "answer": ..., "verifier": optional}. Raises KeyError for a column that
-is missing and ValueError for one that holds no answer."""
+"""A published row -> {"prompt": ..., "answer": ...}, with "verifier" and "environment" if it has any. Raises
+KeyError for a column that is missing and ValueError for one that holds no answer."""
 
 
 _MOST_NESTED = 3
@@ -52,6 +52,8 @@ class Columns:
             if answer is None:
                 raise ValueError(f'"{self.answer}" has no \\boxed{{}} that holds an answer')
         made = {"prompt": prompt, "answer": answer}
+        if (environment := row.get("environment")) is not None:
+            made["environment"] = environment
         verifier = self.verifier or row.get("verifier")
         # A row may have more keys than are read, so only what looks like a slip is refused.
         if verifier is None and (meant := nearest_key("verifier", row, (str, dict))):

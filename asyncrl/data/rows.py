@@ -1,6 +1,6 @@
 """The rows of a recipe's data sources: read, mapped to columns, checked as far as that needs no model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
 from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.data.gym import gym_row, gym_rows
+from asyncrl.data.row_use import RowUse, json_columns
 from asyncrl.errors import InputError
 from asyncrl.recipe import ColumnMapping, Data, Source, Verifying
 from asyncrl.recipe.file import absolute_object
-from asyncrl.records import VerifierSpec
+from asyncrl.records import EnvironmentSpec, VerifierSpec
 from asyncrl.system.hub import is_hub_id
 from asyncrl.system.plugins import load_object
 
@@ -29,6 +30,10 @@ class Row(NamedTuple):
     prompt: Prompt
     answer: Any
     verifier: VerifierSpec
+    environment: EnvironmentSpec | None = None
+    columns: Mapping[str, Any] | None = None
+    """As published, with what a function of columns adds, as far as they are JSON; None where nothing reads
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +45,16 @@ class Unanswered:
     """The complaint, with the place."""
 
 
-def train_rows(data: Data, verifying: Verifying) -> Iterator[Row | Unanswered]:
-    return rows_of(data.train_sources(), "data.train", verifying, split="train")
+def train_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | Unanswered]:
+    return rows_of(data.train_sources(), "data.train", verifying, use, split="train")
 
 
-def heldout_rows(data: Data, verifying: Verifying) -> Iterator[Row | Unanswered]:
-    return rows_of(data.heldout_sources(), "data.heldout", verifying, split="test")
+def heldout_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | Unanswered]:
+    return rows_of(data.heldout_sources(), "data.heldout", verifying, use, split="test")
 
 
 def rows_of(
-    sources: Sequence[Source], key: str, verifying: Verifying, *, split: str
+    sources: Sequence[Source], key: str, verifying: Verifying, use: RowUse, *, split: str
 ) -> Iterator[Row | Unanswered]:
     """The rows of all sources, one after the other; `split` is read where a source names none.
 
@@ -59,11 +64,11 @@ def rows_of(
     labels = _labels(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying)
-        for found in _found(source, key, split, make):
-            yield _row(found, make, index, labels[index], specs)
+        for found in _found(source, key, split, None if _reads_all(use, specs, make) else make):
+            yield _row(found, make, index, labels[index], specs, use)
 
 
-def _found(source: Source, key: str, split: str, make: ToRow) -> Iterator[PublishedRow]:
+def _found(source: Source, key: str, split: str, make: ToRow | None) -> Iterator[PublishedRow]:
     if source.path is None:
         return gym_rows(source, key)
     is_of_hub = is_hub_id(source.path)
@@ -133,7 +138,9 @@ def _label(source: Source, split: str) -> str:
     return "-".join(part for part in (path.name, source.folder, config, source.split or split) if part)
 
 
-def _row(found: PublishedRow, make: ToRow, source: int, label: str, specs: "_Specs") -> Row | Unanswered:
+def _row(
+    found: PublishedRow, make: ToRow, source: int, label: str, specs: "_Specs", use: RowUse
+) -> Row | Unanswered:
     try:
         made = to_row(make, found.row, found.where)
     except NoAnswer as error:
@@ -146,7 +153,23 @@ def _row(found: PublishedRow, make: ToRow, source: int, label: str, specs: "_Spe
     prompt = made["prompt"]
     _check_prompt(prompt, found.where)
     spec = specs.get(made.get("verifier"), found.where)
-    return Row(found.where, f"{label}:{found.number}", source, prompt, made["answer"], spec)
+    environment = use.environment(made.get("environment"), found.where)
+    columns = _columns(found.row, made) if use.keeps_columns(spec, found.where) else None
+    row_id = f"{label}:{found.number}"
+    return Row(found.where, row_id, source, prompt, made["answer"], spec, environment, columns)
+
+
+def _reads_all(use: RowUse, specs: "_Specs", make: ToRow) -> bool:
+    try:
+        return use.keeps_columns(specs.usual(make), "")
+    except InputError:
+        # The first row that names the verifier says so, with its place.
+        return False
+
+
+def _columns(published: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    added = {name: value for name, value in made.items() if name not in ("prompt", "verifier", "environment")}
+    return json_columns({**added, **published})
 
 
 def _check_prompt(prompt: Any, where: str) -> None:
@@ -181,6 +204,11 @@ class _Specs:
         self._verifying = verifying
         self._default = VerifierSpec(verifying.default, verifying.options)
         self._named: dict[str, VerifierSpec] = {}
+
+    def usual(self, make: ToRow) -> VerifierSpec:
+        """The verifier of rows that name none."""
+        named = make.verifier if isinstance(make, Columns) else None
+        return self.get(named, "columns")
 
     def get(self, raw: Any, where: str) -> VerifierSpec:
         match raw:

@@ -18,7 +18,7 @@ from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.tasks.task_list import TaskMaker, template_of, title_of
+from asyncrl.tasks.task_list import TaskMaker, template_of, title_of, use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.kit import TurnKit, read_kit
@@ -111,7 +111,8 @@ def read_evaluation_set(
     verifying = recipe.verifying
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
-    tasks = maker.make(rows_of([benchmark.source], key, verifying, split=SPLIT), [benchmark.source])
+    rows = rows_of([benchmark.source], key, verifying, use_of(recipe, verifiers), split=SPLIT)
+    tasks = maker.make(rows, [benchmark.source])
     return EvaluationSet(
         name=benchmark.name,
         source=_place(benchmark),

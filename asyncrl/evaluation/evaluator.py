@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.result import (
@@ -26,6 +27,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, Observed, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader, score_of
 from asyncrl.rollout.response_lengths import ResponseLengths
+from asyncrl.rollout.told_task import conversation_of
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.router import Gate
@@ -156,7 +158,7 @@ class Evaluator:
         """Turns and their answers, until the conversation is over. No place is held while a tool works."""
         assert self.conversations is not None
         whole, answer, versions, num_sampled = list[int](), list[int](), list[PolicyVersion](), 0
-        num_turns = 0
+        turns, observed = list[list[int]](), list[Observed]()
         ended: Ended | Observed | None = None
         async with self.conversations.open(task.environment, task.row) as conversation:
             while not isinstance(ended, Ended):
@@ -169,16 +171,18 @@ class Evaluator:
                 async with places:
                     (turn,) = await self._sample_with_retries([prefix], is_greedy)
                 whole, answer = whole + turn.tokens, turn.tokens or answer
+                turns.append(turn.tokens)
                 versions, num_sampled = versions + turn.versions, num_sampled + len(turn.tokens)
-                num_turns += 1
                 finish = Finish.LENGTH if turn.is_cut else Finish.STOP
                 with self.waits.waiting("evaluation", f"an answer to a turn by {conversation.answerer()}"):
                     ended = await conversation.answer(turn.tokens, finish)
                 if isinstance(ended, Observed):
                     whole += ended.tokens
+                    observed.append(ended)
         is_cut = ended.finish is Finish.LENGTH
         if ended.verdict is None:
-            score = await self.grader.grade(task, self.codec.decode(answer))
+            told = partial(conversation_of, turns, observed, self.codec)
+            score = await self.grader.grade(task, self.codec.decode(answer), told)
         else:
             score = score_of(ended.verdict)
         self.on_graded(1)
@@ -188,7 +192,7 @@ class Evaluator:
             tuple(versions),
             score,
             is_cut,
-            num_turns=num_turns,
+            num_turns=len(turns),
             num_calls=conversation.num_calls(),
         )
 

@@ -8,6 +8,7 @@ or a schema for a verifier of the user's.
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from asyncrl.errors import InputError
@@ -18,6 +19,7 @@ from verifiers.gym.verifier import GymReference, own_response
 from verifiers.judgement import Judgement, Limit
 from verifiers.own import Gold, is_built_in
 from verifiers.pool import VerifierPool, waited
+from verifiers.task import response_task
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
 
@@ -112,14 +114,15 @@ async def _judged(
     verifier = verifiers.get(example.verifier)
     name, options = example.verifier.name, example.verifier.options
     reference = example.reference if is_built_in(verifier) else Gold(example.gold)
+    task = partial(response_task, response, example.task)
     if not isinstance(verifier, AsyncVerifier):
-        return await pool.judge(name, options, response, reference, folder=verifiers.folder)
+        return await pool.judge(name, options, response, reference, folder=verifiers.folder, task=task)
     # A built-in one has a sandbox or a connection of its own, which is there already: the pool would open
     # another one. One of the user's may block the loop that it is awaited in, which must not be this one.
     if is_built_in(verifier):
-        work = waited(verifier, response, reference)
+        work = waited(verifier, response, reference, task())
     else:
-        work = pool.judge(name, options, response, reference, folder=verifiers.folder)
+        work = pool.judge(name, options, response, reference, folder=verifiers.folder, task=task)
     try:
         async with asyncio.timeout(MAX_WAIT_SECONDS):
             return await work

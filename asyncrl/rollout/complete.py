@@ -5,6 +5,7 @@ import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from asyncrl.algorithms.advantages import Advantage
@@ -20,6 +21,7 @@ from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.group_advantages import worths_of
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.told_task import conversation_in
 from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,8 @@ class GroupCompletion:
         num_turns = len(trajectory.turn_lengths())
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
         with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            score = await self.grader.grade(group.task, text, num_turns=num_turns)
+            conversation = partial(conversation_in, trajectory, self.codec)
+            score = await self.grader.grade(group.task, text, conversation, num_turns=num_turns)
         if group.state is not GroupState.OPEN:
             return
         score = self.shaping.of(score, trajectory, trajectory.finish)

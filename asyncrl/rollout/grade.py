@@ -6,12 +6,14 @@ counted and kept all the same.
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from asyncrl.observe.metrics.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.fault_limit import FaultWatch
+from asyncrl.rollout.told_task import Conversation, told_task
 from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
@@ -95,13 +97,21 @@ class Grader:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
-    async def grade(self, task: Task, response: str, *, num_turns: int | None = None) -> Score:
+    async def grade(
+        self,
+        task: Task,
+        response: str,
+        conversation: Callable[[], Conversation] | None = None,
+        *,
+        num_turns: int | None = None,
+    ) -> Score:
         """The score of `response`, the last of `num_turns`; its outcome is a fault only after all retries.
 
-        Raises VerifierFailed when the verifier gives no more verdicts.
+        `conversation` tells the turns of a trajectory that has several, where the verifier reads them. Raises
+        VerifierFailed when the verifier gives no more verdicts.
         """
         with self.waits.waiting(task.verifier.name):
-            *faults, verdict = await self._attempts(task, response, num_turns)
+            *faults, verdict = await self._attempts(task, response, conversation, num_turns)
         if verdict.outcome is Outcome.FAULT:
             self._faults.gave_up(task, verdict.detail)
         else:
@@ -109,12 +119,21 @@ class Grader:
                 self._retried(task, fault)
         return score_of(verdict)
 
-    async def _attempts(self, task: Task, response: str, num_turns: int | None) -> list[Verdict]:
+    async def _attempts(
+        self,
+        task: Task,
+        response: str,
+        conversation: Callable[[], Conversation] | None,
+        num_turns: int | None,
+    ) -> list[Verdict]:
         """Faults, and at last what counts."""
         name, options = task.verifier.name, task.verifier.options
+        told = partial(told_task, task, response, conversation)
         found: list[Verdict] = []
         for _ in range(self._max_fault_retries + 1):
-            judged = await self._pool.judge(name, options, response, task.reference, folder=self._folder)
+            judged = await self._pool.judge(
+                name, options, response, task.reference, folder=self._folder, task=told
+            )
             verdict = with_fitting_credits(judged.verdict, response, num_turns)
             found += [*judged.faults, verdict]
             self.seconds.observe(verdict.seconds)
@@ -131,10 +150,12 @@ class Grader:
         self._on_retried(task, fault)
 
     def pool_metrics(self) -> dict[str, float]:
-        """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none."""
+        """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none; and
+        requests to judges and reward models, with their tokens and seconds."""
         return {
             "verifier_queue_seconds_total": self._pool.queue_seconds,
             "verifier_killed_total": self._pool.num_killed,
             "verifier_cached_total": self._pool.num_cached,
             "verifier_fast_total": self._pool.num_fast,
+            **{f"judge_{name}_total": count for name, count in self._pool.counters().items()},
         }

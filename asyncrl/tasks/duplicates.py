@@ -37,8 +37,9 @@ class Repeats:
         self._gold_digests: dict[ShortGold, bytes] = {}
 
     def add(self, row: Row, verifier_key: str, gold: ShortGold | None) -> bool:
-        """Whether an earlier row asked the same and has the same answer; `gold` is that of `row`."""
-        asked, answered = _digest(row.prompt), self._answer_digest(row.answer, verifier_key, gold)
+        """Whether an earlier row asked the same and has the same answer; `gold` is that of `row`. Where
+        columns are kept, rows with other ones ask something else."""
+        asked, answered = _asked_digest(row), self._answer_digest(row.answer, verifier_key, gold)
         num_known = len(self._answers)
         known = self._answers.setdefault(asked, answered)
         if len(self._answers) > num_known:
@@ -65,6 +66,13 @@ class Repeats:
             if len(self._gold_digests) < MAX_KNOWN_GOLDS:
                 self._gold_digests[gold] = found
         return found
+
+
+def _asked_digest(row: Row) -> bytes:
+    if row.columns is None:
+        return _digest(row.prompt)
+    environment = row.environment and [row.environment.name, row.environment.options]
+    return _digest([row.prompt, environment, row.columns])
 
 
 def _digest(value: Any, verifier_key: str = "") -> bytes:

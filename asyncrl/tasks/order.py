@@ -74,11 +74,11 @@ class TaskOrder:
                 f"Put the row back (its place in the file does not matter), or start over with another "
                 f"run_folder."
             )
-        if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
+        if len({pickle.dumps((t.reference, t.verifier, t.environment, t.row)) for t in found}) > 1:
             raise InputError(
                 f"data.train has changed since the run began: {asked}, a prompt that several rows now have "
-                f"with different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as "
-                f"it was, or start over with another run_folder."
+                f"with different answers or columns ({', '.join(t.task_id for t in found[:5])}). Put the "
+                f"file back as it was, or start over with another run_folder."
             )
         return found[0]
 

@@ -14,14 +14,16 @@ import shutil
 import tempfile
 from array import array
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from asyncrl.data.rows import Row
+from asyncrl.data.row_use import json_columns
+from asyncrl.data.rows import Prompt, Row
 from asyncrl.errors import InputError
-from asyncrl.records import VerifierSpec
+from asyncrl.records import EnvironmentSpec, VerifierSpec
 from verifiers.registry import BUILT_IN
 from verifiers.storable import storable
 
@@ -62,6 +64,11 @@ class PackedTask:
     answer: Any
     """The row's, not parsed."""
     verifier: VerifierSpec
+    environment: EnvironmentSpec | None = None
+    messages: tuple[dict[str, Any], ...] = ()
+    """The prompt as chat messages, where its columns are kept."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Empty where nothing reads them."""
 
 
 @dataclass(slots=True)
@@ -69,7 +76,8 @@ class PackedTasks:
     """Rows in the order of their sources. R rows."""
 
     rows: bytes | mmap.mmap
-    """Marshalled rows: text, adds_special_tokens, answer, index of its verifier."""
+    """Marshalled rows: text, adds_special_tokens, answer, index of its verifier; and where its columns are
+    kept index of its environment, messages, columns."""
     ends: "array[int]"
     """[R] where a row ends in `rows`."""
     numbers: "array[int]"
@@ -88,16 +96,22 @@ class PackedTasks:
     findings: Findings
     odd: dict[int, Any]
     """Answers that cannot be marshalled, by row."""
+    environments: list[EnvironmentSpec] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def row(self, index: int) -> PackedTask:
         start = self.ends[index - 1] if index else 0
-        text, adds, answer, spec = marshal.loads(self.rows[start : self.ends[index]])
+        text, adds, answer, spec, *kept = marshal.loads(self.rows[start : self.ends[index]])
         label = self.labels[bisect_right(self.starts, index) - 1]
         task_id = f"{label}:{self.numbers[index]}"
-        return PackedTask(task_id, text, adds, self.odd.get(index, answer), self.specs[spec])
+        found = PackedTask(task_id, text, adds, self.odd.get(index, answer), self.specs[spec])
+        if kept:
+            environment, messages, found.columns = kept
+            found.messages = tuple(messages)
+            found.environment = None if environment is None else self.environments[environment]
+        return found
 
 
 def prompt_key(text: str) -> int:
@@ -122,9 +136,11 @@ class Packer:
         self._examples: list[tuple[int, str]] = []
         self._longest: list[tuple[int, int]] = []
         self._odd: dict[int, Any] = {}
+        self._environments: list[EnvironmentSpec] = []
+        self._environment_indices: dict[str, int] = {}
 
-    def add(self, row: Row, text: str, adds_special_tokens: bool, spec_key: str) -> None:
-        """`text` is the rendered prompt; `spec_key` is the same for rows of the same verifier."""
+    def add(self, row: Row, text: str, adds_special_tokens: bool, spec_key: str, prompt: Prompt = "") -> None:
+        """`text` is the rendered `prompt`; `spec_key` is the same for rows of the same verifier."""
         label, _, number = row.row_id.rpartition(":")
         index = len(self._columns["ends"])
         if not self._labels or self._labels[-1] != label:
@@ -135,11 +151,12 @@ class Packer:
             self._specs.append(row.verifier)
             self._examples.append((index, row.where))
         position = self._spec_indices[spec_key]
+        kept = () if row.columns is None else self._kept(row, prompt)
         try:
-            packed = marshal.dumps((text, adds_special_tokens, row.answer, position))
+            packed = marshal.dumps((text, adds_special_tokens, row.answer, position, *kept))
         except ValueError:
             self._odd[index] = row.answer
-            packed = marshal.dumps((text, adds_special_tokens, None, position))
+            packed = marshal.dumps((text, adds_special_tokens, None, position, *kept))
         self._rows += packed
         self._columns["ends"].append(self._num_spilled + len(self._rows))
         self._columns["numbers"].append(int(number))
@@ -147,6 +164,17 @@ class Packer:
         self._note_length(len(text) if text.isascii() else len(text.encode("utf-8", "replace")), index)
         if len(self._rows) > SPILL_BYTES:
             self._spill()
+
+    def _kept(self, row: Row, prompt: Prompt) -> tuple[int | None, list[dict[str, Any]], Mapping[str, Any]]:
+        messages = [json_columns(message) for message in prompt] if isinstance(prompt, list) else []
+        columns = {} if row.columns is None else row.columns
+        if row.environment is None:
+            return None, messages, columns
+        key = json.dumps([row.environment.name, row.environment.options], sort_keys=True, default=str)
+        if key not in self._environment_indices:
+            self._environment_indices[key] = len(self._environments)
+            self._environments.append(row.environment)
+        return self._environment_indices[key], messages, columns
 
     def _note_length(self, size: int, index: int) -> None:
         if len(self._longest) < NUM_LONGEST:
@@ -199,9 +227,12 @@ class Packer:
             [index for _, index in sorted(self._longest, reverse=True)],
             findings,
             self._odd,
+            self._environments,
         )
         if self._part is not None:
-            if name is None or self._odd or not _is_kept(found, self._part, self._cache / name):
+            # What an environment says to a row may differ at the next start.
+            may_differ = self._odd or self._environments
+            if name is None or may_differ or not _is_kept(found, self._part, self._cache / name):
                 shutil.rmtree(self._part)
         return found
 

@@ -75,7 +75,7 @@ def _size(file: Path) -> int:
 def _own_code() -> str:
     """A digest of the code that reads, renders and parses rows."""
     home = Path(asyncrl.__path__[0])
-    folders = [Path(verifiers.__path__[0]), home / "data", home / "model", home / "tasks"]
+    folders = [Path(verifiers.__path__[0]), *(home / name for name in ("data", "model", "tasks", "turns"))]
     digest = hashlib.sha256()
     for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
         digest.update(file.read_bytes())

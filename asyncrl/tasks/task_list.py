@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
@@ -25,11 +26,13 @@ from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.cache import cache_folder
 from asyncrl.tasks.duplicates import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
 from asyncrl.tasks.mixture import fair_shares
+from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.table_name import table_name
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
+from verifiers import task as told_task
 from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -49,11 +52,25 @@ class _Rendered(NamedTuple):
     """A row that makes a task if its prompt is short enough."""
 
     row: Row
+    prompt: Prompt
     text: str
     adds_special_tokens: bool
     verifier_key: str
     is_short: bool
     """Whether its bytes say already that it is."""
+
+
+def told_row(row: Row) -> told_task.Task:
+    """The task of a row as a verifier reads it, its prompt not rendered; empty for one that does not."""
+    if row.columns is None:
+        return told_task.Task()
+    if isinstance(row.prompt, str):
+        return told_task.Task(row.prompt, (), row.columns)
+    return told_task.Task("", tuple(row.prompt), row.columns)
+
+
+def _told(packed: PackedTask) -> told_task.Task:
+    return told_task.Task(packed.text, packed.messages, packed.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +94,17 @@ def title_of(recipe: Recipe) -> str:
     return template_title(None if recipe.prompt is None else recipe.prompt.template)
 
 
+def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:
+    """The uses of rows in this recipe."""
+    return RowUse(recipe.turns, verifiers.takes_task)
+
+
 def read_train_tasks(
     recipe: Recipe, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
 ) -> TaskSet:
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
-    rows = train_rows(recipe.data, recipe.verifying)
+    rows = train_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     name = table_name(recipe, codec, context_tokens)
     tasks = maker.make(rows, sources, name=name)
@@ -102,7 +124,8 @@ def read_heldout_tasks(
     """
     maker = TaskMaker("data.heldout", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     sources = recipe.data.heldout_sources()
-    tasks = maker.make(heldout_rows(recipe.data, recipe.verifying), sources)
+    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
+    tasks = maker.make(rows, sources)
     sizes = [maker.num_made[index] for index in range(len(sources))]
     limit = recipe.evaluation.num_tasks
     shares = fair_shares(sizes, [source.weight or 1.0 for source in sources], limit)
@@ -207,13 +230,14 @@ class TaskMaker:
             row = packed.row(index)
             key, verifier = self._verifier(row.verifier)
             reference = self.verifiers.parse(verifier, row.answer, name=row.verifier.name, where=where)
-            self.verifiers.remember(GoldExample(where, row.verifier, row.answer, reference), key)
+            self.verifiers.remember(GoldExample(where, row.verifier, row.answer, reference, _told(row)), key)
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
         self.num_rows += 1
         if isinstance(row, Unanswered):
             self._broken(row.where, row.complaint)
             return
+        row = self._openings.opened(row)
         try:
             key, verifier = self._verifier(row.verifier)
             gold = short_gold(row.answer, key)
@@ -231,7 +255,7 @@ class TaskMaker:
             and self.codec.takes_any_text
             and self.codec.most_tokens(text) <= self._longest_prompt
         )
-        rendered = _Rendered(row, text, adds_special_tokens, key, is_short)
+        rendered = _Rendered(row, prompt, text, adds_special_tokens, key, is_short)
         if is_short and not self._waiting:
             self._keep(rendered, packer)
             return
@@ -241,9 +265,9 @@ class TaskMaker:
             self._settle(packer)
 
     def _keep(self, rendered: _Rendered, packer: Packer) -> None:
-        row, text, adds_special_tokens, key, _ = rendered
+        row, prompt, text, adds_special_tokens, key, _ = rendered
         self.num_made[row.source] += 1
-        packer.add(row, text, adds_special_tokens, key)
+        packer.add(row, text, adds_special_tokens, key, prompt)
 
     def _settle(self, packer: Packer) -> None:
         """Counts the tokens of the rows that wait, and keeps those that are short enough."""
@@ -285,10 +309,15 @@ class TaskMaker:
         except ValueError as error:
             self._broken(row.where, f"{row.where}: {error}")
             return False
-        self.verifiers.remember(GoldExample(row.where, row.verifier, row.answer, reference), key)
+        example = GoldExample(row.where, row.verifier, row.answer, reference, told_row(row))
+        self.verifiers.remember(example, key)
         if known is not None and len(self._known_golds) < MAX_KNOWN_GOLDS:
             self._known_golds.add(known)
         return True
+
+    @cached_property
+    def _openings(self) -> Openings:
+        return Openings(self.verifiers.folder)
 
     @cached_property
     def _longest_prompt(self) -> int:
@@ -300,7 +329,16 @@ class TaskMaker:
         _, verifier = self._verifier(packed.verifier)
         with contextlib.redirect_stdout(sys.stderr):
             reference = reference_of(verifier, packed.answer)
-        return Task(packed.task_id, packed.text, tokens, reference, packed.verifier)
+        return Task(
+            packed.task_id,
+            packed.text,
+            tokens,
+            reference,
+            packed.verifier,
+            environment=packed.environment,
+            messages=packed.messages,
+            row=packed.columns,
+        )
 
     def _verifier(self, spec: VerifierSpec) -> tuple[str, Verifier]:
         """Its key and itself, looked up once for rows in a row that share it."""

@@ -11,6 +11,7 @@ from asyncrl.records import VerifierSpec
 from verifiers.golds import parse_gold
 from verifiers.own import Gold, is_built_in
 from verifiers.registry import load_verifier
+from verifiers.task import Task, takes_task
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
 
@@ -23,6 +24,8 @@ class GoldExample:
     gold: Any
     reference: Any
     """The gold as the verifier parsed it."""
+    task: Task = Task()
+    """For a verifier that takes it."""
 
 
 class VerifierCache:
@@ -51,6 +54,10 @@ class VerifierCache:
                     f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'
                 ) from error
         return self._loaded[key]
+
+    def takes_task(self, spec: VerifierSpec) -> bool:
+        """Whether the verifier needs the task beside a response. Raises InputError as `get`."""
+        return takes_task(self.get(spec))
 
     def parse(self, verifier: Verifier, gold: Any, *, name: str, where: str) -> Any:
         """The reference of a row's gold, before a run starts. One of the user's verifiers that takes long is

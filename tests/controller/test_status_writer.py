@@ -123,7 +123,7 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
         status = writer_of(controller, tmp_path)
         said: list[str] = []
 
-        async def grade(task: Task, response: str, *, num_turns: int) -> Score:
+        async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
             await asyncio.Event().wait()
             raise AssertionError("never")
 
@@ -240,7 +240,7 @@ async def test_rollouts_that_wait_for_answers_to_turns_say_whose(
         status = writer_of(controller, tmp_path)
         said: list[str] = []
 
-        async def grade(task: Task, response: str, *, num_turns: int) -> Score:
+        async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
             turn = Blocker(BlockerKind.TURN, 'the environment "game"')
             with controller.waits.waiting("a trajectory", turn):
                 await asyncio.Event().wait()

@@ -26,9 +26,9 @@ def test_a_mapping_reads_its_columns_alone() -> None:
     assert names_read(Columns("a", "b.0"), schema(a="", b=["1"], c=1)) == ["a", "b"]
 
 
-def test_a_verifier_and_what_may_be_a_slip_for_it_are_read_too() -> None:
-    assert names_read(READY["asyncrl"], schema(prompt="", answer="", verifier="math", x=1)) == [
-        "prompt", "answer", "verifier",
+def test_an_environment_and_what_may_be_a_slip_for_a_verifier_are_read_too() -> None:
+    assert names_read(READY["asyncrl"], schema(prompt="", answer="", environment="e", x=1)) == [
+        "prompt", "answer", "environment",
     ]  # fmt: skip
     assert "verifer" in names_read(READY["asyncrl"], schema(prompt="", answer="", verifer="math", x=1))
 
@@ -46,6 +46,12 @@ def test_all_columns_are_read_where_one_is_missing_so_that_the_error_names_them(
     columns: dict[str, Any],
 ) -> None:
     assert names_read(READY["verl"], schema(**columns)) == list(columns)
+
+
+def test_all_columns_are_read_where_rows_name_verifiers_which_may_take_them() -> None:
+    named = schema(prompt="", answer="", verifier="math", x=1)
+    assert names_read(READY["asyncrl"], named) == ["prompt", "answer", "verifier", "x"]
+    assert "x" not in names_read(Columns("prompt", "answer", verifier="math"), named)
 
 
 def test_a_function_gets_all_columns() -> None:

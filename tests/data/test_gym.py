@@ -17,6 +17,7 @@ from fakes.template import Template
 import asyncrl.data.gym
 from asyncrl.data.digests import digest_of
 from asyncrl.data.gym_process import Request, make_row
+from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, rows_of
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Source, Verifying
@@ -65,7 +66,7 @@ def forked(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(**keys: Any) -> list[Row | Unanswered]:
     (source,) = Data(train=Source(**keys)).train_sources()
-    return list(rows_of([source], "data.train", Verifying(), split="train"))
+    return list(rows_of([source], "data.train", Verifying(), RowUse(), split="train"))
 
 
 @NEEDS_GYM

@@ -8,6 +8,7 @@ import pytest
 from fakes.gym import NEEDS_GYM, gym_gold
 from fakes.model_folder import write_tokenizer
 
+from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch import trial
@@ -29,7 +30,9 @@ def try_rows(folder: Path, *rows: dict[str, Any], **verifying: Any) -> None:
     cache, section = VerifierCache(folder), Verifying(**verifying)
     codec = TextCodec(write_tokenizer(folder / "model"))
     data = Data(train=str(folder / "train.jsonl"))
-    TaskMaker("data.train", data, codec, cache, 32).make(train_rows(data, section), data.train_sources())
+    TaskMaker("data.train", data, codec, cache, 32).make(
+        train_rows(data, section, RowUse()), data.train_sources()
+    )
     try:
         try_verifiers(cache, section)
     finally:

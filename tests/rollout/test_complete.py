@@ -34,7 +34,9 @@ class Grades:
     def __init__(self, *rewards: float | None) -> None:
         self._scores = [make_score(reward) for reward in rewards]
 
-    async def grade(self, task: Task, response: str, *, num_turns: int | None = None) -> Score:
+    async def grade(
+        self, task: Task, response: str, conversation: object, *, num_turns: int | None = None
+    ) -> Score:
         return self._scores.pop(0)
 
 

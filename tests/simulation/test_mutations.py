@@ -145,8 +145,8 @@ def a_dead_trainers_take_that_continues() -> Any:
 def a_fault_that_counts_as_wrong() -> Any:
     original = Grader.grade
 
-    async def grade(self: Grader, task: Any, response: str, **keywords: Any) -> Any:
-        score = await original(self, task, response, **keywords)
+    async def grade(self: Grader, task: Any, response: str, *told: Any, **keywords: Any) -> Any:
+        score = await original(self, task, response, *told, **keywords)
         if score.correctness is not None:
             return score
         return dataclasses.replace(score, outcome="wrong", correctness=0.0, reward=0.0)

@@ -41,8 +41,11 @@ class SimulatedPool:
     async def close(self) -> None:
         """Nothing runs."""
 
+    def counters(self) -> dict[str, float]:
+        return {}
+
     async def judge(
-        self, name: str, options: Any, response: str, reference: Any, *, folder: Any
+        self, name: str, options: Any, response: str, reference: Any, *, folder: Any, task: object = None
     ) -> Judgement:
         plan = self._world.plan
         # The real pool ends a verification at its deadline.

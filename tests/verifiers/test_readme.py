@@ -9,10 +9,13 @@ import yaml
 
 from sandbox.limits import Limits, parse_limits
 from verifiers.contract import check_contract
+from verifiers.judge import JudgeVerifier
 from verifiers.registry import load_verifier
+from verifiers.task import Task
 
 README = Path(__file__).parents[2] / "verifiers" / "README.md"
 TEXT = README.read_text(encoding="utf-8")
+WEIGHTED, JUDGE = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 FIRST, CREDITED, OWN = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
@@ -43,11 +46,18 @@ async def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: 
 
 
 def test_the_weighted_verifier_adds_up_what_the_example_says() -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    section = yaml.safe_load(example)["verifying"]
+    section = yaml.safe_load(WEIGHTED)["verifying"]
     verifier = load_verifier(section["default"], section["options"])
     verdict = verifier.verify("<think>hm</think> \\boxed{42}", verifier.parse_reference("42"))
     assert (verdict.score, verdict.shaping) == (1.0, 0.1)
+
+
+def test_the_judge_of_the_example_is_one() -> None:
+    section = yaml.safe_load(JUDGE)["verifying"]
+    judge = load_verifier(section["default"], section["options"])
+    assert isinstance(judge, JudgeVerifier)
+    asked = str(judge.cache_key("42", None, Task("6 times 7?")))
+    assert "<response>\n42\n</response>" in asked and '"Verdict: C" (wrong)' in asked
 
 
 def test_the_checker_of_the_example_accepts_any_right_output() -> None:

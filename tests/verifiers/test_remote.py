@@ -16,6 +16,7 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.remote import read_verdict
 from verifiers.storable import storable_verdict
+from verifiers.task import Task
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict
 
 
@@ -84,8 +85,28 @@ CORRECT = (200, b'{"outcome": "correct", "score": 0.9, "extracted": "hi", "detai
 def test_the_servers_verdict_is_taken_over(server: Server) -> None:
     found = ask(server, CORRECT, token="secret")
     assert (found.outcome.value, found.score, found.extracted, found.shaping) == ("correct", 0.9, "hi", -0.1)
-    assert server.requests == [{"response": "hi", "reference": {"gold": 1}, "authorization": "Bearer secret"}]
+    task = {"prompt": "", "messages": [], "row": {}, "turns": [], "observations": []}
+    sent = {"response": "hi", "reference": {"gold": 1}, "task": task, "authorization": "Bearer secret"}
+    assert server.requests == [sent]
     assert ask(server, (200, b'{"outcome": "wrong"}')).score == 0.0
+
+
+async def test_the_task_is_sent_unless_the_recipe_leaves_it_out(server: Server) -> None:
+    server.script = [CORRECT]
+    options = {"url": f"http://127.0.0.1:{server.server_port}/"}
+    asked, answer = {"role": "user", "content": "Play."}, {"role": "user", "content": "You lost."}
+    task = Task("Play.", (asked,), {"seed": 3}, ("rock", "paper"), ((answer,),))
+    async with VerifierPool(1) as pool:
+        await pool.verify("remote", options, "paper", None, task=lambda: task)
+        await pool.verify("remote", {**options, "sends_task": False}, "paper", None, task=lambda: task)
+    assert server.requests[0]["task"] == {
+        "prompt": "Play.",
+        "messages": [asked],
+        "row": {"seed": 3},
+        "turns": ["rock", "paper"],
+        "observations": [[answer]],
+    }
+    assert "task" not in server.requests[1]
 
 
 def test_a_failure_that_may_pass_is_tried_again(server: Server) -> None:

@@ -156,11 +156,13 @@ Sources = Annotated[
 
 
 class Data(Section):
-    """Tasks, one per row. A row that repeats an earlier one (prompt, answer and verifier) is left out."""
+    """Tasks, one per row. A row that repeats an earlier one (prompt, answer, verifier, and columns that it
+    keeps) is left out."""
 
     train: Annotated[Sources, PATH_OR_HUB_ID]
     """A path, a source, or a list of both: a mixture. A path is a source with columns asyncrl, which are
-    {"prompt": text or chat messages, "answer": ..., "verifier": optional}."""
+    {"prompt": text or chat messages, "answer": ..., "verifier": optional, "environment": optional}. With
+    turns.*, and for a verifier that takes the task, a row keeps its other columns too."""
     heldout: Annotated[Sources | None, PATH_OR_HUB_ID] = None
     """The same for evaluation, never trained on. With several sources, evaluation.num_tasks is divided
     equally or by their weights, and takes the first rows of each."""

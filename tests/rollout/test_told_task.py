@@ -1,0 +1,57 @@
+"""A verifier that takes the task reads the whole conversation of a trajectory, as it was."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+from asyncrl.recipe import Verifying
+from asyncrl.records import Observed, Segment, Task, Trajectory, VerifierSpec
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.told_task import conversation_in, told_task
+from asyncrl.tasks.verifier_cache import VerifierCache
+
+CODEC = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
+ANSWER = {"role": "user", "content": "You lost."}
+
+
+def played(*last: int) -> Trajectory:
+    """Two turns, the second of the tokens `last`."""
+    parts: list[Segment | Observed] = [
+        Segment(0, [1], [-0.5]),
+        Segment(1, [2], [-0.5]),
+        Observed([8, 9], json.dumps({"seconds": 0.1, "messages": [ANSWER]})),
+    ]
+    return Trajectory("0-0", (7,), parts + ([Segment(1, list(last), [-0.5] * len(last))] if last else []))
+
+
+def test_a_conversation_has_each_turn_and_the_messages_that_answered_it() -> None:
+    found = conversation_in(played(3, 4), CODEC)  # type: ignore[arg-type]
+    assert (found.turns, found.observations) == (("1 2", "3 4"), ((ANSWER,),))
+
+
+def test_a_turn_that_never_began_is_none() -> None:
+    found = conversation_in(played(), CODEC)  # type: ignore[arg-type]
+    assert (found.turns, found.observations) == (("1 2",), ((ANSWER,),))
+
+
+async def test_the_grader_tells_a_verifier_the_row_and_the_conversation(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(
+        "from verifiers.verdict import correct\n"
+        "class V:\n    def parse_reference(self, raw): return raw\n"
+        "    def verify(self, response, reference, task):\n"
+        "        return correct(detail=f'{task.prompt} {task.row} {task.turns} {task.observations}')\n"
+    )
+    task = Task("train:7", "p", (7,), "", VerifierSpec("./v.py:V"), row={"seed": 3})
+    trajectory = played(3, 4)
+    async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
+        score = await grader.grade(task, "3 4", lambda: conversation_in(trajectory, CODEC))  # type: ignore[arg-type]
+        single = await grader.grade(task, "3 4")
+    assert score.detail == f"p {{'seed': 3}} ('1 2', '3 4') (({ANSWER},),)"
+    assert single.detail == "p {'seed': 3} ('3 4',) ()"
+
+
+def test_messages_of_a_prompt_are_told() -> None:
+    task = Task(
+        "train:7", "<user>p", (7,), "", VerifierSpec("math"), messages=({"role": "user", "content": "p"},)
+    )
+    assert told_task(task, "r").question() == "p"
