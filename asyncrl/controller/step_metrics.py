@@ -230,7 +230,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
-    lengths = [(score.outcome, trajectory.num_sampled_tokens()) for trajectory, score in sampled]
+    lengths = [(score.outcome, trajectory.num_sampled_in_all()) for trajectory, score in sampled]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,

@@ -27,7 +27,8 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
-FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position
+FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
+ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position
 """
 
 
@@ -69,5 +70,8 @@ def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
             found[name][0].segments.append(Segment(token_version, *numbers, bool(is_continued)))
     return [
-        ScoredSequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()
+        ScoredSequence.of(t, reward=reward, advantage=advantage)
+        for t, reward, advantage in found.values()
+        # An agent may have asked for nothing.
+        if t.segments
     ]

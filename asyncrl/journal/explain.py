@@ -23,6 +23,7 @@ EXPLANATIONS = {
     "continue it (rollout.interrupt: drain)",
     DropReason.AFTER_STOP: "they came after the stop string that ended their trajectory (rollout.stop)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
+    DropReason.ABANDONED: "its agent ended or was started again, and never read what was sampled",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}
 

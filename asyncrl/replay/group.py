@@ -40,7 +40,7 @@ class Group:
 
     def num_tokens(self) -> int:
         """Confirmed tokens that were sampled."""
-        return sum(trajectory.num_sampled_tokens() for trajectory in self.trajectories)
+        return sum(trajectory.num_sampled_in_all() for trajectory in self.trajectories)
 
     def oldest_version(self) -> PolicyVersion:
         """The oldest version that made one of its tokens, or the admitting one while it has none."""
@@ -60,5 +60,10 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
         if advantage is not None:
             reward = group.scores[trajectory.trajectory_id].reward
             assert reward is not None
-            sequences.append(ScoredSequence.of(trajectory, reward=reward, advantage=advantage))
+            sequences += [
+                ScoredSequence.of(line, reward=reward, advantage=advantage)
+                for line in trajectory.lines()
+                # An agent may have asked for nothing.
+                if line.segments
+            ]
     return sequences

@@ -97,7 +97,7 @@ class GroupCompletion:
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self._drop(group, DropReason.FAULT)
             return
-        lengths = [trajectory.num_sampled_tokens() for trajectory in sampled]
+        lengths = [trajectory.num_sampled_in_all() for trajectory in sampled]
         # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
             advantages = group_advantages(

@@ -47,6 +47,16 @@ class _Request:
     """Its turn has ended: what still comes belongs to no trajectory, which may be in a later turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class TurnBounds:
+    """Limits of one turn that its caller asked for."""
+
+    max_tokens: int | None = None
+    """Most sampled tokens."""
+    stop: StopStrings = StopStrings()
+    """Texts that end it, those of the recipe included."""
+
+
 @dataclass(slots=True, eq=False)
 class Connection:
     """The requests of one group that stream from one server."""
@@ -56,6 +66,8 @@ class Connection:
     requests: dict[str, _Request]
     """Request id -> what still streams."""
     limit: asyncio.Timeout
+    num_prompt_tokens: int
+    """Prompt tokens, which its requests share."""
     is_ending: bool = False
     is_shunned: bool = False
 
@@ -108,6 +120,10 @@ class Generator:
     """Whether no group may start to stream now (`Oversampling`)."""
     stop: StopStrings = StopStrings()
     """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
+    bounds: dict[str, TurnBounds] = field(default_factory=dict)
+    """Trajectory -> what bounds its current turn besides the recipe; trajectories without are not here."""
+    grown: Callable[[Trajectory], None] = lambda trajectory: None
+    """Told of each trajectory that got confirmed tokens, or whose turn or itself ended."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
@@ -238,14 +254,16 @@ class Generator:
             self._request_id(t): _Request(
                 t,
                 Confirmation(self._salt_version(server, t), self.is_cache_recomputed),
-                self.stop.search(t.turn_tokens()),
+                self._stop(t).search(t.turn_tokens()),
                 now_seconds(),
                 t.num_response_tokens(),
                 self._expected_length(t),
             )
             for t in pending
         }
-        return Connection(server, group, requests, asyncio.timeout(None))
+        return Connection(
+            server, group, requests, asyncio.timeout(None), max(len(t.prompt_tokens) for t in pending)
+        )
 
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
@@ -280,7 +298,7 @@ class Generator:
             log.info("group %d leaves %s and resumes from its prefixes", group.group_id, server.url)
         finally:
             self.connections.remove(connection)
-            prompt = len(group.task.prompt_tokens)
+            prompt = connection.num_prompt_tokens
             server.expect(-prompt, held=-prompt)
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
@@ -288,7 +306,7 @@ class Generator:
 
     def _acquire(self, connection: Connection) -> None:
         server, requests = connection.server, connection.requests
-        prompt = len(connection.group.task.prompt_tokens)
+        prompt = connection.num_prompt_tokens
         self.fleet.router.acquire(server, len(requests))
         server.expect(prompt, held=prompt)
         for request in requests.values():
@@ -345,6 +363,11 @@ class Generator:
             trajectory.turn_finish = finish
         if finish is not None:
             self.lengths.add(trajectory.num_response_tokens())
+        self.grown(trajectory)
+
+    def _stop(self, trajectory: Trajectory) -> StopStrings:
+        bounds = self.bounds.get(trajectory.trajectory_id)
+        return self.stop if bounds is None else bounds.stop
 
     def _salt_version(self, server: Server, trajectory: Trajectory) -> PolicyVersion:
         """The version whose keys and values a request may find in the cache.
@@ -358,7 +381,9 @@ class Generator:
     def forget(self, group: Group) -> None:
         """The group's conversations are over."""
         for trajectory in group.trajectories:
-            self._servers.pop(trajectory.trajectory_id, None)
+            for line in trajectory.lines():
+                self._servers.pop(line.trajectory_id, None)
+                self.bounds.pop(line.trajectory_id, None)
 
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
@@ -380,7 +405,8 @@ class Generator:
         return self._expected_tokens(group, _pending(group.trajectories))
 
     def _expected_tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
-        return len(group.task.prompt_tokens) + sum(map(self._expected_length, pending))
+        prompt = max((len(t.prompt_tokens) for t in pending), default=len(group.task.prompt_tokens))
+        return prompt + sum(map(self._expected_length, pending))
 
     def expects_of_new_group(self, num_trajectories: int) -> int:
         """Cache tokens that a group without a task yet will hold."""
@@ -401,9 +427,11 @@ class Generator:
         num_tokens = trajectory.num_response_tokens()
         num_observed = num_tokens - trajectory.num_sampled_tokens()
         limit = min(self.sampling.max_new_tokens + num_observed, room)
-        if self.max_turn_tokens is None:
+        bounds = self.bounds.get(trajectory.trajectory_id, TurnBounds())
+        turn_limits = [most for most in (self.max_turn_tokens, bounds.max_tokens) if most is not None]
+        if not turn_limits:
             return limit
-        return min(limit, num_tokens - trajectory.num_turn_tokens() + self.max_turn_tokens)
+        return min(limit, num_tokens - trajectory.num_turn_tokens() + min(turn_limits))
 
     def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
         """Sampled tokens at which a trajectory is cut off."""
@@ -430,7 +458,7 @@ class Generator:
         tokens = trajectory.turn_tokens()
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP
-        if self.stop.search(tokens).end is not None:
+        if self._stop(trajectory).search(tokens).end is not None:
             return Finish.STOP
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
 

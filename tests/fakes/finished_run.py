@@ -111,7 +111,7 @@ def write_journal(path: Path) -> None:
     dropped = ("length", "no_answer", 0.0, 0.0, None, None, "no \\boxed{}", 0.001, "4?")
     nothing = (None,) * 9
     db.executemany(
-        "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
         [
             ("00000000-00", 0, 0, tokens("1+2="), *right),
             ("00000000-01", 0, 1, tokens("1+2="), *wrong),
