@@ -199,8 +199,8 @@ class Trajectory:
         return _joined(reversed(parts))
 
     def answer_tokens(self) -> list[int]:
-        """The sampled tokens of the last turn that has any, or of the last call's first reply: what a verifier
-        of one response reads."""
+        """The sampled tokens of the last turn that has any, or of the last call's first reply: what a
+        verifier of one response reads."""
         if self.calls:
             last = next(call for call in reversed(self.calls) if call.choice == 0)
             return self.branch(last.branch).turns()[last.turn]

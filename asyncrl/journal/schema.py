@@ -78,7 +78,11 @@ TABLES = (
         "trajectories",
         "trajectory, or branch of one",
         (
-            Column("trajectory_id", "TEXT PRIMARY KEY", "<group>-<sample>, such as 00000012-03, or <that>.<branch>"),
+            Column(
+                "trajectory_id",
+                "TEXT PRIMARY KEY",
+                "<group>-<sample>, such as 00000012-03; <that>.<branch>",
+            ),
             Column("group_id", "INTEGER NOT NULL", "its group"),
             Column("sample", "INTEGER NOT NULL", "from 0 within its group"),
             Column("prompt_tokens", "BLOB NOT NULL", "int32; empty once compacted"),
@@ -103,7 +107,7 @@ TABLES = (
             Column("ordinal", "INTEGER NOT NULL", "of the call, from 0"),
             Column("choice", "INTEGER NOT NULL", "of the call's replies, from 0"),
             Column("digest", "TEXT NOT NULL", "of the canonical request"),
-            Column("branch", "INTEGER NOT NULL", "number of the branch that has the reply; 0: the trajectory"),
+            Column("branch", "INTEGER NOT NULL", "number of the one that has the reply; 0: the trajectory"),
             Column("turn", "INTEGER NOT NULL", "turn of the branch, from 0"),
         ),
         key="trajectory_id, ordinal, choice",

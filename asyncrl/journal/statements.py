@@ -129,9 +129,7 @@ def cut_off(line: Trajectory, num_tokens: int) -> list[Statement]:
         for table in ("segments", "observations")
     ]
     if num_tokens == 0:
-        rows.append(
-            ("DELETE FROM trajectories WHERE trajectory_id = ? AND branch_of IS NOT NULL", (name,))
-        )
+        rows.append(("DELETE FROM trajectories WHERE trajectory_id = ? AND branch_of IS NOT NULL", (name,)))
     return rows
 
 

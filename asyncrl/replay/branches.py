@@ -51,9 +51,7 @@ def record_call(
     queue.journal.write(*rows)
 
 
-def keep_calls(
-    queue: ReplayQueue, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]
-) -> int:
+def keep_calls(queue: ReplayQueue, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]) -> int:
     """Drops what was sampled for calls that are not among `kept`, with the turns that build on it; the number
     of tokens that this are."""
     _check(group, trajectory)
@@ -71,9 +69,7 @@ def keep_calls(
         rows += statements.cut_off(line, line.num_response_tokens())
     known = set(kept)
     rows += [
-        statements.uncalled(trajectory.trajectory_id, call)
-        for call in trajectory.calls
-        if call not in known
+        statements.uncalled(trajectory.trajectory_id, call) for call in trajectory.calls if call not in known
     ]
     trajectory.branches = [branch for branch in trajectory.branches if branch.segments]
     trajectory.calls = [call for call in trajectory.calls if call in known]
