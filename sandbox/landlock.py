@@ -3,10 +3,13 @@
 Used where namespaces cannot be had. What the kernel's landlock version cannot restrict is reported by `abi`,
 and left to seccomp (network, signals)."""
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
+from collections.abc import Iterable
+from pathlib import Path
 
 from sandbox import kernel
 
@@ -66,22 +69,54 @@ def restrict(*, readable: list[str], writable: list[str], devices: list[str]) ->
     """Restricts the caller for good: read and execute below `readable`, everything below `writable`.
 
     Raises OSError where the kernel's landlock is older than LEAST_ABI."""
-    version = abi()
-    if version < LEAST_ABI:
-        raise OSError(errno.ENOSYS, f"landlock is of version {version}, expected {LEAST_ABI} or later")
+    version = _version()
     files = _handled_files(version)
     network = _BIND_TCP | _CONNECT_TCP if version >= 4 else 0
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if version >= SIGNALS_ABI else 0
+    rules = [(path, _EXECUTE | _READ_FILE | _READ_DIR) for path in readable]
+    rules += [(path, files) for path in writable]
+    rules += [(path, (_READ_FILE | _WRITE_FILE) & files) for path in devices]
+    _restrict(version, _Ruleset(files, network, scoped), rules)
+
+
+def hide(paths: Iterable[Path]) -> None:
+    """Takes files and folders from the caller for good, and signals to processes that it does not start; the
+    network stays.
+
+    Landlock can only allow, so that what lies beside the paths is allowed: entries that are made later in one
+    of the folders above them are taken, too. Names can be listed everywhere. Raises OSError where the
+    kernel's landlock is older than LEAST_ABI."""
+    version = _version()
+    files = _handled_files(version)
+    hidden = {path.resolve() for path in paths}
+    above = {parent for path in hidden for parent in path.parents}
+    rules = [("/", _READ_DIR)]
+    for folder in above - hidden:
+        with contextlib.suppress(OSError):
+            # A link is allowed by what it leads to.
+            beside = [entry for entry in os.scandir(folder) if not entry.is_symlink()]
+            rules += [
+                (entry.path, files) for entry in beside if Path(entry.path) not in hidden | above
+            ]  # fmt: skip
+    kernel.no_new_privileges()
+    _restrict(version, _Ruleset(files, 0, _SCOPE_SIGNAL if version >= SIGNALS_ABI else 0), rules)
+
+
+def _version() -> int:
+    version = abi()
+    if version < LEAST_ABI:
+        raise OSError(errno.ENOSYS, f"landlock is of version {version}, expected {LEAST_ABI} or later")
+    return version
+
+
+def _restrict(version: int, handled: _Ruleset, rules: Iterable[tuple[str, int]]) -> None:
+    """`rules`: (path, rights below it)."""
     size = 8 if version < 4 else 16 if version < SIGNALS_ABI else 24
-    pointer = ctypes.byref(_Ruleset(files, network, scoped))
+    pointer = ctypes.byref(handled)
     ruleset = kernel.syscall("landlock_create_ruleset", pointer, ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
-        for path in readable:
-            _allow(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
-        for path in writable:
-            _allow(ruleset, path, files)
-        for path in devices:
-            _allow(ruleset, path, (_READ_FILE | _WRITE_FILE) & files)
+        for path, access in rules:
+            _allow(ruleset, path, access)
         kernel.syscall("landlock_restrict_self", ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
