@@ -16,7 +16,17 @@ from typing import Any, TypedDict
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
-from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
+from asyncrl.records import (
+    Batch,
+    DropReason,
+    Finish,
+    GradientSpike,
+    PolicyVersion,
+    Score,
+    ScoredSequence,
+    Trajectory,
+    root_id,
+)
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
@@ -197,8 +207,11 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
 
 
 def batch_metrics(batch: Batch) -> Trained:
-    rewards = [sequence.reward for sequence in batch.sequences]
-    lengths = [sequence.num_sampled() for sequence in batch.sequences]
+    by_trajectory: dict[str, list[ScoredSequence]] = defaultdict(list)
+    for sequence in batch.sequences:
+        by_trajectory[root_id(sequence.sequence_id)].append(sequence)
+    rewards = [lines[0].reward for lines in by_trajectory.values()]
+    lengths = [sum(line.num_sampled() for line in lines) for lines in by_trajectory.values()]
     return {
         "reward_mean": statistics.fmean(rewards) if rewards else None,
         "response_tokens_mean": statistics.fmean(lengths) if lengths else None,

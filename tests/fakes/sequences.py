@@ -1,6 +1,7 @@
 """Sequences for packing: tokens count, the rest is plain."""
 
 import dataclasses
+import itertools
 
 from asyncrl.records import ScoredSequence
 
@@ -17,7 +18,12 @@ def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> Score
     )
 
 
+_NUMBERS = itertools.count()
+
+
 def sequence(prompt: list[int], response: list[int], **changes: object) -> ScoredSequence:
     size = len(response)
-    plain = ScoredSequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
+    plain = ScoredSequence(
+        f"s{next(_NUMBERS)}", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0
+    )
     return dataclasses.replace(plain, **changes)

@@ -21,8 +21,8 @@ class Agent(Section):
     """An async function in place of a command, "./agent.py:run" or "package.module:run": it is awaited with
     an AgentTask, in a process of its own."""
     columns: list[str] = []
-    """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an agent
-    that gives the model a shell or files to read."""
+    """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an
+    agent that gives the model a shell or files to read."""
     environment: dict[str, str] = {}
     """Variables for the program, besides PATH, HOME, LANG and the like. It sees no others of the run's."""
     timeout_seconds: PositiveFloat = 300.0

@@ -197,11 +197,11 @@ class CriticLearner:
 
     def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
         """[T] from the values before the step, and from the rewards that a micro-batch has as advantages."""
-        rewards = end_rewards(micro.advantages, micro.sequence_ids)
+        rewards = end_rewards(micro.advantages, micro.line_ids)
         return generalised_advantages(
             rewards if penalties is None else rewards - penalties,
             values,
-            micro.sequence_ids,
+            micro.line_ids,
             gamma=self._algorithm.gae_gamma,
             gae_lambda=self._algorithm.gae_lambda,
         )

@@ -1,4 +1,5 @@
-"""Runs an agent that is a function: `python -m asyncrl.turns.agents.function NAME`, in a process of its own."""
+"""Runs an agent that is a function, in a process of its own: `python -m asyncrl.turns.agents.function NAME`.
+"""
 
 import asyncio
 import inspect
