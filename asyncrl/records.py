@@ -123,7 +123,7 @@ class RecordedCall:
     choice: int
     """From 0: one call may ask for several replies."""
     digest: str
-    """Of the canonical request."""
+    """The canonical request's."""
     branch: int
     """Number of the branch that holds the turn; 0 is the trajectory itself."""
     turn: int

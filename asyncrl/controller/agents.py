@@ -47,7 +47,7 @@ def make_agents(
             f"agent needs a chat template, but the model folder {recipe.model.path} has none. Add "
             f"chat_template.jinja to it, or remove the section agent."
         )
-    assert generator.plays_turns, "an agent's trajectory goes on after a turn"
+    assert generator.plays_turns, "the end of a turn must leave an agent's trajectory open"
     replies = Replies(codec, lambda tools: call_format(recipe.turns.call_format, codec, ()))
     # The agent decides what its context is: nothing of it is cut.
     dialogue = Dialogue(codec, max_observed_tokens=inputs.context_tokens)

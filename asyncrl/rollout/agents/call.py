@@ -53,7 +53,7 @@ class Choice:
 class Call:
     request: ChatRequest
     name: str
-    """Of the completion; the same after a restart."""
+    """The completion's; the same after a restart."""
     created: int
     """Unix time."""
     choices: list[Choice]

@@ -1,4 +1,4 @@
-"""What all agents of a run share: the keys that they show, and the parts that sample and render for them."""
+"""The desk that all agents of a run share: the keys that they show, and the parts that sample and render."""
 
 import logging
 import secrets
@@ -30,7 +30,7 @@ class Desk:
     dialogue: Dialogue
     waits: Waits
     max_calls: int
-    """Of one trajectory."""
+    """Most calls of a trajectory."""
     sessions: dict[str, Answers] = field(default_factory=dict)
     """Key -> the session of an open trajectory."""
     num_calls: int = 0

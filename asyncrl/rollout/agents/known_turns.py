@@ -1,4 +1,4 @@
-"""Which recorded turn a conversation goes on from, by its messages.
+"""Finds the recorded turn that a conversation continues, by its messages.
 
 An agent says the whole conversation each time. Where its messages begin with those of an earlier call and
 the reply that this one got, the sampled tokens stand for them, and only what is new is rendered. Messages are

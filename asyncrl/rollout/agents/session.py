@@ -70,7 +70,7 @@ class Session:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     def keep_answered(self) -> None:
-        """What was sampled for no answered call is dropped. After `stop`, with the group open."""
+        """Drops what was sampled for no answered call. After `stop`, with the group open."""
         keep_calls(self._desk.queue, self._group, self._trajectory, self._answered)
 
     def has_call(self) -> bool:

@@ -1,6 +1,6 @@
 """Agents as processes: one per trajectory, with a folder, an environment and a key of its own.
 
-It sees no variable of the run but a few of the system's, so neither its token nor anyone's credentials.
+It sees no variable of the run but a few of the system's, so neither its token nor credentials of the user.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _TAIL_BYTES = 2000
-"""Of what a program printed, for a fault's detail."""
+"""The end of what a program printed, for a fault's detail."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class ProcessPrograms:
 
     command: Sequence[str]
     columns: Sequence[str] = ()
-    """Of the row, that the task's file holds."""
+    """Columns of the row that the task's file holds."""
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = 2048
     may_give_verdict: bool = False

@@ -190,7 +190,7 @@ def _number(logprob: float) -> float:
 
 
 def _before_calls(text: str) -> str:
-    """What a turn says in front of its calls."""
+    """The text of a turn in front of its calls."""
     places = [text.find(opening) for opening in _OPENINGS]
     place = min((place for place in places if place >= 0), default=0)
     return text[:place].strip()

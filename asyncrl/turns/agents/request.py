@@ -14,7 +14,7 @@ from typing import Any
 from asyncrl.turns.environment import Message
 
 MOST_REPLIES = 128
-"""Of one call, as OpenAI has it."""
+"""Most replies of one call, as OpenAI has it."""
 _CONSTRAINTS = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "regex", "ebnf"),
     *("json_schema", "structured_outputs", "logit_bias"),
@@ -62,7 +62,7 @@ class ChatRequest:
     """Parameters that the recipe's replace, or that have no effect."""
 
     def digest(self) -> str:
-        """Of all that decides the replies: a retry has the same."""
+        """A digest of all that decides the replies: a retry has the same."""
         parts = [self.messages, self.tools, self.stop, self.max_tokens, self.num_replies]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -17,7 +17,7 @@ TASK_VARIABLE = "ASYNCRL_TASK"
 VERDICT_VARIABLE = "ASYNCRL_VERDICT"
 """Names the file for a score, where the agent may give one."""
 MOST_RETRIES = 2
-"""Of a request without an answer, as OpenAI's clients."""
+"""Retries of a request without an answer, as many as of OpenAI's clients."""
 
 
 class AgentRefused(Exception):
