@@ -19,7 +19,6 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.call import Call, Choice
 from asyncrl.rollout.agents.desk import Desk
 from asyncrl.rollout.agents.known_turns import KnownTurn, KnownTurns
-from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.turns.agents.request import ChatRequest, RequestRefused
 
 OVER = "This trajectory has ended."
@@ -32,7 +31,8 @@ class Session:
         self.key = desk.new_key()
         self.limit = ""
         """The limit that refused a call; its agent may then end as it likes."""
-        self.failure: GenerationFailed | None = None
+        self.failure: Exception | None = None
+        """Ends the trajectory, and the run where it is none of GenerationFailed."""
         self._desk = desk
         self._group = group
         self._trajectory = trajectory
@@ -116,9 +116,6 @@ class Session:
         self._work.discard(task)
         if not self._work:
             self._own_since = now_seconds()
-        # Whatever it raised is in its choices; asyncio would warn of an exception that was not looked at.
-        if not task.cancelled():
-            task.exception()
         self._desk.waits.notify()
 
     def _place(self, request: ChatRequest, digest: str) -> list[Choice]:
@@ -202,11 +199,11 @@ class Session:
         try:
             await self._generate(call.request, choice)
             self._record(call, choice)
-        except GenerationFailed as error:
-            self.failure = error
-            choice.error = RequestRefused(str(error))
         except RequestRefused as error:
             choice.error = error
+        except Exception as error:  # the player raises it, whatever it is: a task of its own would lose it
+            self.failure = self.failure or error
+            choice.error = RequestRefused(str(error))
         except asyncio.CancelledError:
             choice.error = RequestRefused(OVER)
             raise

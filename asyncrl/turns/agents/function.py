@@ -1,4 +1,4 @@
-"""Runs an agent that is a function, in a process of its own: `python -m asyncrl.turns.agents.function NAME`."""
+"""Runs an agent that is a function, in its own process: `python -m asyncrl.turns.agents.function NAME`."""
 
 import asyncio
 import inspect

@@ -8,10 +8,12 @@ from fakes.agents import Client, agents_on
 from fakes.chat_codec import END
 from fakes.records import make_score, make_task, reopen
 
+from asyncrl.errors import StalenessBreach
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.records import DropReason, Finish
 from asyncrl.replay.group import GroupState, sequences_of
+from asyncrl.rollout.generate import GenerationFailed
 
 ASKED = {"role": "user", "content": "Guess."}
 NEXT = {"role": "user", "content": "lower"}
@@ -132,6 +134,22 @@ async def test_a_group_that_is_dropped_ends_its_agents(tmp_path: Path) -> None:
         run.queue.drop(run.group, DropReason.STALE)
         assert await work == [] and run.group.state is GroupState.DROPPED
         assert not run.player.desk.sessions
+
+
+async def test_an_error_behind_the_endpoint_is_raised_and_never_waited_for(tmp_path: Path) -> None:
+    async with agents_on(tmp_path, two_turns, counted) as run:
+        run.group.admitted_version = 5
+        with pytest.raises(StalenessBreach, match="version 0 after version 5"):
+            await run.play()
+        assert not run.player.desk.sessions
+
+
+async def test_servers_that_keep_failing_are_told_to_the_group(tmp_path: Path) -> None:
+    async with agents_on(tmp_path, two_turns, counted) as run:
+        run.player.desk.generator.max_retries = 0
+        run.engine.break_streams = 100
+        with pytest.raises(GenerationFailed):
+            await run.play()
 
 
 async def test_agents_beyond_the_cap_wait_for_a_place(tmp_path: Path) -> None:
