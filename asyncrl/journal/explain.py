@@ -51,6 +51,8 @@ def explain_group(journal: JournalReader, group: GroupRow) -> list[str]:
     ]
     for trajectory in group["trajectories"]:
         judged = trajectory["outcome"] or "no verdict yet"
+        if trajectory["branch_of"] is not None:
+            judged = f"branch of {trajectory['branch_of']}"
         advantage = trajectory["advantage"]
         weight = "no advantage" if advantage is None else f"advantage {advantage:+.4f}"
         lines.append(f"  {trajectory['trajectory_id']}  {judged}, {weight}. {_tokens(trajectory)}")
@@ -109,6 +111,9 @@ def _runs(segments: list[SegmentRow]) -> list[list[int]]:
 
 
 def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
+    if trajectory["branch_of"] is not None:
+        yield f"It is a branch of {trajectory['branch_of']}, whose verdict and advantage are its own."
+        return
     if trajectory["outcome"] is None:
         yield "It has no verdict."
         return

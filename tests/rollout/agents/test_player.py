@@ -172,7 +172,7 @@ async def interrupted(folder: Path, agent: object, num_calls: int) -> tuple[obje
     async with agents_on(folder, agent, counted) as run:  # type: ignore[arg-type]
         work = asyncio.create_task(run.play())
         (trajectory,) = run.group.trajectories
-        while len(trajectory.calls) < num_calls or trajectory.lines()[-1].turn_finish is None:
+        while len(trajectory.calls) < num_calls or any(t.turn_finish is None for t in trajectory.lines()):
             await asyncio.sleep(0)
         run.player.state.stop()
         await work
@@ -194,6 +194,24 @@ async def test_a_restarted_agent_gets_its_recorded_replies_without_a_server(tmp_
         (trajectory,) = await run.play()
         assert not run.engine.bodies and not run.group.scores
         assert trajectory.num_sampled_in_all() == tokens and len(trajectory.calls) == 2
+
+
+async def asks_at_once(client: Client) -> None:
+    await client.chat([ASKED], n=2)
+    await asyncio.gather(*(client.say([NEXT]) for _ in range(2)))
+
+
+async def asks_at_once_and_hangs(client: Client) -> None:
+    await asks_at_once(client)
+    await asyncio.Event().wait()
+
+
+async def test_equal_calls_at_once_find_a_reply_each_after_a_restart(tmp_path: Path) -> None:
+    queue, tokens = await interrupted(tmp_path, asks_at_once_and_hangs, 4)
+    async with agents_on(tmp_path, asks_at_once, counted, queue=queue) as run:  # type: ignore[arg-type]
+        (trajectory,) = await run.play()
+        assert not run.engine.bodies and not run.group.scores
+        assert len(trajectory.lines()) == 4 and trajectory.num_sampled_in_all() == tokens
 
 
 async def test_a_turn_that_a_restart_cut_off_is_sampled_to_its_end(tmp_path: Path) -> None:
