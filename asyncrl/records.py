@@ -115,13 +115,33 @@ class DropReason(StrEnum):
     """Sampled after the stop string that ended their trajectory, before its server heard of that."""
     BASELINE = "baseline"
     """Greedy, generated for its reward alone."""
+    ABANDONED = "abandoned"
+    """Sampled for a call of an agent that ended, or that was started again and did not ask for it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One reply that an agent asked for, and the turn that it is."""
+
+    ordinal: int
+    """The call's, from 0 within its trajectory."""
+    choice: int
+    """From 0: one call may ask for several replies."""
+    digest: str
+    """The canonical request's."""
+    branch: int
+    """Number of the branch that holds the turn; 0 is the trajectory itself."""
+    turn: int
+    """From 0 within the branch."""
 
 
 @dataclass(slots=True)
 class Trajectory:
     """A prompt and what followed it so far. Grows while it streams; versions never decrease.
 
-    A *turn* is what was sampled between two observations; without observations there is one.
+    A *turn* is what was sampled between two observations; without observations there is one. An agent may
+    hold several conversations: each one after the first is a *branch*, a record of this type with an id, a
+    context and tokens of its own, whose verdict and advantage are the trajectory's.
     """
 
     trajectory_id: str
@@ -132,6 +152,22 @@ class Trajectory:
     """Why the current turn ended, while its observation or the trajectory's end is awaited."""
     is_greedy: bool = False
     """Sampled at temperature 0 as a baseline; never trained."""
+    branches: list["Trajectory"] = field(default_factory=list)
+    """In the order of their numbers; a branch has none."""
+    calls: list[RecordedCall] = field(default_factory=list)
+    """Calls of its agent, in order."""
+
+    def lines(self) -> list["Trajectory"]:
+        """The trajectory and its branches."""
+        return [self, *self.branches]
+
+    def branch(self, number: int) -> "Trajectory":
+        """The branch of this number, 0 for the trajectory itself."""
+        return next(line for line in self.lines() if branch_number(line.trajectory_id) == number)
+
+    def num_sampled_in_all(self) -> int:
+        """Sampled tokens, those of branches included."""
+        return sum(line.num_sampled_tokens() for line in self.lines())
 
     def response_tokens(self) -> list[int]:
         """All tokens after the prompt, observed ones included."""
@@ -172,8 +208,33 @@ class Trajectory:
         return [len(turn) for turn in self.turns() if turn]
 
     def answer_tokens(self) -> list[int]:
-        """The sampled tokens of the last turn that has any: what a verifier of one response reads."""
+        """The sampled tokens of the last turn that has any, or of the last call's first reply: what a
+        verifier of one response reads."""
+        if self.calls:
+            last = next(call for call in reversed(self.calls) if call.choice == 0)
+            return self.branch(last.branch).turns()[last.turn]
         return next((turn for turn in reversed(self.turns()) if turn), [])
+
+    def turn_parts(self, turn: int) -> list[Segment]:
+        """The segments of a turn, from 0."""
+        found: list[list[Segment]] = [[]]
+        for segment in self.segments:
+            if isinstance(segment, Observed):
+                found.append([])
+            else:
+                found[-1].append(segment)
+        return found[turn]
+
+    def parts_through(self, turn: int) -> list[Segment | Observed]:
+        """All up to the end of a turn; nothing for -1."""
+        kept: list[Segment | Observed] = []
+        for segment in self.segments if turn >= 0 else ():
+            if isinstance(segment, Observed):
+                if turn == 0:
+                    break
+                turn -= 1
+            kept.append(segment)
+        return kept
 
     def num_turn_tokens(self) -> int:
         return len(self.turn_tokens())
@@ -206,8 +267,23 @@ class Trajectory:
 
 def oldest_version(trajectories: Iterable[Trajectory], admitted_version: PolicyVersion) -> PolicyVersion:
     """The oldest version that made one of a group's tokens, or the admitting one while it has none."""
-    versions = [segment.version for trajectory in trajectories for segment in trajectory.sampled()]
-    return min(versions, default=admitted_version)
+    lines = [line for trajectory in trajectories for line in trajectory.lines()]
+    return min((segment.version for line in lines for segment in line.sampled()), default=admitted_version)
+
+
+def branch_id(trajectory_id: str, number: int) -> str:
+    """The id of a branch, which are numbered from 1."""
+    return f"{trajectory_id}.{number}"
+
+
+def branch_number(name: str) -> int:
+    """0 for a trajectory."""
+    return int(name.partition(".")[2] or 0)
+
+
+def root_id(name: str) -> str:
+    """The id of the trajectory that a branch belongs to; its own for a trajectory."""
+    return name.partition(".")[0]
 
 
 def may_teach(advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]) -> bool:
@@ -243,9 +319,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSequence:
-    """One scored trajectory for the trainer: numbers only."""
+    """One scored trajectory, or a branch of one, for the trainer: numbers only."""
 
     sequence_id: str
+    """The trajectory's or the branch's id (`root_id`): the branches of one count as one sequence."""
     prompt_tokens: list[int]
     response_tokens: list[int]
     """[R] what followed the prompt; the last one was sampled."""

@@ -17,7 +17,17 @@ from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
-from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
+from asyncrl.records import (
+    Batch,
+    DropReason,
+    Finish,
+    GradientSpike,
+    PolicyVersion,
+    Score,
+    ScoredSequence,
+    Trajectory,
+    root_id,
+)
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
@@ -203,8 +213,11 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
 
 
 def batch_metrics(batch: Batch) -> Trained:
-    rewards = [sequence.reward for sequence in batch.sequences]
-    lengths = [sequence.num_sampled() for sequence in batch.sequences]
+    by_trajectory: dict[str, list[ScoredSequence]] = defaultdict(list)
+    for sequence in batch.sequences:
+        by_trajectory[root_id(sequence.sequence_id)].append(sequence)
+    rewards = [lines[0].reward for lines in by_trajectory.values()]
+    lengths = [sum(line.num_sampled() for line in lines) for lines in by_trajectory.values()]
     return {
         "reward_mean": statistics.fmean(rewards) if rewards else None,
         "response_tokens_mean": statistics.fmean(lengths) if lengths else None,
@@ -240,7 +253,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     turns = [len(trajectory.turn_lengths()) for trajectory, _ in credited]
     are_credited = [bool(own) for _, own in credited]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
-    lengths = [(score.outcome, trajectory.num_sampled_tokens()) for trajectory, score in sampled]
+    lengths = [(score.outcome, trajectory.num_sampled_in_all()) for trajectory, score in sampled]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,

@@ -28,7 +28,8 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages,
        version, is_continued, tokens, logprobs
-FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id ORDER BY sample, position, version
+FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
+ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
 """
 
 
@@ -77,4 +78,5 @@ def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
         elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
             trajectories[name].segments.append(Segment(token_version, *numbers, bool(is_continued)))
-    return [ScoredSequence.of(each, **rewards[name]) for name, each in trajectories.items()]
+    # An agent may have asked for nothing.
+    return [ScoredSequence.of(each, **rewards[name]) for name, each in trajectories.items() if each.segments]

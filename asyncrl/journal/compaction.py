@@ -37,6 +37,7 @@ FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS nu
 GROUP BY trajectory_id"""
 _SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
 _OBSERVATIONS = f"DELETE FROM observations WHERE trajectory_id IN ({_TRAJECTORIES})"
+_CALLS = f"DELETE FROM calls WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TRAINED_TOKENS = f"DELETE FROM trained_tokens WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TEXTS = f"""
 UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
@@ -99,6 +100,7 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
         (_SUMMARIES, versions),
         (_SEGMENTS, versions),
         (_OBSERVATIONS, versions),
+        (_CALLS, versions),
         (_TRAINED_TOKENS, versions),
         (_TEXTS, versions),
         set_fact(BOUNDARY, str(end)),

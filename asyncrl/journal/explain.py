@@ -24,6 +24,7 @@ EXPLANATIONS = {
     "continue it (rollout.interrupt: drain)",
     DropReason.AFTER_STOP: "they came after the stop string that ended their trajectory (rollout.stop)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
+    DropReason.ABANDONED: "its agent ended or was started again, and never read what was sampled",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}
 
@@ -52,6 +53,8 @@ def explain_group(journal: JournalReader, group: GroupRow) -> list[str]:
     ]
     for trajectory in group["trajectories"]:
         judged = trajectory["outcome"] or "no verdict yet"
+        if trajectory["branch_of"] is not None:
+            judged = f"branch of {trajectory['branch_of']}"
         advantage = trajectory["advantage"]
         weight = "no advantage" if advantage is None else f"advantage {advantage:+.4f}"
         lines.append(f"  {trajectory['trajectory_id']}  {judged}, {weight}. {_tokens(trajectory)}")
@@ -111,6 +114,9 @@ def _joined(segments: list[SegmentRow]) -> list[list[int]]:
 
 
 def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
+    if trajectory["branch_of"] is not None:
+        yield f"It is a branch of {trajectory['branch_of']}, whose verdict and advantage are its own."
+        return
     if trajectory["outcome"] is None:
         yield "It has no verdict."
         return

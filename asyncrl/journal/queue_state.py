@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
-from asyncrl.records import Finish, Observed, PolicyVersion, Score, Segment, Trajectory, TurnAdvantages
+from asyncrl.records import (
+    Finish,
+    Observed,
+    PolicyVersion,
+    RecordedCall,
+    Score,
+    Segment,
+    Trajectory,
+    TurnAdvantages,
+)
 
 _LIVE = "state IN ('open', 'ready')"
 
@@ -122,11 +131,11 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
 def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
     rows = journal.read(
         "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, credits, "
-        "advantage, turn_advantages, extracted, detail, verify_seconds FROM trajectories "
-        "WHERE group_id = ? ORDER BY sample",
+        "advantage, turn_advantages, extracted, detail, verify_seconds, branch_of FROM trajectories "
+        "WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id",
         (group.group_id,),
     )
-    for name, sample, prompt, finish, outcome, *scored in rows:
+    for name, sample, prompt, finish, outcome, *scored, branch_of in rows:
         correctness, reward, credits, advantage, turn_advantages, extracted, detail, seconds = scored
         trajectory = Trajectory(
             name,
@@ -139,6 +148,11 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
                 trajectory.extend(part)
             else:
                 trajectory.observe(part)
+        if branch_of is not None:
+            # Its trajectory is the row before it, or before its other branches.
+            group.trajectories[-1].branches.append(trajectory)
+            continue
+        trajectory.calls = _calls(journal, name)
         group.trajectories.append(trajectory)
         if outcome is not None:
             group.scores[name] = Score(
@@ -148,6 +162,14 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
             group.advantages[name] = advantage
         if turn_advantages is not None:
             group.turn_advantages[name] = unpack_pairs(turn_advantages)
+
+
+def _calls(journal: Readable, trajectory_id: str) -> list[RecordedCall]:
+    query = (
+        "SELECT ordinal, choice, digest, branch, turn FROM calls WHERE trajectory_id = ? "
+        "ORDER BY ordinal, choice"
+    )
+    return [RecordedCall(*row) for row in journal.read(query, (trajectory_id,))]
 
 
 def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:

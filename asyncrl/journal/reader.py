@@ -40,7 +40,8 @@ WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT 
          SELECT trajectory_id, SUM(LENGTH(tokens)) / {bytes} AS tokens
          FROM observations WHERE trajectory_id IN members GROUP BY trajectory_id)
 SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds,
-       g.taken_version + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
+       g.taken_version + 1 AS step, g.reason, COUNT(*) FILTER (WHERE t.branch_of IS NULL) AS num_trajectories,
+       AVG(t.reward) FILTER (WHERE t.branch_of IS NULL) AS reward,
        SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
        SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
        SUM(l.tokens) AS tokens, SUM(o.tokens) AS observed_tokens,
@@ -139,7 +140,10 @@ class JournalReader:
             found = db.execute(_GROUP, (group_id,)).fetchone()
             if found is None:
                 return None
-            members = "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample"
+            members = (
+                "SELECT * FROM trajectories WHERE group_id = ? "
+                "ORDER BY sample, length(trajectory_id), trajectory_id"
+            )
             trajectories = [_trajectory(db, row) for row in db.execute(members, (group_id,)).fetchall()]
             query = "SELECT taken_version + 1 FROM repetitions WHERE group_id = ? ORDER BY 1"
             repeated = [again for (again,) in db.execute(query, (group_id,))]

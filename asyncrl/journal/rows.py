@@ -97,6 +97,8 @@ class TrajectoryColumns(TypedDict):
     extracted: str | None
     detail: str | None
     verify_seconds: float | None
+    branch_of: str | None
+    """The trajectory that it is a branch of."""
     compacted: list[list[int]] | None
     """[version, tokens, is_continued] of each former segment; None while the tokens themselves are there."""
 

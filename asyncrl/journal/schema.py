@@ -76,9 +76,13 @@ TABLES = (
     ),
     Table(
         "trajectories",
-        "trajectory",
+        "trajectory, or branch of one",
         (
-            Column("trajectory_id", "TEXT PRIMARY KEY", "<group>-<sample>, such as 00000012-03"),
+            Column(
+                "trajectory_id",
+                "TEXT PRIMARY KEY",
+                "<group>-<sample>, such as 00000012-03; <that>.<branch>",
+            ),
             Column("group_id", "INTEGER NOT NULL", "its group"),
             Column("sample", "INTEGER NOT NULL", "from 0 within its group"),
             Column("prompt_tokens", "BLOB NOT NULL", "int32; empty once compacted"),
@@ -93,8 +97,23 @@ TABLES = (
             Column("detail", "TEXT", "why the verdict is what it is"),
             Column("verify_seconds", "REAL", "how long grading took"),
             Column("text", "TEXT", "the decoded response; none once compacted"),
+            Column("branch_of", "TEXT", "the trajectory that it is a branch of; none for a trajectory"),
         ),
         indices=("group_id, outcome", "group_id WHERE outcome = 'fault'"),
+    ),
+    Table(
+        "calls",
+        "reply that an agent asked for",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "the agent's trajectory"),
+            Column("ordinal", "INTEGER NOT NULL", "of the call, from 0"),
+            Column("choice", "INTEGER NOT NULL", "of the call's replies, from 0"),
+            Column("digest", "TEXT NOT NULL", "of the canonical request"),
+            Column("branch", "INTEGER NOT NULL", "number of the one that has the reply; 0: the trajectory"),
+            Column("turn", "INTEGER NOT NULL", "turn of the branch, from 0"),
+        ),
+        key="trajectory_id, ordinal, choice",
+        has_rowid=False,
     ),
     Table(
         "segments",

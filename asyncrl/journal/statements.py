@@ -13,6 +13,7 @@ from asyncrl.records import (
     Finish,
     Observed,
     PolicyVersion,
+    RecordedCall,
     Score,
     Segment,
     Task,
@@ -96,6 +97,50 @@ def observed(trajectory: Trajectory, observation: Observed) -> Statement:
     )
 
 
+def opened(trajectory: Trajectory) -> Statement:
+    """The context of a trajectory without tokens is its prompt."""
+    prompt = pack_tokens(trajectory.prompt_tokens)
+    return (
+        "UPDATE trajectories SET prompt_tokens = ? WHERE trajectory_id = ?",
+        (prompt, trajectory.trajectory_id),
+    )
+
+
+def branched(trajectory: Trajectory, branch: Trajectory) -> Statement:
+    """A branch without tokens."""
+    return (
+        "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens, branch_of) "
+        "SELECT ?, group_id, sample, ?, trajectory_id FROM trajectories WHERE trajectory_id = ?",
+        (branch.trajectory_id, pack_tokens(branch.prompt_tokens), trajectory.trajectory_id),
+    )
+
+
+def called(trajectory_id: str, call: RecordedCall) -> Statement:
+    return (
+        "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?)",
+        (trajectory_id, call.ordinal, call.choice, call.digest, call.branch, call.turn),
+    )
+
+
+def cut_off(line: Trajectory, num_tokens: int) -> list[Statement]:
+    """Only the first `num_tokens` tokens of its response stay; a branch of none goes."""
+    name = line.trajectory_id
+    rows: list[Statement] = [
+        (f"DELETE FROM {table} WHERE trajectory_id = ? AND position >= ?", (name, num_tokens))
+        for table in ("segments", "observations")
+    ]
+    if num_tokens == 0:
+        rows.append(("DELETE FROM trajectories WHERE trajectory_id = ? AND branch_of IS NOT NULL", (name,)))
+    return rows
+
+
+def uncalled(trajectory_id: str, call: RecordedCall) -> Statement:
+    return (
+        "DELETE FROM calls WHERE trajectory_id = ? AND ordinal = ? AND choice = ?",
+        (trajectory_id, call.ordinal, call.choice),
+    )
+
+
 def finished(trajectory_id: str, finish: Finish) -> Statement:
     return "UPDATE trajectories SET finish = ? WHERE trajectory_id = ?", (finish.value, trajectory_id)
 
@@ -165,7 +210,8 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
 def made_ready(
     group_id: int, advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]
 ) -> list[Statement]:
-    """Advantages by trajectory id; trajectories without one have left the group."""
+    """Advantages by trajectory id; trajectories without one have left the group. A branch gets its
+    trajectory's advantage and reward."""
     return [
         ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
         *(
@@ -174,6 +220,11 @@ def made_ready(
                 (advantage, pack_pairs(turn_advantages.get(trajectory_id, [])), trajectory_id),
             )
             for trajectory_id, advantage in advantages.items()
+        ),
+        (
+            "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, t.reward FROM trajectories t "
+            "WHERE t.trajectory_id = trajectories.branch_of) WHERE group_id = ? AND branch_of IS NOT NULL",
+            (group_id,),
         ),
     ]
 

@@ -60,6 +60,12 @@ class ChatTemplate:
         # jinja keeps them as a ChainMap, of which every rendering makes a dict: half of the time of a row.
         self._template.globals = dict(self._template.globals)
 
+    def with_tools(self, tools: list[dict[str, Any]] | None) -> "ChatTemplate":
+        """The same template, compiled once, for conversations that offer other tools."""
+        other = copy.copy(self)
+        other.tools = tools
+        return other
+
     def render(self, messages: list[Message]) -> str:
         """The conversation up to where the model continues.
 

@@ -4,6 +4,7 @@ The classes are imported from here; file.py reads and writes recipes, keys.py li
 """
 
 from asyncrl.recipe.recipe import Recipe as Recipe
+from asyncrl.recipe.sections.agent import Agent as Agent
 from asyncrl.recipe.sections.alarms import Alarms as Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.sections.cluster import Cluster as Cluster

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
+from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.cluster import Cluster
@@ -46,6 +47,7 @@ class Recipe(Section):
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     turns: Turns = Turns()
+    agent: Agent = Agent()
     replay: Replay = Replay()
     serving: Annotated[Serving, CHANGEABLE] = Serving()
     cluster: Annotated[Cluster, CHANGEABLE] = Cluster()
@@ -82,6 +84,7 @@ class Recipe(Section):
     def _check(self) -> "Recipe":
         self._check_sizes()
         self._check_oversampling()
+        self._check_agent()
         self._check_staleness()
         self._check_repetition()
         self._check_advantage()
@@ -121,6 +124,21 @@ class Recipe(Section):
                 f"trainer.optimizer_steps_per_batch is {self.trainer.optimizer_steps_per_batch} but "
                 f"rollout.groups_per_batch is {rollout.groups_per_batch}: an optimizer step would have less "
                 f"than a group. Lower trainer.optimizer_steps_per_batch."
+            )
+
+    def _check_agent(self) -> None:
+        agent, turns = self.agent, self.turns
+        if not agent.is_on():
+            return
+        if turns.is_on():
+            raise ValueError(
+                f"agent.command or agent.function is set, but turns.environment is {turns.environment} and "
+                f"turns.tools is {turns.tools}: an agent brings its own. Remove one of the two."
+            )
+        if turns.call_format in ("tags", "fenced"):
+            raise ValueError(
+                f"turns.call_format is {turns.call_format}, but calls of an agent's tools are messages. Set "
+                f"turns.call_format to auto, hermes or llama."
             )
 
     def _check_oversampling(self) -> None:

@@ -52,7 +52,7 @@ class Group:
 
     def num_tokens(self) -> int:
         """Confirmed tokens that were sampled."""
-        return sum(trajectory.num_sampled_tokens() for trajectory in self.trajectories)
+        return sum(trajectory.num_sampled_in_all() for trajectory in self.trajectories)
 
     def may_teach(self) -> bool:
         """Whether a token has an advantage other than 0."""
@@ -77,13 +77,17 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
         if advantage is not None:
             score = group.scores[name]
             assert score.reward is not None
-            sequences.append(
+            whole, *branches = trajectory.lines()
+            lines = [
                 ScoredSequence.of(
-                    trajectory,
+                    whole,
                     reward=score.reward,
                     advantage=advantage,
                     credits=score.credits,
                     turn_advantages=group.turn_advantages.get(name),
-                )
-            )
+                ),
+                *(ScoredSequence.of(each, reward=score.reward, advantage=advantage) for each in branches),
+            ]
+            # An agent may have asked for nothing.
+            sequences += [line for line in lines if line.token_versions]
     return sequences

@@ -37,7 +37,8 @@ Preference = Callable[[Group], tuple[float, ...]]
 
 def mean_version(group: Group) -> float:
     """Mean policy version over the tokens of a group; the admitting one while it has none."""
-    counts = [(segment.version, len(segment.tokens)) for t in group.trajectories for segment in t.sampled()]
+    lines = [line for trajectory in group.trajectories for line in trajectory.lines()]
+    counts = [(segment.version, len(segment.tokens)) for line in lines for segment in line.sampled()]
     total = sum(count for _, count in counts)
     return sum(version * count for version, count in counts) / total if total else group.admitted_version
 
@@ -143,8 +144,8 @@ def length_bias(
     """
     youngest = max(group.group_id for group in batch)
     overtaken = [g for g in left if g.group_id < youngest and g.state is GroupState.OPEN]
-    lengths = [t.num_sampled_tokens() for group in batch for t in group.trajectories]
-    so_far = [t.num_sampled_tokens() for group in overtaken for t in group.trajectories]
+    lengths = [t.num_sampled_in_all() for group in batch for t in group.trajectories]
+    so_far = [t.num_sampled_in_all() for group in overtaken for t in group.trajectories]
     both = statistics.fmean([*lengths, *so_far, *aborted])
     return {
         "overtaken_groups": len(overtaken),

@@ -155,7 +155,7 @@ class ReplayQueue:
         """Adds confirmed segments to a trajectory of an open group, and its end when it has come."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
         num_tokens = sum(len(segment.tokens) for segment in segments)
-        rows: list[Statement] = [self._count(GENERATED, num_tokens)]
+        rows: list[Statement] = [self.count(GENERATED, num_tokens)]
         for segment in segments:
             newest = trajectory.newest_version()
             newest = group.admitted_version if newest is None else newest
@@ -195,7 +195,7 @@ class ReplayQueue:
     def discard(self, num_tokens: int, reason: DropReason) -> None:
         """Counts tokens that were generated but never became part of a trajectory."""
         if num_tokens:
-            self.journal.write(self._count(GENERATED, num_tokens), self._count(DROPPED + reason, num_tokens))
+            self.journal.write(self.count(GENERATED, num_tokens), self.count(DROPPED + reason, num_tokens))
 
     def score(self, group: Group, trajectory: Trajectory, score: Score, text: str) -> None:
         """Records the verdict on a finished trajectory."""
@@ -226,9 +226,9 @@ class ReplayQueue:
             *statements.made_ready(group.group_id, advantages, group.turn_advantages),
             *_answers(group),
             *(
-                self._count(
+                self.count(
                     DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
-                    t.num_sampled_tokens(),
+                    t.num_sampled_in_all(),
                 )
                 for t in left
             ),
@@ -242,7 +242,7 @@ class ReplayQueue:
         group.state, group.reason = GroupState.DROPPED, reason
         del self.live[group.group_id]
         self.num_dropped += 1
-        rows = [statements.dropped(group.group_id, reason), self._count(DROPPED + reason, tokens)]
+        rows = [statements.dropped(group.group_id, reason), self.count(DROPPED + reason, tokens)]
         self.journal.write(*rows, *(_answers(group) if reason is DropReason.NO_SIGNAL else ()))
         self._changed()
 
@@ -309,7 +309,7 @@ class ReplayQueue:
         oldest = version - self.settings.abort_staleness
         stale = [group for group in groups if group.num_tokens() and group.oldest_version() < oldest]
         for group in stale:
-            self._aborted_lengths += [t.num_sampled_tokens() for t in group.trajectories]
+            self._aborted_lengths += [t.num_sampled_in_all() for t in group.trajectories]
             self.drop(group, DropReason.STALE)
         return bool(stale)
 
@@ -325,8 +325,8 @@ class ReplayQueue:
         repeated = sum(self.repeated_tokens.pop(taken, 0) for taken in covered)
         self.journal.write(
             *statements.committed(version, checkpoint_folder, seconds=self._wall_clock()),
-            self._count(TRAINED, tokens),
-            self._count(REPEATED, repeated),
+            self.count(TRAINED, tokens),
+            self.count(REPEATED, repeated),
         )
         self.committed_version = max(self.committed_version, version)
         return len(covered) * self.settings.groups_per_batch
@@ -344,7 +344,8 @@ class ReplayQueue:
                 f"{self.settings.max_staleness}."
             )
 
-    def _count(self, counter: str, amount: int) -> Statement:
+    def count(self, counter: str, amount: int) -> Statement:
+        """The statement that adds to an account of tokens, which the memory already has."""
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
 
@@ -360,4 +361,4 @@ def _trainable_tokens(group: Group) -> int:
     """Tokens of the trajectories that are still part of the group: faults left when it became ready."""
     if group.state is GroupState.OPEN:
         return group.num_tokens()
-    return sum(t.num_sampled_tokens() for t in group.trajectories if t.trajectory_id in group.advantages)
+    return sum(t.num_sampled_in_all() for t in group.trajectories if t.trajectory_id in group.advantages)

@@ -49,7 +49,7 @@ def _repeatable(journal: Readable, settings: QueueSettings, version: PolicyVersi
         stored
         for stored in taken
         # Tokens may be compacted where an earlier start of the run repeated nothing.
-        if any(trajectory.segments for trajectory in stored.trajectories)
+        if any(line.segments for trajectory in stored.trajectories for line in trajectory.lines())
         and repetition.may_hold(
             version,
             num_uses=stored.num_uses,

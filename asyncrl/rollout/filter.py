@@ -31,7 +31,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
                 greedy = score.correctness
             else:
                 correctness.append(score.correctness)
-                lengths.append(trajectory.num_sampled_tokens())
+                lengths.append(trajectory.num_sampled_in_all())
         min_size = algorithm.min_group_size()
         if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
             return False

@@ -49,6 +49,16 @@ class _Request:
     """Its turn has ended: what still comes belongs to no trajectory, which may be in a later turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class TurnBounds:
+    """Limits of one turn that its caller asked for."""
+
+    max_tokens: int | None = None
+    """Most sampled tokens."""
+    stop: StopStrings = StopStrings()
+    """Texts that end it, those of the recipe included."""
+
+
 @dataclass(slots=True, eq=False)
 class Connection:
     """The requests of one group that stream from one server."""
@@ -58,6 +68,8 @@ class Connection:
     requests: dict[str, _Request]
     """Request id -> what still streams."""
     limit: asyncio.Timeout
+    num_prompt_tokens: int
+    """Prompt tokens, which its requests share."""
     is_ending: bool = False
     is_shunned: bool = False
 
@@ -110,6 +122,10 @@ class Generator:
     """Whether no group may start to stream now (`Oversampling`)."""
     stop: StopStrings = StopStrings()
     """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
+    bounds: dict[str, TurnBounds] = field(default_factory=dict)
+    """Trajectory -> what bounds its current turn besides the recipe; trajectories without are not here."""
+    grown: Callable[[Trajectory], None] = lambda trajectory: None
+    """Told of each trajectory that got confirmed tokens, or whose turn or itself ended."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
@@ -117,8 +133,8 @@ class Generator:
     """Groups that wait for a server."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
     _num_requests: int = 0
-    _num_on: dict[tuple[Server, int], int] = field(default_factory=dict)
-    """(server, group) -> connections."""
+    _num_on: dict[tuple[Server, int, int], int] = field(default_factory=dict)
+    """(server, group, tokens of the prompt) -> connections."""
     _servers: dict[str, Server] = field(default_factory=dict)
     """Trajectory -> the server of its last turn, whose cache has the conversation."""
 
@@ -242,7 +258,7 @@ class Generator:
             self._request_id(t): _Request(
                 t,
                 Confirmation(self._salt_version(server, t), self.is_cache_recomputed),
-                self.stop.search(t.turn_tokens()),
+                self._stop(t).search(t.turn_tokens()),
                 now_seconds(),
                 t.num_response_tokens() - t.num_turn_tokens(),
                 t.num_response_tokens(),
@@ -250,7 +266,9 @@ class Generator:
             )
             for t in pending
         }
-        return Connection(server, group, requests, asyncio.timeout(None))
+        return Connection(
+            server, group, requests, asyncio.timeout(None), max(len(t.prompt_tokens) for t in pending)
+        )
 
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
@@ -301,7 +319,8 @@ class Generator:
 
     def _expect_prompt(self, connection: Connection, change: int) -> None:
         """The requests of a group share their prompt on each server, however many connections they have."""
-        key, prompt = (connection.server, connection.group.group_id), len(connection.group.task.prompt_tokens)
+        prompt = connection.num_prompt_tokens
+        key = (connection.server, connection.group.group_id, prompt)
         before = self._num_on.get(key, 0)
         self._num_on[key] = before + change
         if not self._num_on[key]:
@@ -358,6 +377,11 @@ class Generator:
             trajectory.turn_finish = finish
         if finish is not None:
             self.lengths.add(trajectory.num_turn_tokens())
+        self.grown(trajectory)
+
+    def _stop(self, trajectory: Trajectory) -> StopStrings:
+        bounds = self.bounds.get(trajectory.trajectory_id)
+        return self.stop if bounds is None else bounds.stop
 
     def _salt_version(self, server: Server, trajectory: Trajectory) -> PolicyVersion:
         """The version whose keys and values a request may find in the cache.
@@ -371,7 +395,9 @@ class Generator:
     def forget(self, group: Group) -> None:
         """The group's conversations are over."""
         for trajectory in group.trajectories:
-            self._servers.pop(trajectory.trajectory_id, None)
+            for line in trajectory.lines():
+                self._servers.pop(line.trajectory_id, None)
+                self.bounds.pop(line.trajectory_id, None)
 
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
@@ -394,7 +420,8 @@ class Generator:
         return self._expected_tokens(connection.group, trajectories)
 
     def _expected_tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
-        return len(group.task.prompt_tokens) + sum(map(self._expected_length, pending))
+        prompt = max((len(t.prompt_tokens) for t in pending), default=len(group.task.prompt_tokens))
+        return prompt + sum(map(self._expected_length, pending))
 
     def expects_of_new_group(self, num_trajectories: int) -> int:
         """Cache tokens that a group without a task yet will hold."""
@@ -422,9 +449,11 @@ class Generator:
         num_tokens = trajectory.num_response_tokens()
         num_observed = num_tokens - trajectory.num_sampled_tokens()
         limit = min(self.sampling.max_new_tokens + num_observed, room)
-        if self.max_turn_tokens is None:
+        bounds = self.bounds.get(trajectory.trajectory_id, TurnBounds())
+        turn_limits = [most for most in (self.max_turn_tokens, bounds.max_tokens) if most is not None]
+        if not turn_limits:
             return limit
-        return min(limit, num_tokens - trajectory.num_turn_tokens() + self.max_turn_tokens)
+        return min(limit, num_tokens - trajectory.num_turn_tokens() + min(turn_limits))
 
     def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
         """Sampled tokens at which a trajectory is cut off."""
@@ -451,7 +480,7 @@ class Generator:
         tokens = trajectory.turn_tokens()
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP
-        if self.stop.search(tokens).end is not None:
+        if self._stop(trajectory).search(tokens).end is not None:
             return Finish.STOP
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
 

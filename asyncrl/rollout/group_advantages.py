@@ -27,7 +27,7 @@ def worths_of(
 ) -> list[Worth]:
     """In the order of `sampled`. `greedy` is the baseline where the advantage has one. Raises InputError as
     `advantages.group_advantages`."""
-    lengths = [trajectory.num_sampled_tokens() for trajectory, _ in sampled]
+    lengths = [trajectory.num_sampled_in_all() for trajectory, _ in sampled]
     graded = [*sampled, *([] if greedy is None else [greedy])]
     if algorithm.credit == "turns" and any(score.credits for _, score in graded):
         found = turns(

@@ -22,9 +22,10 @@ class Shaping:
             score = dataclasses.replace(score, reward=cut_off)
         if score.reward is None or not self.algorithm.overlong_buffer_tokens:
             return score
+        longest = max(trajectory.lines(), key=Trajectory.num_sampled_tokens)
         penalty = soft_overlong(
-            trajectory.num_sampled_tokens(),
-            max_length=self.generator.limit_sampled_tokens(trajectory),
+            longest.num_sampled_tokens(),
+            max_length=self.generator.limit_sampled_tokens(longest),
             buffer=self.algorithm.overlong_buffer_tokens,
         )
         reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])

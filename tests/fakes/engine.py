@@ -8,6 +8,7 @@ weights. While it sleeps it refuses weights, and a wake-up when it does not.
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class FakeEngine:
         self.version = "default"
         self.script: list[int] | None = None
         """Every response, however often it is resumed; longer than what is asked for."""
+        self.answers: Callable[[list[int]], list[int]] | None = None
+        """Given the tokens of a request, those that follow, up to a stop token; in place of a script."""
         self.cache_tokens = 10**6
         self.running_requests = 1000
         """What it says that it takes at once."""
@@ -204,7 +207,8 @@ class FakeEngine:
                 rid,
                 self.num_tokens if p["max_new_tokens"] >= self.num_tokens else p["max_new_tokens"],
                 p,
-                num_scripted=len(prefix) - self.num_prompt_tokens,
+                script=self.script if self.answers is None else self.answers(prefix),
+                num_scripted=len(prefix) - self.num_prompt_tokens if self.answers is None else 0,
             )
             for rid, prefix, p in zip(body["rid"], body["input_ids"], body["sampling_params"], strict=True)
         ]
@@ -226,7 +230,16 @@ class FakeEngine:
 class _Stream:
     """One request: its tokens so far and the spans of versions that made them."""
 
-    def __init__(self, rid: str, num_tokens: int, params: dict[str, Any], *, num_scripted: int) -> None:
+    def __init__(
+        self,
+        rid: str,
+        num_tokens: int,
+        params: dict[str, Any],
+        *,
+        script: list[int] | None,
+        num_scripted: int,
+    ) -> None:
+        self.script = script
         self.rid = rid
         self.num_tokens = num_tokens
         self.stops = set(params["stop_token_ids"])
@@ -242,7 +255,7 @@ class _Stream:
         last = self.num_sent if is_aborted else min(self.num_sent + engine.chunk_tokens, self.num_tokens)
         tokens = self._sampled(engine, last)
         self.is_done = is_aborted or last == self.num_tokens
-        has_stopped = engine.script is not None and self.stops & set(tokens)
+        has_stopped = self.script is not None and self.stops & set(tokens)
         if has_stopped:
             tokens = tokens[: 1 + next(i for i, token in enumerate(tokens) if token in self.stops)]
             last, self.is_done = self.num_sent + len(tokens), True
@@ -267,6 +280,6 @@ class _Stream:
         return {"output_ids": tokens, "meta_info": meta}
 
     def _sampled(self, engine: FakeEngine, last: int) -> list[int]:
-        if engine.script is None:
+        if self.script is None:
             return [10 + int(engine.version) % 50] * (last - self.num_sent)
-        return engine.script[self.num_scripted + self.num_sent : self.num_scripted + last]
+        return self.script[self.num_scripted + self.num_sent : self.num_scripted + last]

@@ -84,6 +84,7 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
         lags=torch.full((size,), lag),
         are_continued=torch.zeros(size, dtype=torch.bool),
         sequence_ids=inputs.sequence_ids,
+        line_ids=inputs.sequence_ids,
     )
     parts = make_loss(algorithm, max_new_tokens=size)(inputs)
     return micro_batch_sums(inputs, parts, micro, algorithm=algorithm)

@@ -1,6 +1,7 @@
 """Sequences for packing: tokens count, the rest is plain."""
 
 import dataclasses
+import itertools
 import random
 
 from asyncrl.records import Batch, ScoredSequence
@@ -38,7 +39,12 @@ def with_turns(batch: Batch) -> Batch:
     return dataclasses.replace(batch, sequences=sequences)
 
 
+_NUMBERS = itertools.count()
+
+
 def sequence(prompt: list[int], response: list[int], **changes: object) -> ScoredSequence:
     size = len(response)
-    plain = ScoredSequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
+    plain = ScoredSequence(
+        f"s{next(_NUMBERS)}", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0
+    )
     return dataclasses.replace(plain, **changes)

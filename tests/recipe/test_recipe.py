@@ -44,6 +44,12 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             {"model": {"path": "m", "context_tokens": 64}, "rollout": {"max_new_tokens": 64}},
             "Lower rollout.max_new_tokens or raise",
         ),
+        (
+            {"agent": {"command": ["true"]}, "turns": {"tools": ["calculator"]}},
+            "an agent brings its own",
+        ),
+        ({"agent": {"command": ["true"]}, "turns": {"call_format": "tags"}}, "auto, hermes or llama"),
+        ({"agent": {"command": ["true"], "function": "./a.py:run"}}, "expected one of the two"),
         ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),
         ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be penalized"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),

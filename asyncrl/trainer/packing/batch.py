@@ -4,14 +4,15 @@ Every rank computes the same plan from the same batch and packs its own share. W
 from their start is packed, and so computed, once per micro-batch (`prefix_tree`). Nothing is truncated: what
 is longer than the token budget gets a micro-batch of its own.
 
-Shapes: P packed tokens, T sampled response tokens, K distinct predictions of them, N sequences of one
-micro-batch. Observed response tokens are packed as inputs and nothing else.
+Shapes: P packed tokens, T sampled response tokens, K distinct predictions of them, N trajectories of one
+micro-batch. Observed response tokens are packed as inputs and nothing else. The branches of a trajectory,
+each a sequence of its own here, stay together: what is summed over a sequence is summed over all of them.
 """
 
 import heapq
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from asyncrl.model.flops import pass_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
 from asyncrl.trainer.packing.prefix_tree import pack_tree
@@ -55,9 +56,13 @@ class MicroBatch:
     are_continued: Tensor
     """[T] bool, sampled over keys and values of an older version."""
     sequence_ids: Tensor
-    """[T] int64, 0 to N - 1."""
+    """[T] int64, 0 to N - 1, ascending: the trajectory's, for its branches too."""
+    line_ids: Tensor
+    """[T] int64, ascending: the same for each branch by itself, whose tokens follow each other."""
     names: tuple[str, ...] = ()
-    """[N] `Sequence.sequence_id`."""
+    """[N] ids of the trajectories."""
+    lines: tuple[str, ...] = ()
+    """`ScoredSequence.sequence_id` by line id."""
     credits: Tensor | None = None
     """[T] float32 rewards inside sequences; None where there are none."""
     teaches: bool = True
@@ -101,7 +106,7 @@ RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Sequences that share a prompt and a micro-batch."""
+    """Sequences that share a prompt and a micro-batch, with their branches."""
 
     indices: tuple[int, ...]
     num_tokens: int
@@ -114,14 +119,24 @@ def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
     Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the version alone:
     no part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
-    sequences, size = batch.sequences, len(batch.sequences)
+    trajectories = by_trajectory(batch.sequences)
+    size = len(trajectories)
     count = max(1, min(count, size))
     if count > 1:
-        groups = [list(group) for _, group in groupby(sequences, key=lambda sequence: sequence.prompt_tokens)]
+        groups = [list(group) for _, group in groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)]
         random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
-        sequences = list(chain.from_iterable(groups))
+        trajectories = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
-    return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
+    parts = [list(chain.from_iterable(trajectories[a:b])) for a, b in pairwise(ends)]
+    return [replace(batch, sequences=part) for part in parts]
+
+
+def by_trajectory(sequences: Sequence[ScoredSequence]) -> list[list[ScoredSequence]]:
+    """Each trajectory with its branches, in the order of their first ones."""
+    found: dict[str, list[ScoredSequence]] = defaultdict(list)
+    for sequence in sequences:
+        found[root_id(sequence.sequence_id)].append(sequence)
+    return list(found.values())
 
 
 def rank_micro_batches(
@@ -139,8 +154,10 @@ def rank_micro_batches(
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
     attention for which sequences are laid out.
     """
-    taught = [sequence for sequence in batch.sequences if teaches(sequence)]
-    silent = [sequence for sequence in batch.sequences if not teaches(sequence)]
+    taught: list[ScoredSequence] = []
+    silent: list[ScoredSequence] = []
+    for lines in by_trajectory(batch.sequences):
+        (taught if any(map(teaches, lines)) else silent).extend(lines)
     micro_batches = []
     for sequences in (taught, silent) if silent else (taught,):
         plan = plan_micro_batches(
@@ -179,23 +196,28 @@ def plan_micro_batches(
 
 
 def make_bundles(sequences: list[ScoredSequence], *, max_tokens: int) -> list[Bundle]:
-    """Groups sequences by prompt, largest bundle first, split where one would not fit into `max_tokens`."""
-    by_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    """Groups trajectories by prompt, largest bundle first, split where one would not fit into `max_tokens`;
+    a trajectory and its branches are never apart."""
+    lines_of: dict[str, list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
-        by_prompt[tuple(sequence.prompt_tokens)].append(i)
+        lines_of[root_id(sequence.sequence_id)].append(i)
+    by_prompt: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
+    for lines in lines_of.values():
+        by_prompt[tuple(sequences[lines[0]].prompt_tokens)].append(lines)
     bundles = []
-    for prompt, indices in by_prompt.items():
+    for prompt, trajectories in by_prompt.items():
         chosen: list[int] = []
         load, last = len(prompt), list[int]()
         # What two responses share, all between them in this order share too.
-        for i in sorted(indices, key=lambda i: sequences[i].response_tokens):
-            inputs = sequences[i].response_tokens[:-1]
+        for lines in sorted(trajectories, key=lambda lines: sequences[lines[0]].response_tokens):
+            inputs = sequences[lines[0]].response_tokens[:-1]
             extra = len(inputs) - _num_common(last, inputs)
-            if chosen and load + extra > max_tokens:
+            branches = _num_branched([sequences[i] for i in lines])
+            if chosen and load + extra + branches > max_tokens:
                 bundles.append(Bundle(tuple(chosen), load))
                 chosen, load, extra = [], len(prompt), len(inputs)
-            chosen.append(i)
-            load, last = load + extra, inputs
+            chosen += lines
+            load, last = load + extra + branches, inputs
         bundles.append(Bundle(tuple(chosen), load))
     return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
 
@@ -210,6 +232,8 @@ def make_micro_batch(
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
+    trajectories = by_trajectory(sequences)
+    sequences = list(chain.from_iterable(trajectories))
     tree = pack_tree(sequences)
     tokens, rows, positions = tree.tokens, tree.rows, tree.positions
     if num_missing := -len(tokens) % token_multiple:
@@ -219,7 +243,8 @@ def make_micro_batch(
         positions = np.concatenate([positions, np.arange(num_missing)])
     num_responses = np.fromiter((s.num_sampled() for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
-    sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
+    line_ids = np.repeat(np.arange(len(sequences)), num_responses)
+    of_lines = np.repeat(np.arange(len(trajectories)), [len(lines) for lines in trajectories])
     runs = [run for s in sequences for run in s.advantage_runs()]
     advantages = np.repeat(
         np.fromiter((advantage for _, advantage in runs), np.float32, len(runs)),
@@ -239,8 +264,10 @@ def make_micro_batch(
         advantages=torch.from_numpy(advantages),
         lags=torch.from_numpy(version - versions),
         are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
-        sequence_ids=torch.from_numpy(sequence_ids),
-        names=tuple(sequence.sequence_id for sequence in sequences),
+        sequence_ids=torch.from_numpy(of_lines[line_ids]),
+        line_ids=torch.from_numpy(line_ids),
+        names=tuple(root_id(lines[0].sequence_id) for lines in trajectories),
+        lines=tuple(sequence.sequence_id for sequence in sequences),
         credits=_credits(sequences, num_targets),
         teaches=teaches,
     )
@@ -256,6 +283,17 @@ def _credits(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None
             found[first + place] = reward
         first += sequence.num_sampled()
     return torch.from_numpy(found)
+
+
+def _num_branched(lines: Sequence[ScoredSequence]) -> int:
+    """Packed tokens that the branches of a trajectory add to its own."""
+    if len(lines) == 1:
+        return 0
+    tokens = [line.prompt_tokens + line.response_tokens[:-1] for line in lines]
+    return sum(
+        len(own) - max(_num_common(other, own) for other in tokens[:i])
+        for i, own in enumerate(tokens[1:], start=1)
+    )
 
 
 def _num_common(left: list[int], right: list[int]) -> int:

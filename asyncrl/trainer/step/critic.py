@@ -198,13 +198,13 @@ class CriticLearner:
     def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
         """[T] from the values before the step and from rewards: the outcome's, which a micro-batch has as
         advantages, at the last token, those inside a sequence at their tokens."""
-        rewards = end_rewards(micro.advantages, micro.sequence_ids)
+        rewards = end_rewards(micro.advantages, micro.line_ids)
         if micro.credits is not None:
             rewards = rewards + micro.credits
         return generalised_advantages(
             rewards if penalties is None else rewards - penalties,
             values,
-            micro.sequence_ids,
+            micro.line_ids,
             gamma=self._algorithm.gae_gamma,
             gae_lambda=self._algorithm.gae_lambda,
         )

@@ -25,7 +25,7 @@ from asyncrl.model.layout import make_layout
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch, PolicyVersion
+from asyncrl.records import Batch, PolicyVersion, root_id
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
@@ -152,7 +152,7 @@ class Learner:
                 parts,
                 penalties,
                 self.algorithm,
-                names=[sequence.sequence_id for sequence in batch.sequences],
+                names=list(dict.fromkeys(root_id(one.sequence_id) for one in batch.sequences)),
                 mask_staleness=self._mask_staleness,
             )
         # The first mini-batch sees the policy before the step; the others need its log-probs from then.

@@ -49,7 +49,7 @@ def with_kl_reward(
     """
     found = [
         [
-            micro.advantages.to(each.device) - sum_from_here(each, micro.sequence_ids.to(each.device))
+            micro.advantages.to(each.device) - sum_from_here(each, micro.line_ids.to(each.device))
             for micro, each in (zip(part, own, strict=True) if own else ())
         ]
         for part, own in zip(parts, penalties, strict=True)

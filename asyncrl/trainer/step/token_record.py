@@ -53,7 +53,7 @@ class TokenRecord:
 
     def note(self, micro: MicroBatch, outputs: tuple[Tensor, Tensor], proximal: Tensor | None) -> None:
         """`outputs` are log-probs and entropies [T]; `proximal` [T] is None where the former are it."""
-        if not any(name in self._advantages for name in micro.names):
+        if not any(name in self._advantages for name in micro.lines):
             return
         # Each sequence once: ranks that share a model all know its log-probs.
         if parallel_state.get_context_parallel_rank() or parallel_state.get_tensor_model_parallel_rank():
@@ -71,9 +71,9 @@ class TokenRecord:
         return sorted((each for part in found for each in part), key=lambda each: each.trajectory_id)
 
     def _of_micro_batch(self, seen: _Seen) -> list[TrainedTokens]:
-        sizes = torch.bincount(seen.micro.sequence_ids.cpu(), minlength=len(seen.micro.names)).tolist()
+        sizes = torch.bincount(seen.micro.line_ids.cpu(), minlength=len(seen.micro.lines)).tolist()
         parts = (seen.log_ratios, seen.entropies, seen.advantages)
-        columns = zip(seen.micro.names, *(part.cpu().split(sizes) for part in parts), strict=True)
+        columns = zip(seen.micro.lines, *(part.cpu().split(sizes) for part in parts), strict=True)
         return [
             TrainedTokens(name, _bytes(log_ratios), _bytes(entropies), self._own_advantages(name, advantages))
             for name, log_ratios, entropies, advantages in columns

@@ -13,7 +13,7 @@ from fakes.sequences import with_observed
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.logprobs import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
@@ -124,6 +124,68 @@ def _part(one: ScoredSequence, first: int, end: int) -> ScoredSequence:
         token_versions=one.token_versions[first:end],
         are_continued=one.are_continued[first:end],
     )
+
+
+def in_branches(batch: Batch) -> tuple[list[ScoredSequence], list[ScoredSequence]]:
+    """Trajectories of two turns; and the same with the second turn, or the last token of the first, in a
+    branch whose context is all before it."""
+    linear, branched = [], []
+    for number, one in enumerate(batch.sequences):
+        size = len(one.response_tokens)
+        if size < 4:
+            linear.append(one)
+            branched.append(one)
+            continue
+        whole = with_observed(one, [(1, size - 2)])
+        linear.append(whole)
+        last = dataclasses.replace(_part(one, size - 2, size), sequence_id=f"{one.sequence_id}.1")
+        first = dataclasses.replace(_part(one, 0, 1), sequence_id=one.sequence_id)
+        branched += [first, last] if number % 2 else [last, first]
+    return linear, branched
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_a_trajectory_in_branches_is_trained_as_one(folder: Path, algorithm: dict):
+    """What is summed over a sequence is summed over all branches, the sequence counts once, and each token
+    once, however they are packed. KL in the reward runs up along each branch alone."""
+    batch = near(random_batch(2, num_groups=4, group_size=4, longest=9), folder)
+    linear, branched = (dataclasses.replace(batch, sequences=s) for s in in_branches(batch))
+    assert len(branched.sequences) > len(linear.sequences)
+    learner = make_learner(folder, algorithm=algorithm)
+    metrics, got = gradients(learner, branched)
+    if algorithm.get("kl_in") != "reward":
+        wanted_metrics, wanted = gradients(learner, linear)
+        assert worst_difference(got, wanted) < 1e-5
+        # The turns of a response are quarters of its tokens, in whichever order branches have them.
+        for name in ("loss", "importance_weight_mean", "num_tokens"):
+            if name in metrics:
+                assert metrics[name] == pytest.approx(wanted_metrics[name], rel=1e-5, abs=1e-6), name
+    for budget in (1, 30):
+        split = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        split_metrics, alone = gradients(split, branched)
+        assert worst_difference(got, alone) < 1e-5
+        assert split_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-5, abs=1e-6)
+
+
+def test_branches_of_a_trajectory_stay_together_and_count_once():
+    batch = random_batch(2, num_groups=4, group_size=4, longest=9)
+    _, branched = in_branches(batch)
+    parts = mini_batches(dataclasses.replace(batch, sequences=branched), 3, seed=1)
+    places = [{root_id(s.sequence_id) for s in part.sequences} for part in parts]
+    assert sum(map(len, places)) == len(batch.sequences) == len(set.union(*places))
+    assert max(map(len, places)) - min(map(len, places)) <= 1
+    names, lines = [], []
+    for micro in rank_micro_batches(
+        dataclasses.replace(batch, sequences=branched), budget_tokens=12, rank=0, num_ranks=1
+    ):
+        names += list(micro.names)
+        lines += list(micro.lines)
+        of_lines = [root_id(micro.lines[i]) for i in micro.line_ids.tolist()]
+        assert of_lines == [micro.names[i] for i in micro.sequence_ids.tolist()]
+        assert torch.equal(micro.sequence_ids, micro.sequence_ids.sort().values)
+        assert torch.equal(micro.line_ids, micro.line_ids.sort().values)
+    assert sorted(names) == sorted(s.sequence_id for s in batch.sequences)
+    assert sorted(lines) == sorted(s.sequence_id for s in branched)
 
 
 def test_a_micro_batch_holds_its_sequences_whole_and_in_order():

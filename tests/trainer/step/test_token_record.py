@@ -49,6 +49,22 @@ def test_splitting_a_batch_changes_no_stored_number(folder: Path):
         assert unpack_halves(a.entropies) == pytest.approx(unpack_halves(b.entropies), abs=4e-3)
 
 
+def test_each_branch_has_a_record_of_its_own(folder: Path):
+    batch = random_batch(2, num_groups=4, group_size=4)
+    whole = {each.trajectory_id: each for each in recorded(folder, batch, num_groups=4)}
+    # Each trajectory with the one behind it as its branch.
+    sequences = [
+        dataclasses.replace(one, sequence_id=f"{batch.sequences[i - 1].sequence_id}.1") if i % 2 else one
+        for i, one in enumerate(batch.sequences)
+    ]
+    branched = recorded(folder, dataclasses.replace(batch, sequences=sequences), num_groups=4)
+    names = {new.sequence_id: old.sequence_id for new, old in zip(sequences, batch.sequences, strict=True)}
+    assert sorted(each.trajectory_id for each in branched) == sorted(names)
+    for each in branched:
+        wanted = whole[names[each.trajectory_id]]
+        assert unpack_halves(each.log_ratios) == pytest.approx(unpack_halves(wanted.log_ratios), abs=4e-3)
+
+
 def test_later_optimizer_steps_of_a_batch_keep_the_ratio_from_before_the_first(folder: Path):
     batch = random_batch(3, num_groups=4)
     once = recorded(folder, batch, num_groups=4)

@@ -1,0 +1,55 @@
+"""The section `agent`."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from asyncrl.recipe.markers import OBJECT
+from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
+
+
+class Agent(Section):
+    """Any program as the agent of a trajectory: it talks to the model by an OpenAI-compatible endpoint, and
+    what the model says is recorded and trained. Its last reply is what the row's verifier judges."""
+
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    """Program and arguments, such as [python, agent.py]; started once per trajectory, in a scratch folder.
+    Arguments that are files in the recipe's folder are found there. Exit code 0 ends the trajectory well. It
+    finds OPENAI_BASE_URL, OPENAI_API_KEY (of its trajectory alone) and ASYNCRL_TASK, a file with the task as
+    JSON."""
+    function: Annotated[str | None, OBJECT] = None
+    """An async function in place of a command, "./agent.py:run" or "package.module:run": it is awaited with
+    an AgentTask, in a process of its own."""
+    columns: list[str] = []
+    """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an
+    agent that gives the model a shell or files to read."""
+    environment: dict[str, str] = {}
+    """Variables for the program, besides PATH, HOME, LANG and the like. It sees no others of the run's."""
+    timeout_seconds: PositiveFloat = 300.0
+    """Time of the program itself, without the time when it waits for the model. Over it, the trajectory is
+    wrong."""
+    memory_mib: Positive = 2048
+    """Memory of each process of the program (RLIMIT_DATA)."""
+    max_agents: Positive = 64
+    """Programs at once; other trajectories wait."""
+    max_calls: Positive = 64
+    """Calls of one trajectory; further ones are refused, and the trajectory ends as cut off."""
+    may_give_verdict: bool = False
+    """Whether the agent gives the score in place of the row's verifier: a number in [0, 1] in the file that
+    ASYNCRL_VERDICT names, or the function's result."""
+    num_fault_retries: Count = 1
+    """Further starts of a program that crashed, before its trajectory is a fault. What it asked before is
+    answered from the record."""
+
+    def is_on(self) -> bool:
+        """Whether agents make the trajectories."""
+        return self.command is not None or self.function is not None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Agent":
+        if self.command is not None and self.function is not None:
+            raise ValueError(
+                f"agent.command is {self.command} and agent.function is {self.function}: expected one of the "
+                f"two. Remove the other."
+            )
+        return self

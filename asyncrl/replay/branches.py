@@ -1,0 +1,82 @@
+"""Changes of trajectories that an agent makes: its calls, the branches that they open, and what it leaves.
+
+A call is journaled with the turn that it opens, in one transaction and before anything is sampled for it: an
+agent that is started again finds each of its calls with its turn. Like the queue's own changes, these wait
+for nothing.
+"""
+
+from collections.abc import Sequence
+
+from asyncrl.journal import statements
+from asyncrl.journal.counters import DROPPED, Statement
+from asyncrl.records import DropReason, Observed, RecordedCall, Trajectory, branch_id, branch_number
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
+
+
+def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context: Sequence[int]) -> Trajectory:
+    """A conversation that begins with `context`: the trajectory itself as long as it has neither tokens nor
+    calls, else a new branch."""
+    _check(group, trajectory)
+    if not trajectory.calls and not trajectory.segments and not trajectory.branches:
+        trajectory.prompt_tokens = tuple(context)
+        queue.journal.write(statements.opened(trajectory))
+        return trajectory
+    number = max((branch_number(line.trajectory_id) for line in trajectory.lines()), default=0) + 1
+    # Abandoned ones may have had higher numbers, and tokens of them may be on their way.
+    number = max([number, *(call.branch + 1 for call in trajectory.calls)])
+    branch = Trajectory(
+        branch_id(trajectory.trajectory_id, number), tuple(context), is_greedy=trajectory.is_greedy
+    )
+    trajectory.branches.append(branch)
+    queue.journal.write(statements.branched(trajectory, branch))
+    return branch
+
+
+def record_call(
+    queue: ReplayQueue,
+    group: Group,
+    trajectory: Trajectory,
+    call: RecordedCall,
+    observation: Observed | None = None,
+) -> None:
+    """The call and, where it continues a conversation, what it says after the turn before."""
+    _check(group, trajectory)
+    line = trajectory.branch(call.branch)
+    rows = [statements.called(trajectory.trajectory_id, call)]
+    if observation is not None:
+        rows.append(statements.observed(line, observation))
+        line.observe(observation)
+    trajectory.calls.append(call)
+    queue.journal.write(*rows)
+
+
+def keep_calls(queue: ReplayQueue, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]) -> int:
+    """Drops what was sampled for calls that are not among `kept`, with the turns that build on it; the number
+    of tokens that this are."""
+    _check(group, trajectory)
+    rows: list[Statement] = []
+    num_dropped = 0
+    for line in trajectory.lines():
+        number = branch_number(line.trajectory_id)
+        last = max((call.turn for call in kept if call.branch == number), default=-1)
+        parts = line.parts_through(last)
+        if len(parts) == len(line.segments) and (parts or number == 0):
+            continue
+        before = line.num_sampled_tokens()
+        line.segments = parts
+        num_dropped += before - line.num_sampled_tokens()
+        rows += statements.cut_off(line, line.num_response_tokens())
+    known = set(kept)
+    rows += [
+        statements.uncalled(trajectory.trajectory_id, call) for call in trajectory.calls if call not in known
+    ]
+    trajectory.branches = [branch for branch in trajectory.branches if branch.segments]
+    trajectory.calls = [call for call in trajectory.calls if call in known]
+    if rows:
+        queue.journal.write(*rows, queue.count(DROPPED + DropReason.ABANDONED, num_dropped))
+    return num_dropped
+
+
+def _check(group: Group, trajectory: Trajectory) -> None:
+    assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id

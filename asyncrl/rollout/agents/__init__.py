@@ -1,0 +1,1 @@
+"""Trajectories that an agent makes: its calls are sampled and recorded as turns."""

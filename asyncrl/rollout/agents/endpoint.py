@@ -1,0 +1,153 @@
+"""The endpoint of agents: OpenAI's chat completions over HTTP, on this machine alone.
+
+Each request shows the key of its trajectory. Another one, or that of a trajectory that has ended, gets 401.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from asyncrl.rollout.agents.call import Answers, Call, Choice
+from asyncrl.rollout.agents.desk import Desk
+from asyncrl.turns.agents import reply
+from asyncrl.turns.agents.request import RequestRefused, read_request
+
+HOST = "127.0.0.1"
+CHAT_PATH = "/v1/chat/completions"
+MODELS_PATH = "/v1/models"
+RETRY_HEADER = "x-stainless-retry-count"
+"""How OpenAI's clients mark a request that they send again."""
+LARGEST_BODY = 2**28
+"""Bytes: a conversation as long as any context."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AgentEndpoint:
+    """Async context manager: listens while it is open."""
+
+    def __init__(self, desk: Desk, *, model: str) -> None:
+        """`model` is what GET /v1/models says; requests may name any."""
+        self._desk = desk
+        self._model = model
+        self._runner: web.AppRunner | None = None
+
+    def base_url(self) -> str:
+        assert self._runner is not None, "the endpoint listens before its URL is used"
+        return f"http://{HOST}:{self._runner.addresses[0][1]}/v1"
+
+    async def __aenter__(self) -> "AgentEndpoint":
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_as_openai])
+        app.router.add_post(CHAT_PATH, self._on_chat)
+        app.router.add_get(MODELS_PATH, self._on_models)
+        app.router.add_route("*", "/{path:.*}", self._on_unknown)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, HOST, 0).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _session(self, request: web.Request) -> Answers:
+        kind, _, key = request.headers.get("Authorization", "").partition(" ")
+        session = self._desk.sessions.get(key.strip()) if kind.lower() == "bearer" else None
+        if session is None:
+            raise RequestRefused(
+                "This key is none of a trajectory that is open. Use OPENAI_API_KEY of the environment.",
+                code="invalid_api_key",
+                status=401,
+            )
+        return session
+
+    async def _on_chat(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError) as error:
+            raise RequestRefused(f"The body is no JSON: {error}") from error
+        asked = read_request(body)
+        is_retry = request.headers.get(RETRY_HEADER, "0").strip() not in ("", "0")
+        call = session.begin(asked, is_retry=is_retry)
+        if asked.is_streamed:
+            return await self._stream(request, call)
+        found = await call.replies()
+        made = reply.completion(self._desk.replies, call.request, found, name=call.name, created=call.created)
+        return web.json_response(made)
+
+    async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        )
+        # A call that is refused at once is no stream.
+        for choice in call.choices:
+            if choice.error is not None:
+                raise choice.error
+        await response.prepare(request)
+        # A client that has gone may ask again, and get what was sampled.
+        with contextlib.suppress(ConnectionResetError):
+            try:
+                parts = [self._send(response, call, i, each) for i, each in enumerate(call.choices)]
+                await asyncio.gather(*parts)
+                if call.request.has_usage_in_stream:
+                    found = await call.replies()
+                    await response.write(
+                        reply.usage_event(call.request, found, name=call.name, created=call.created)
+                    )
+            except RequestRefused as error:
+                await response.write(reply.event(error.body()))
+            await response.write(b"data: [DONE]\n\n")
+            await response.write_eof()
+        return response
+
+    async def _send(self, response: web.StreamResponse, call: Call, index: int, choice: Choice) -> None:
+        """The events of one reply. With tools its text comes whole: what is a call shows at its end alone."""
+        known: dict[str, Any] = {"name": call.name, "created": call.created}
+        sent = ""
+        if not call.request.tools:
+            async for _ in choice.changes():
+                text = self._safe_text(call, choice)
+                if len(text) > len(sent) and text.startswith(sent):
+                    part, sent = text[len(sent) :], text
+                    await response.write(reply.text_event(call.request, index, part, **known))
+        found = await choice.whole()
+        if found.content != sent:
+            rest = found.content.removeprefix(sent)
+            await response.write(reply.text_event(call.request, index, rest, **known))
+        for event in reply.end_events(self._desk.replies, call.request, index, found, **known):
+            await response.write(event)
+
+    def _safe_text(self, call: Call, choice: Choice) -> str:
+        """The text so far that no later token changes."""
+        text = self._desk.replies.content(call.request, choice.tokens())
+        held = max(map(len, self._desk.bounds(call.request).stop.strings), default=1) - 1
+        text = text[: len(text) - held] if held else text
+        return text.rstrip("\ufffd")
+
+    async def _on_models(self, request: web.Request) -> web.Response:
+        self._session(request)
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "asyncrl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _on_unknown(self, request: web.Request) -> web.Response:
+        raise RequestRefused(
+            f"{request.method} {request.path} is not served. This endpoint has POST {CHAT_PATH} and GET "
+            f"{MODELS_PATH}.",
+            status=404,
+        )
+
+
+@web.middleware
+async def _errors_as_openai(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except RequestRefused as error:
+        return web.json_response(error.body(), status=error.status)
+    except web.HTTPException as error:
+        # Of aiohttp itself, such as a body that is too large.
+        refused = RequestRefused(HTTPStatus(error.status).phrase, status=error.status)
+        return web.json_response(refused.body(), status=error.status)

@@ -1,0 +1,256 @@
+"""The calls of one trajectory's agent: placed in its conversations, sampled, recorded.
+
+A call continues the conversation that its messages extend, where that waits for its next turn, and opens a
+branch otherwise: at its first call, when the agent rewrites the history, or for a second sample. Calls that
+an earlier start of the agent made are answered from the record, by their canonical request and in their
+order.
+"""
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Coroutine
+from itertools import groupby
+
+from asyncrl.loops.waits import now_seconds
+from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
+from asyncrl.replay.branches import keep_calls, open_line, record_call
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.rollout.agents.call import Call, Choice
+from asyncrl.rollout.agents.desk import Desk
+from asyncrl.rollout.agents.known_turns import KnownTurn, KnownTurns
+from asyncrl.turns.agents.request import ChatRequest, RequestRefused
+
+OVER = "This trajectory has ended."
+
+
+class Session:
+    """From the start of a trajectory's agent to its end."""
+
+    def __init__(self, desk: Desk, group: Group, trajectory: Trajectory) -> None:
+        self.key = desk.new_key()
+        self.limit = ""
+        """The limit that refused a call; its agent may then end as it likes."""
+        self.failure: Exception | None = None
+        """Ends the trajectory, and the run where it is none of GenerationFailed."""
+        self._desk = desk
+        self._group = group
+        self._trajectory = trajectory
+        self._work: set[asyncio.Task[None]] = set()
+        self._restart()
+
+    def __enter__(self) -> "Session":
+        self._desk.sessions[self.key] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._desk.sessions.pop(self.key, None)
+
+    def _restart(self) -> None:
+        self._known = KnownTurns()
+        self._answered: list[RecordedCall] = []
+        self._made: dict[str, list[Call]] = defaultdict(list)
+        self._busy: set[str] = set()
+        self._replayed: dict[str, deque[list[RecordedCall]]] = defaultdict(deque)
+        for _, choices in groupby(self._trajectory.calls, key=lambda call: call.ordinal):
+            same = list(choices)
+            self._replayed[same[0].digest].append(same)
+        self._own_seconds = 0.0
+        self._own_since: float | None = now_seconds()
+
+    async def restart(self) -> None:
+        """The agent is started once more: its next calls are looked up in the record first."""
+        await self.stop()
+        self._restart()
+
+    async def stop(self) -> None:
+        """Leaves calls that are not answered."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    def keep_answered(self) -> None:
+        """Drops what was sampled for no answered call. After `stop`, with the group open."""
+        keep_calls(self._desk.queue, self._group, self._trajectory, self._answered)
+
+    def has_call(self) -> bool:
+        """Whether a call waits for its answer."""
+        return self._own_since is None
+
+    def own_seconds(self) -> float:
+        """Time of the agent itself: without the times when a call waited for its answer."""
+        return self._own_seconds + (0.0 if self._own_since is None else now_seconds() - self._own_since)
+
+    def begin(self, request: ChatRequest, *, is_retry: bool) -> Call:
+        """The call that answers `request`: the same as before where a client asks again for what was lost.
+        Raises RequestRefused."""
+        if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
+            raise RequestRefused(OVER)
+        self._desk.say_overridden(request)
+        digest = request.digest()
+        if is_retry and self._made[digest]:
+            return self._made[digest][-1]
+        if self._replayed[digest]:
+            recorded = self._replayed[digest].popleft()
+            choices = [Choice(each, self._trajectory.branch(each.branch)) for each in recorded]
+        else:
+            choices = self._place(request, digest)
+        first = choices[0].recorded
+        name = f"{self._trajectory.trajectory_id}-{first.ordinal}"
+        call = Call(request, name, int(time.time()), choices)
+        self._made[digest].append(call)
+        for choice in choices:
+            self._busy.add(choice.line.trajectory_id)
+        self._start(self._answer(call))
+        return call
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        if not self._work and self._own_since is not None:
+            self._own_seconds += now_seconds() - self._own_since
+            self._own_since = None
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._work.discard(task)
+        if not self._work:
+            self._own_since = now_seconds()
+        self._desk.waits.notify()
+
+    def _place(self, request: ChatRequest, digest: str) -> list[Choice]:
+        ordinal = max((call.ordinal for call in self._trajectory.calls), default=-1) + 1
+        if sum(map(len, self._made.values())) >= self._desk.max_calls:
+            raise self._refused(f"agent.max_calls is {self._desk.max_calls}: no more calls.", "max_calls")
+        self._desk.num_calls += 1
+        return [self._place_one(request, digest, ordinal, choice) for choice in range(request.num_replies)]
+
+    def _place_one(self, request: ChatRequest, digest: str, ordinal: int, choice: int) -> Choice:
+        found = self._known.find(request.messages, request.tools)
+        observation: Observed | None = None
+        if found is None:
+            line = self._open(self._desk.context(request))
+        else:
+            turns, num_messages = found
+            known = next((turn for turn in turns if self._awaits_turn(turn)), turns[-1])
+            tokens = [token for part in known.line.turn_parts(known.turn) for token in part.tokens]
+            new = self._desk.behind(tokens, request.messages[num_messages:])
+            if self._awaits_turn(known):
+                line, observation = known.line, Observed(new, "{}")
+                self._check_room(line, len(new))
+            else:
+                before = [t for part in known.line.parts_through(known.turn) for t in part.tokens]
+                line = self._open([*known.line.prompt_tokens, *before, *new])
+        turn = line.num_observations() + (observation is not None)
+        number = branch_number(line.trajectory_id)
+        recorded = RecordedCall(ordinal, choice, digest, number, turn)
+        record_call(self._desk.queue, self._group, self._trajectory, recorded, observation)
+        self._busy.add(line.trajectory_id)
+        return Choice(recorded, line)
+
+    def _awaits_turn(self, known: KnownTurn) -> bool:
+        """Whether the turn is the last of its conversation and was read."""
+        line = known.line
+        return (
+            line.turn_finish is not None
+            and line.num_observations() == known.turn
+            and line.trajectory_id not in self._busy
+        )
+
+    def _open(self, context: list[int]) -> Trajectory:
+        most = self._desk.generator.context_tokens
+        if len(context) >= most:
+            raise self._refused(
+                f"The messages are {len(context)} tokens, but the context is {most} tokens "
+                f"(model.context_tokens): no room is left for a reply.",
+                "context_length_exceeded",
+            )
+        line = open_line(self._desk.queue, self._group, self._trajectory, context)
+        if line is not self._trajectory:
+            self._desk.num_branches += 1
+        return line
+
+    def _check_room(self, line: Trajectory, num_new: int) -> None:
+        generator = self._desk.generator
+        num_tokens = len(line.prompt_tokens) + line.num_response_tokens() + num_new
+        if num_tokens >= generator.context_tokens:
+            raise self._refused(
+                f"The messages are {num_tokens} tokens, but the context is {generator.context_tokens} tokens "
+                f"(model.context_tokens): no room is left for a reply.",
+                "context_length_exceeded",
+            )
+        if line.num_sampled_tokens() >= generator.sampling.max_new_tokens:
+            raise self._refused(
+                f"The replies of this conversation have {line.num_sampled_tokens()} tokens, all of "
+                f"rollout.max_new_tokens.",
+                "max_new_tokens",
+            )
+
+    def _refused(self, message: str, code: str) -> RequestRefused:
+        self.limit = message
+        return RequestRefused(message, param="messages", code=code)
+
+    async def _answer(self, call: Call) -> None:
+        await asyncio.gather(*(self._sample(call, choice) for choice in call.choices))
+
+    async def _sample(self, call: Call, choice: Choice) -> None:
+        line = choice.line
+        self._desk.watch(line, choice.change)
+        try:
+            await self._generate(call.request, choice)
+            self._record(call, choice)
+        except RequestRefused as error:
+            choice.error = error
+        except Exception as error:  # the player raises it, whatever it is: a task of its own would lose it
+            self.failure = self.failure or error
+            choice.error = RequestRefused(str(error))
+        except asyncio.CancelledError:
+            choice.error = RequestRefused(OVER)
+            raise
+        finally:
+            self._desk.unwatch(line)
+            self._busy.discard(line.trajectory_id)
+            choice.change()
+
+    async def _generate(self, request: ChatRequest, choice: Choice) -> None:
+        """Samples what the turn lacks: nothing where it was recorded whole."""
+        line = choice.line
+        if line.num_observations() > choice.recorded.turn or line.turn_finish is not None:
+            return
+        generator = self._desk.generator
+        generator.bounds[line.trajectory_id] = self._desk.bounds(request)
+        async for _ in generator.run(self._group, [line]):
+            pass
+        if self._group.state is not GroupState.OPEN or line.turn_finish is None:
+            raise RequestRefused(OVER)
+
+    def _record(self, call: Call, choice: Choice) -> None:
+        line, turn = choice.line, choice.recorded.turn
+        parts = line.turn_parts(turn)
+        before = sum(len(part.tokens) for part in line.parts_through(turn - 1)) if turn else 0
+        observed = _observed_before(line, turn)
+        tokens = [token for part in parts for token in part.tokens]
+        choice.reply = self._desk.replies.of(
+            call.request,
+            f"{line.trajectory_id}:{turn}",
+            tokens,
+            [logprob for part in parts for logprob in part.behavior_logprobs],
+            self._finish(call.request, tokens),
+            num_prompt_tokens=len(line.prompt_tokens) + before + observed,
+        )
+        self._answered.append(choice.recorded)
+        messages = [*call.request.messages, choice.reply.message()]
+        self._known.add(messages, call.request.tools, KnownTurn(line, turn))
+
+    def _finish(self, request: ChatRequest, tokens: list[int]) -> Finish:
+        """How a turn ended, which is not recorded of each."""
+        if tokens[-1] in self._desk.generator.sampling.stop_token_ids:
+            return Finish.STOP
+        has_stopped = self._desk.bounds(request).stop.search(tokens).end is not None
+        return Finish.STOP if has_stopped else Finish.LENGTH
+
+
+def _observed_before(line: Trajectory, turn: int) -> int:
+    """Tokens of the observation right before a turn."""
+    answers = [part for part in line.segments if isinstance(part, Observed)]
+    return len(answers[turn - 1].tokens) if turn else 0
