@@ -33,7 +33,7 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import load_recipe, model_recipe
+from asyncrl.recipe.file import load_recipe, model_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.hub import is_hub_id
@@ -106,6 +106,11 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     is_run = (place / RECIPE).is_file()
     path = place / RECIPE if is_run else place
     recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
+    if recipe.agent.is_on():
+        raise InputError(
+            f"{path} has an agent, and evaluations start none: they would measure the model without it. To "
+            f"do that, name a model folder, such as {shown(recipe.folder())}/checkpoints/step-N/hf."
+        )
     at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
     if BASE in at:
         recipe = prepare_and_fetch(recipe, path, overrides, fetch_model)

@@ -8,9 +8,9 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
-from asyncrl.rollout.agents.desk import Desk
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.turns.agents.process import ProcessPrograms, agent_command
@@ -51,8 +51,8 @@ def make_agents(
     replies = Replies(codec, lambda tools: call_format(recipe.turns.call_format, codec, ()))
     # The agent decides what its context is: nothing of it is cut.
     dialogue = Dialogue(codec, max_observed_tokens=inputs.context_tokens)
-    desk = Desk(generator.queue, generator, replies, dialogue, waits, agent.max_calls)
-    endpoint = AgentEndpoint(desk, model=recipe.name)
+    recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, agent.max_calls)
+    endpoint = AgentEndpoint(recorder, model=recipe.name)
     programs = ProcessPrograms(
         agent_command(agent.command, agent.function, recipe.verifying.own_files()),
         agent.columns,
@@ -63,7 +63,7 @@ def make_agents(
     )
     player = AgentPlayer(
         generator.queue,
-        desk,
+        recorder,
         programs,
         shaping,
         waits,

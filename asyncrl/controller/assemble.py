@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.agents import make_agents
 from asyncrl.controller.commits import Commits
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
@@ -26,7 +27,7 @@ from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
-from asyncrl.controller.turns import make_conversations, make_episodes
+from asyncrl.controller.turns import hidden_files, make_conversations, make_episodes
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
@@ -108,15 +109,19 @@ def assemble(
     conversations = conversations or of_evaluations
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     make_generator = functools.partial(_make_generator, inputs, run_id, queue, fleet, waits, state)
-    generator = make_generator(oversampling, plays_turns=conversations is not None)
+    plays_turns = conversations is not None or recipe.agent.is_on()
+    generator = make_generator(oversampling, plays_turns=plays_turns)
     shaping = Shaping(recipe.algorithm, generator)
     player: TurnPlayer | None = None
     if conversations is not None:
         player = TurnPlayer(queue, generator, conversations, shaping, waits)
+    hidden = hidden_files(recipe, run_folder)
+    agents = make_agents(inputs, generator, shaping, waits, state, hidden=hidden)
+    rollouts = agents.player if agents is not None else player or generator
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
     dropped = _make_dropped(inputs, metrics)
-    completion = _make_completion(inputs, queue, player or generator, shaping, grader, waits, dropped)
+    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -178,6 +183,7 @@ def assemble(
         generator=generator,
         early_abort=early_abort,
         player=player,
+        agents=agents,
         grader=grader,
         episodes=episodes,
         completion=completion,

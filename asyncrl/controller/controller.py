@@ -70,6 +70,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.controller.agents import Agents
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.step_metrics import StepReport
@@ -120,6 +121,8 @@ class Controller:
     early_abort: EarlyAbort
     player: TurnPlayer | None
     """None where trajectories have one turn."""
+    agents: Agents | None
+    """None where no agent makes the trajectories."""
     grader: Grader
     episodes: EpisodePool | None
     """Processes of environments and tools; None where trajectories have one turn."""
@@ -139,6 +142,8 @@ class Controller:
     async def __aenter__(self) -> "Controller":
         await self.grader.__aenter__()
         await self.service.start()
+        if self.agents is not None:
+            await self.agents.endpoint.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -146,6 +151,8 @@ class Controller:
         await self.requests.close()
         await self.fleet.members.close()
         await self.heldout.close()
+        if self.agents is not None:
+            await self.agents.endpoint.__aexit__(*exception)
         if self.episodes is not None:
             await self.episodes.close()
         await self.grader.__aexit__(*exception)

@@ -25,7 +25,7 @@ def make_episodes(recipe: Recipe, run_folder: Path | None) -> EpisodePool | None
         timeout_seconds=turns.timeout_seconds,
         memory_bytes=turns.memory_mib * 2**20,
         prints=None if run_folder is None else run_folder / LOGS / "turns.log",
-        hidden=[*([] if run_folder is None else [run_folder]), *_data_files(recipe)],
+        hidden=hidden_files(recipe, run_folder),
     )
 
 
@@ -47,10 +47,11 @@ def make_conversations(inputs: Inputs, episodes: EpisodePool | None) -> Conversa
     return conversations_of(inputs.kit, inputs.recipe, episodes)
 
 
-def _data_files(recipe: Recipe) -> list[Path]:
-    """Files on this machine that hold golds: neither environments nor tools may read them."""
+def hidden_files(recipe: Recipe, run_folder: Path | None) -> list[Path]:
+    """The run folder, and files on this machine that hold golds: no environment, tool or agent may read
+    them."""
     data = recipe.data
     sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
     paths = [Path(source.path) for source in sources if source.path is not None]
     paths += [cache_folder("gym"), cache_folder("tasks")]
-    return [path for path in paths if path.exists()]
+    return [*([] if run_folder is None else [run_folder]), *(path for path in paths if path.exists())]

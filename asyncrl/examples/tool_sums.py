@@ -24,6 +24,8 @@ from asyncrl.recipe.sections.section import Fraction, Positive
 SHORT_DIGITS, LONG_DIGITS = (1, 2), (4, 5)
 """Fewest and most digits of each number."""
 TAGS = ("<calculator>", "</calculator>", "<output>", "</output>")
+TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+"""For agents: messages follow each other without a mark between them."""
 VOCABULARY = (*SPECIAL, *TAGS, "\\boxed{", *"0123456789+=}")
 
 
@@ -51,6 +53,7 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     make_base_model(
         folder / "model", build_tokenizer(), corpus, settings, progress, max_position_embeddings=128
     )
+    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def build_tokenizer() -> Tokenizer:

@@ -42,7 +42,7 @@ def inputs(agent: Agent, folder: Path, run: Played) -> Any:
 
 async def play(agent: Agent, folder: Path, run: Played) -> Group:
     player = run.player
-    parts = (player.desk.generator, player.shaping, player.waits, player.state)
+    parts = (player.recorder.generator, player.shaping, player.waits, player.state)
     agents = make_agents(inputs(agent, folder, run), *parts, hidden=[folder / "run"])
     assert agents is not None
     async with agents.endpoint:

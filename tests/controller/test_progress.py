@@ -14,7 +14,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 
 
-class Desk(SimpleNamespace):
+class CallRecorder(SimpleNamespace):
     num_waiting = 0
     num_asked = 7
 
@@ -25,7 +25,7 @@ async def state() -> RunPhase:
 
 
 async def test_the_trainer_is_due_while_it_has_a_batch(tmp_path: Path, state: RunPhase) -> None:
-    session: Any = Desk()
+    session: Any = CallRecorder()
     trainer = TrainerSide(make_recipe(tmp_path), session, state, FakeSupervisor())
     assert not trainer.is_due()
     state.open()
@@ -40,7 +40,7 @@ async def test_the_trainer_is_due_while_it_has_a_batch(tmp_path: Path, state: Ru
 async def test_each_of_the_first_kills_counts_as_a_move_and_gives_the_next_trainer_its_time(
     tmp_path: Path, state: RunPhase
 ) -> None:
-    session: Any = Desk()
+    session: Any = CallRecorder()
     supervisor = FakeSupervisor()
     trainer = TrainerSide(make_recipe(tmp_path), session, state, supervisor)
     seen = [trainer.progress()]
@@ -67,7 +67,7 @@ async def test_a_slow_tool_is_no_stalled_server_until_its_time_is_over(tmp_path:
     queue = make_queue(tmp_path)
     members = SimpleNamespace(servers={}, has_hope=lambda: True)
     heldout = SimpleNamespace(num_tokens=0)
-    session, tools = Desk(num_waiting=1), Tools()
+    session, tools = CallRecorder(num_waiting=1), Tools()
     fleet = SimpleNamespace(members=members)
     side = RolloutSide(make_recipe(tmp_path), queue, fleet, heldout, session, tools)  # type: ignore[arg-type]
     assert not side.is_due()

@@ -21,9 +21,9 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.agents.desk import Desk
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.sglang.http import new_session
@@ -174,12 +174,12 @@ async def agents_on(
         )
         replies = Replies(codec, lambda tools: call_format("auto", codec, ()))
         dialogue = Dialogue(codec, max_observed_tokens=CONTEXT)
-        desk = Desk(queue, generator, replies, dialogue, waits, max_calls)
+        recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls)
         programs = CoroutinePrograms(agent, http)
-        async with AgentEndpoint(desk, model="tiny") as endpoint:
+        async with AgentEndpoint(recorder, model="tiny") as endpoint:
             player = AgentPlayer(
                 queue,
-                desk,
+                recorder,
                 programs,
                 Shaping(Algorithm(), generator),
                 waits,

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.rollout.agents.call import Answers, Call, Choice
-from asyncrl.rollout.agents.desk import Desk
+from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.turns.agents import reply
 from asyncrl.turns.agents.request import RequestRefused, read_request
 
@@ -29,9 +29,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AgentEndpoint:
     """Async context manager: listens while it is open."""
 
-    def __init__(self, desk: Desk, *, model: str) -> None:
+    def __init__(self, recorder: CallRecorder, *, model: str) -> None:
         """`model` is what GET /v1/models says; requests may name any."""
-        self._desk = desk
+        self._recorder = recorder
         self._model = model
         self._runner: web.AppRunner | None = None
 
@@ -55,7 +55,7 @@ class AgentEndpoint:
 
     def _session(self, request: web.Request) -> Answers:
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
-        session = self._desk.sessions.get(key.strip()) if kind.lower() == "bearer" else None
+        session = self._recorder.sessions.get(key.strip()) if kind.lower() == "bearer" else None
         if session is None:
             raise RequestRefused(
                 "This key is none of a trajectory that is open. Use OPENAI_API_KEY of the environment.",
@@ -76,7 +76,9 @@ class AgentEndpoint:
         if asked.is_streamed:
             return await self._stream(request, call)
         found = await call.replies()
-        made = reply.completion(self._desk.replies, call.request, found, name=call.name, created=call.created)
+        made = reply.completion(
+            self._recorder.replies, call.request, found, name=call.name, created=call.created
+        )
         return web.json_response(made)
 
     async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
@@ -118,13 +120,13 @@ class AgentEndpoint:
         if found.content != sent:
             rest = found.content.removeprefix(sent)
             await response.write(reply.text_event(call.request, index, rest, **known))
-        for event in reply.end_events(self._desk.replies, call.request, index, found, **known):
+        for event in reply.end_events(self._recorder.replies, call.request, index, found, **known):
             await response.write(event)
 
     def _safe_text(self, call: Call, choice: Choice) -> str:
         """The text so far that no later token changes."""
-        text = self._desk.replies.content(call.request, choice.tokens())
-        held = max(map(len, self._desk.bounds(call.request).stop.strings), default=1) - 1
+        text = self._recorder.replies.content(call.request, choice.tokens())
+        held = max(map(len, self._recorder.bounds(call.request).stop.strings), default=1) - 1
         text = text[: len(text) - held] if held else text
         return text.rstrip("\ufffd")
 

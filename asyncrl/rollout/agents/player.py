@@ -15,7 +15,7 @@ from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.agents.desk import Desk
+from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
@@ -29,7 +29,7 @@ class AgentPlayer:
     """As `Generator.run`, for trajectories that an agent makes."""
 
     queue: ReplayQueue
-    desk: Desk
+    recorder: CallRecorder
     programs: Programs
     shaping: Shaping
     waits: Waits
@@ -65,7 +65,7 @@ class AgentPlayer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.desk.generator.forget(group)
+            self.recorder.generator.forget(group)
 
     async def _play(
         self, group: Group, trajectory: Trajectory, ended: "asyncio.Queue[Trajectory | None]"
@@ -74,7 +74,7 @@ class AgentPlayer:
         try:
             async with self._places:
                 if not self._is_over(group):
-                    with Session(self.desk, group, trajectory) as session:
+                    with Session(self.recorder, group, trajectory) as session:
                         is_over = await self._attempts(group, trajectory, session)
         finally:
             ended.put_nowait(trajectory if is_over else None)
@@ -145,7 +145,7 @@ class AgentPlayer:
         score: Score | None = None
         if verdict is not None:
             score = self.shaping.of(score_of(verdict), trajectory, finish)
-        text = storable(self.desk.replies.codec.decode(trajectory.answer_tokens()))
+        text = storable(self.recorder.replies.codec.decode(trajectory.answer_tokens()))
         self.queue.end(group, trajectory, finish, score, text)
 
 

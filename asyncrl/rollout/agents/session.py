@@ -17,8 +17,8 @@ from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_n
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.call import Call, Choice
-from asyncrl.rollout.agents.desk import Desk
 from asyncrl.rollout.agents.known_turns import KnownTurn, KnownTurns
+from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.turns.agents.request import ChatRequest, RequestRefused
 
 OVER = "This trajectory has ended."
@@ -27,24 +27,24 @@ OVER = "This trajectory has ended."
 class Session:
     """From the start of a trajectory's agent to its end."""
 
-    def __init__(self, desk: Desk, group: Group, trajectory: Trajectory) -> None:
-        self.key = desk.new_key()
+    def __init__(self, recorder: CallRecorder, group: Group, trajectory: Trajectory) -> None:
+        self.key = recorder.new_key()
         self.limit = ""
         """The limit that refused a call; its agent may then end as it likes."""
         self.failure: Exception | None = None
         """Ends the trajectory, and the run where it is none of GenerationFailed."""
-        self._desk = desk
+        self._recorder = recorder
         self._group = group
         self._trajectory = trajectory
         self._work: set[asyncio.Task[None]] = set()
         self._restart()
 
     def __enter__(self) -> "Session":
-        self._desk.sessions[self.key] = self
+        self._recorder.sessions[self.key] = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._desk.sessions.pop(self.key, None)
+        self._recorder.sessions.pop(self.key, None)
 
     def _restart(self) -> None:
         self._known = KnownTurns()
@@ -71,7 +71,7 @@ class Session:
 
     def keep_answered(self) -> None:
         """Drops what was sampled for no answered call. After `stop`, with the group open."""
-        keep_calls(self._desk.queue, self._group, self._trajectory, self._answered)
+        keep_calls(self._recorder.queue, self._group, self._trajectory, self._answered)
 
     def has_call(self) -> bool:
         """Whether a call waits for its answer."""
@@ -86,7 +86,7 @@ class Session:
         Raises RequestRefused."""
         if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
             raise RequestRefused(OVER)
-        self._desk.say_overridden(request)
+        self._recorder.say_overridden(request)
         digest = request.digest()
         if is_retry and self._made[digest]:
             return self._made[digest][-1]
@@ -116,25 +116,25 @@ class Session:
         self._work.discard(task)
         if not self._work:
             self._own_since = now_seconds()
-        self._desk.waits.notify()
+        self._recorder.waits.notify()
 
     def _place(self, request: ChatRequest, digest: str) -> list[Choice]:
         ordinal = max((call.ordinal for call in self._trajectory.calls), default=-1) + 1
-        if sum(map(len, self._made.values())) >= self._desk.max_calls:
-            raise self._refused(f"agent.max_calls is {self._desk.max_calls}: no more calls.", "max_calls")
-        self._desk.num_calls += 1
+        if sum(map(len, self._made.values())) >= self._recorder.max_calls:
+            raise self._refused(f"agent.max_calls is {self._recorder.max_calls}: no more calls.", "max_calls")
+        self._recorder.num_calls += 1
         return [self._place_one(request, digest, ordinal, choice) for choice in range(request.num_replies)]
 
     def _place_one(self, request: ChatRequest, digest: str, ordinal: int, choice: int) -> Choice:
         found = self._known.find(request.messages, request.tools)
         observation: Observed | None = None
         if found is None:
-            line = self._open(self._desk.context(request))
+            line = self._open(self._recorder.context(request))
         else:
             turns, num_messages = found
             known = next((turn for turn in turns if self._awaits_turn(turn)), turns[-1])
             tokens = [token for part in known.line.turn_parts(known.turn) for token in part.tokens]
-            new = self._desk.behind(tokens, request.messages[num_messages:])
+            new = self._recorder.behind(tokens, request.messages[num_messages:])
             if self._awaits_turn(known):
                 line, observation = known.line, Observed(new, "{}")
                 self._check_room(line, len(new))
@@ -144,7 +144,7 @@ class Session:
         turn = line.num_observations() + (observation is not None)
         number = branch_number(line.trajectory_id)
         recorded = RecordedCall(ordinal, choice, digest, number, turn)
-        record_call(self._desk.queue, self._group, self._trajectory, recorded, observation)
+        record_call(self._recorder.queue, self._group, self._trajectory, recorded, observation)
         self._busy.add(line.trajectory_id)
         return Choice(recorded, line)
 
@@ -158,20 +158,20 @@ class Session:
         )
 
     def _open(self, context: list[int]) -> Trajectory:
-        most = self._desk.generator.context_tokens
+        most = self._recorder.generator.context_tokens
         if len(context) >= most:
             raise self._refused(
                 f"The messages are {len(context)} tokens, but the context is {most} tokens "
                 f"(model.context_tokens): no room is left for a reply.",
                 "context_length_exceeded",
             )
-        line = open_line(self._desk.queue, self._group, self._trajectory, context)
+        line = open_line(self._recorder.queue, self._group, self._trajectory, context)
         if line is not self._trajectory:
-            self._desk.num_branches += 1
+            self._recorder.num_branches += 1
         return line
 
     def _check_room(self, line: Trajectory, num_new: int) -> None:
-        generator = self._desk.generator
+        generator = self._recorder.generator
         num_tokens = len(line.prompt_tokens) + line.num_response_tokens() + num_new
         if num_tokens >= generator.context_tokens:
             raise self._refused(
@@ -195,7 +195,7 @@ class Session:
 
     async def _sample(self, call: Call, choice: Choice) -> None:
         line = choice.line
-        self._desk.watch(line, choice.change)
+        self._recorder.watch(line, choice.change)
         try:
             await self._generate(call.request, choice)
             self._record(call, choice)
@@ -208,7 +208,7 @@ class Session:
             choice.error = RequestRefused(OVER)
             raise
         finally:
-            self._desk.unwatch(line)
+            self._recorder.unwatch(line)
             self._busy.discard(line.trajectory_id)
             choice.change()
 
@@ -217,8 +217,8 @@ class Session:
         line = choice.line
         if line.num_observations() > choice.recorded.turn or line.turn_finish is not None:
             return
-        generator = self._desk.generator
-        generator.bounds[line.trajectory_id] = self._desk.bounds(request)
+        generator = self._recorder.generator
+        generator.bounds[line.trajectory_id] = self._recorder.bounds(request)
         async for _ in generator.run(self._group, [line]):
             pass
         if self._group.state is not GroupState.OPEN or line.turn_finish is None:
@@ -230,7 +230,7 @@ class Session:
         before = sum(len(part.tokens) for part in line.parts_through(turn - 1)) if turn else 0
         observed = _observed_before(line, turn)
         tokens = [token for part in parts for token in part.tokens]
-        choice.reply = self._desk.replies.of(
+        choice.reply = self._recorder.replies.of(
             call.request,
             f"{line.trajectory_id}:{turn}",
             tokens,
@@ -244,9 +244,9 @@ class Session:
 
     def _finish(self, request: ChatRequest, tokens: list[int]) -> Finish:
         """How a turn ended, which is not recorded of each."""
-        if tokens[-1] in self._desk.generator.sampling.stop_token_ids:
+        if tokens[-1] in self._recorder.generator.sampling.stop_token_ids:
             return Finish.STOP
-        has_stopped = self._desk.bounds(request).stop.search(tokens).end is not None
+        has_stopped = self._recorder.bounds(request).stop.search(tokens).end is not None
         return Finish.STOP if has_stopped else Finish.LENGTH
 
 

@@ -82,7 +82,7 @@ async def test_time_that_an_agent_waits_for_the_model_is_not_its_own(tmp_path: P
         work = asyncio.create_task(run.play())
         while run.engine.num_running == 0:
             await asyncio.sleep(0)
-        (session,) = run.player.desk.sessions.values()
+        (session,) = run.player.recorder.sessions.values()
         own = session.own_seconds()  # type: ignore[attr-defined]
         assert session.has_call()  # type: ignore[attr-defined]
         await asyncio.sleep(0.01)
@@ -119,7 +119,7 @@ async def test_a_call_that_no_one_waits_for_at_the_end_is_dropped_as_abandoned(t
         run.programs.agent = leaves_one
         (trajectory,) = await run.play()
         assert not trajectory.branches and len(trajectory.calls) == 2 and not run.group.scores
-        assert not run.player.desk.sessions
+        assert not run.player.recorder.sessions
 
 
 async def test_a_group_that_is_dropped_ends_its_agents(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_group_that_is_dropped_ends_its_agents(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         run.queue.drop(run.group, DropReason.STALE)
         assert await work == [] and run.group.state is GroupState.DROPPED
-        assert not run.player.desk.sessions
+        assert not run.player.recorder.sessions
 
 
 async def test_an_error_behind_the_endpoint_is_raised_and_never_waited_for(tmp_path: Path) -> None:
@@ -141,12 +141,12 @@ async def test_an_error_behind_the_endpoint_is_raised_and_never_waited_for(tmp_p
         run.group.admitted_version = 5
         with pytest.raises(StalenessBreach, match="version 0 after version 5"):
             await run.play()
-        assert not run.player.desk.sessions
+        assert not run.player.recorder.sessions
 
 
 async def test_servers_that_keep_failing_are_told_to_the_group(tmp_path: Path) -> None:
     async with agents_on(tmp_path, two_turns, counted) as run:
-        run.player.desk.generator.max_retries = 0
+        run.player.recorder.generator.max_retries = 0
         run.engine.break_streams = 100
         with pytest.raises(GenerationFailed):
             await run.play()

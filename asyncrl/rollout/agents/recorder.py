@@ -1,4 +1,4 @@
-"""The desk that all agents of a run share: the keys that they show, and the parts that sample and render."""
+"""The recorder of all agents of a run: the keys that they show, and the parts that sample and render."""
 
 import logging
 import secrets
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Desk:
+class CallRecorder:
     """One per run."""
 
     queue: ReplayQueue
