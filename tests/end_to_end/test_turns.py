@@ -27,6 +27,7 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
     run.start().wait_for_step(3)
     run.kill()
+    assert run.finish() == -9
     assert run.start().finish() == 0, run.output()
     assert len({row["step"] for row in run.steps()}) == NUM_STEPS
     check_books(run)
