@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call, CallFormat, CallResult
@@ -18,6 +19,9 @@ from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.faults import TurnFaults
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
+
+MOST_CHARACTERS = 200_000
+"""Most characters of one message that an environment or a tool answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,11 @@ class Conversation:
             return Ended(Finish.LENGTH)
         messages = _messages(reply)
         notes = {"seconds": spent, "messages": messages, "reward": _reward(reply)}
-        return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+        try:
+            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+        except (InputError, TypeError, ValueError) as error:
+            # A role or a key that the chat template does not know, or what is no JSON.
+            raise EnvironmentFault(f"its messages cannot be written: {error}") from error
 
     def _observed_results(
         self, turn: Sequence[int], calls: Sequence[Call], results: Sequence[CallResult], seconds: float
@@ -188,7 +196,7 @@ class Conversation:
         tokens: list[int] = []
         for result in results:
             before, after = self.run.calls.around(result)
-            tokens += self.run.dialogue.inline(before, result.output, after)
+            tokens += self.run.dialogue.inline(before, _shortened(result.output), after)
         return Observed(tokens, json.dumps(notes))
 
     async def _opened(self) -> Episode:
@@ -228,8 +236,21 @@ class Conversation:
 
 def _messages(reply: Observation) -> list[Message]:
     if isinstance(reply.messages, str):
-        return [{"role": "user", "content": reply.messages}]
-    return list(reply.messages)
+        return [{"role": "user", "content": _shortened(reply.messages)}]
+    return [
+        {**message, "content": _shortened(message["content"])}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in reply.messages
+    ]
+
+
+def _shortened(text: str) -> str:
+    """Without its middle, where it is longer than any observation: the journal keeps each."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half, left_out = MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS
+    return f"{text[:half]}[... {left_out} characters were left out here ...]{text[-half:]}"
 
 
 def _reward(reply: Observation) -> float | None:
@@ -243,7 +264,7 @@ def _reward(reply: Observation) -> float | None:
 
 
 def _result_messages(results: Sequence[CallResult]) -> list[Message]:
-    return [{"role": "tool", "name": result.name, "content": result.output} for result in results]
+    return [{"role": "tool", "name": result.name, "content": _shortened(result.output)} for result in results]
 
 
 def _verdict(end: End) -> Verdict | None:

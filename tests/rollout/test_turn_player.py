@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.fleets import fleet_on
 from fakes.records import make_queue, make_task, reopen
 
+from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
@@ -422,3 +424,26 @@ async def test_what_was_observed_counts_for_the_room_a_turn_needs(tmp_path: Path
             player.queue.observe(group, first, Observed([50] * 9))
         # 24 tokens are there; the next turn is expected to have 11, as turns had lately.
         assert generator._expected_tokens(group, [first]) == NUM_PROMPT + 24 + 11
+
+
+async def test_messages_that_no_template_writes_are_the_environments_fault(
+    tmp_path: Path,
+) -> None:
+    async with player_of(tmp_path, FakeEpisodes(lambda turn, text: Observation("x"))) as (player, group, _):
+
+        def refuses(turn: list[int], messages: list[object]) -> list[int]:
+            raise InputError("the chat template does not accept these messages")
+
+        player.conversations.dialogue.answer = refuses  # type: ignore[method-assign,assignment]
+        await play(player, group)
+        assert {score.outcome for score in group.scores.values()} == {"fault"}
+        assert all("cannot be written" in score.detail for score in group.scores.values())
+
+
+async def test_an_answer_longer_than_any_observation_is_recorded_without_its_middle(tmp_path: Path) -> None:
+    long = FakeEpisodes(lambda turn, text: Observation("a" * 10**6) if turn < 1 else End(1.0))
+    async with player_of(tmp_path, long) as (player, group, _):
+        (first, _) = await play(player, group)
+        (observed,) = [part for part in first.segments if isinstance(part, Observed)]
+        (message,) = json.loads(observed.notes)["messages"]
+        assert len(message["content"]) < 210_000 and "characters were left out" in message["content"]
