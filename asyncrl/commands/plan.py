@@ -27,7 +27,7 @@ from asyncrl.model.memory import (
 from asyncrl.model.source import is_of_hub
 from asyncrl.planning.devices import LIKELY_GPU, NAMES
 from asyncrl.planning.report import describe_tail, forecast
-from asyncrl.planning.sources import find_likely_source, find_source
+from asyncrl.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.replay.settings import QueueSettings
@@ -61,16 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="simulate the run: time per step, idle shares, staleness; instead of checking memory",
     )
     group.add_argument(
-        "--from",
-        dest="measured_run",
-        type=Path,
-        metavar="RUN",
-        help="take costs and lengths from the folder of a run, in place of estimates",
-    )
-    group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(NAMES)} (default: what the recipe computes on here; "
+        help=f"what the plan is for: {', '.join(NAMES)} (default: what the recipe computes on here; "
         f"{LIKELY_GPU} with --gpus or --gpu-memory-gb)",
     )
     group.add_argument(
@@ -91,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = place(recipe) if size is None else None
     print(describe(recipe, shape, gpus, longest_prompt=longest))
     check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-    source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
+    source = find_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
     print("\n".join(describe_tail(source)))
     return 0
 
@@ -100,7 +93,6 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
     source = find_source(
         recipe,
         shape,
-        measured_run=arguments.measured_run,
         device=arguments.device,
         is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
         longest_prompt=arguments.longest_prompt,

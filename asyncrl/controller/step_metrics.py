@@ -21,7 +21,6 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.pass_sums import PassSums
 from asyncrl.wire.messages import TakeRequest
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -48,8 +47,6 @@ class Reading:
     cache_expected_share: float
     retractions: int
     """Summed over servers."""
-    passes: PassSums = PassSums()
-    """Summed over servers, as they said when they last took a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,6 @@ class Meters:
             *self.fleet.utilization.stream_seconds(),
             *self.fleet.utilization.cache_shares(),
             self.fleet.utilization.num_retractions(),
-            self.fleet.utilization.passes(),
         )
 
 
@@ -95,11 +91,6 @@ class Speed(TypedDict):
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
-    decode: dict[str, float]
-    """Passes that gave each running request a token, by requests and by what these hold: sums, see
-    `asyncrl.serving.pass_sums`."""
-    prefill: dict[str, float]
-    """Passes over prompts and prefixes, by tokens."""
 
 
 class Retried(TypedDict):
@@ -180,7 +171,6 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
     busy = (after.server_busy_seconds - before.server_busy_seconds) / num_servers
     streamed = after.stream_seconds - before.stream_seconds
     squared = after.squared_stream_seconds - before.squared_stream_seconds
-    passes = after.passes.since(before.passes)
     return {
         "step_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
@@ -191,8 +181,6 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "cache_held_share": after.cache_held_share,
         "cache_expected_share": after.cache_expected_share,
         "retractions": after.retractions - before.retractions,
-        "decode": passes.decode.columns(),
-        "prefill": passes.prefill.columns(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Costs from the model's shape and a device's data sheet, where nothing was measured.
+"""Costs from the model's shape and a device's data sheet.
 
 Decoding reads the weights once per step and each request's keys and values; training does the operations of
 `asyncrl.model.flops`. Every assumption stands in a constant here and in the plan's output.

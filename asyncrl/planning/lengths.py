@@ -1,4 +1,4 @@
-"""Lengths of simulated responses: those of groups that a run has generated, or a stated distribution."""
+"""Lengths of simulated responses: a stated distribution."""
 
 import functools
 import math

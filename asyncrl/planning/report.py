@@ -36,7 +36,7 @@ def forecast(source: Source, *, num_gpus: int | None = None, num_steps: int | No
 
 
 def describe_tail(source: Source) -> list[str]:
-    """The longest response against a step, from where that is known, and a warning where it matters. Nothing
+    """The longest response against a step, what is assumed for that, and a warning where it matters. Nothing
     where servers generate nothing during a step."""
     if source.recipe.placement.colocated:
         return []

@@ -145,21 +145,14 @@ def test_oversampling_parks_stragglers_and_bounds_what_is_in_flight() -> None:
     assert rounds.staleness_mean() < free.staleness_mean()
 
 
-def test_every_generated_token_is_trained_dropped_or_queued() -> None:
-    run = planned(staleness=3, steps=30, num_servers=3, no_signal_share=0.2)
-    simulation = Simulation(run, LONG_TAIL, seed=3)
+def test_every_generated_token_is_trained_or_queued() -> None:
+    run = planned(staleness=3, steps=30, num_servers=3)
+    simulation = Simulation(run, LONG_TAIL)
     outcome = simulation.finish()
     left = sum(group.num_tokens() for group in simulation.live.values())
     trained = sum(step.tokens_trained for step in outcome.steps)
     assert len(outcome.steps) == 30
-    assert simulation.num_generated == pytest.approx(trained + simulation.num_dropped + left)
-    assert simulation.num_dropped > 0.0
-
-
-def test_equal_seeds_make_equal_runs() -> None:
-    run = planned(staleness=3, num_servers=2, no_signal_share=0.3)
-    first, again, other = (simulate(run, LONG_TAIL, seed=seed).steps for seed in (1, 1, 2))
-    assert first == again != other
+    assert simulation.num_generated == pytest.approx(trained + left)
 
 
 def test_a_part_of_servers_and_groups_tells_the_same() -> None:

@@ -12,7 +12,7 @@ from asyncrl.planning.devices import GPUS
 from asyncrl.planning.estimated import assumed_lengths, estimate_costs
 from asyncrl.planning.lengths import Lengths, log_normal_lengths
 from asyncrl.planning.settings import Costs, PlannedRun
-from asyncrl.planning.sources import find_likely_source, find_source
+from asyncrl.planning.sources import find_source
 from asyncrl.planning.split import best_splits, recommended
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.placement import Placement
@@ -60,12 +60,12 @@ def test_an_unknown_device_is_refused_with_the_known_ones(recipe: Recipe) -> Non
         find_source(recipe, tiny_shape(), device="H9")
 
 
-def test_a_run_that_has_not_begun_is_estimated_for_what_the_machine_has(recipe: Recipe) -> None:
+def test_a_run_is_estimated_for_what_the_machine_has(recipe: Recipe) -> None:
     on_cpu = recipe.model_copy(update={"placement": Placement(device="cpu")})
-    here = find_likely_source(on_cpu, tiny_shape(), is_elsewhere=False).assumptions
+    here = find_source(on_cpu, tiny_shape()).assumptions
     assert "estimated for CPU" in here[0]
     assert "device: CPU (placement.device is cpu; the cores of this machine)" in here
-    elsewhere = find_likely_source(recipe, tiny_shape(), is_elsewhere=True).assumptions
+    elsewhere = find_source(recipe, tiny_shape(), is_elsewhere=True).assumptions
     assert "estimated for H100" in elsewhere[0]
     assert "device: H100 (a likely GPU; --device names another)" in elsewhere
 
@@ -103,13 +103,8 @@ def test_a_planned_run_has_the_rules_of_its_recipe(tmp_path: Path) -> None:
         tmp_path,
         rollout={"max_staleness": 3, "oversampling": 1.5, "interrupt": "abort"},
         serving={"num_servers": 2, "max_running_requests": 100, "max_total_tokens": 5000},
-        replay={"drops_no_signal": True},
     )
     costs = find_source(recipe, tiny_shape(), device="H100").run.costs
-    run = PlannedRun.of(recipe, costs, tokens_held=50.0, no_signal_share=0.25)
+    run = PlannedRun.of(recipe, costs, tokens_held=50.0)
     assert (run.queue.max_staleness, run.oversampling, run.interrupt) == (3, 1.5, "abort")
     assert (run.num_servers, run.max_running_requests, run.decode_slots) == (2, 100, 100.0)
-    assert run.no_signal_share == 0.25
-    # Without the filter, groups without signal are trained.
-    kept = make_recipe(tmp_path)
-    assert PlannedRun.of(kept, costs, tokens_held=50.0, no_signal_share=0.25).no_signal_share == 0.0

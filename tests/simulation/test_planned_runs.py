@@ -136,12 +136,11 @@ def predict(plan: Plan) -> tuple[Outcome, PlannedRun]:
     costs = Costs(
         decode_seconds=DECODE,
         decode_seconds_per_request=PER_REQUEST,
-        train_seconds=plan.step_seconds,
+        # With the way to the controller and back, and its journal.
+        train_seconds=plan.step_seconds + 2 * LATENCY + 0.01,
         train_seconds_per_token=0.0,
         publish_seconds=install,
         install_seconds=install,
-        # To the controller and back, and its journal.
-        between_seconds=2 * LATENCY + 0.01,
     )
     run = PlannedRun.of(make_recipe(plan), costs, tokens_held=20.0)
     run = replace(run, evaluates_first=False, num_servers=plan.num_servers)
