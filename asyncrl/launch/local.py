@@ -65,7 +65,6 @@ from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
 from asyncrl.system.run_files import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
@@ -278,8 +277,11 @@ def _metering(
     """Records in what this start runs and, while it is open, what it uses."""
     started_seconds = time.time()
     used = {gpu.device: gpu.name for _, held in gpus.processes() for gpu in held}
-    energy = find_energy(list(used))
-    record = _start_record(inputs.recipe, list(used.values()), energy)
+    record = StartRecord(
+        environment=describe_environment(list(used.values())),
+        shape=read_shape(model_folder(inputs.recipe.model)),
+        code=code_digests(inputs.recipe),
+    )
     before = last_environment(journal)
     if before is not None and (words := changed_engines(before, record.environment)) is not None:
         log.warning("%s", words)
@@ -288,18 +290,8 @@ def _metering(
         lambda: [*servers.processes.values(), *trainers.ranks],
         gpus={name: len(held) for name, held in gpus.processes()},
         num_gpus=len(used),
-        counters=energy.counters,
     )
     return metering(meter, journal, started_seconds)
-
-
-def _start_record(recipe: Recipe, gpu_names: list[str], energy: EnergySources) -> StartRecord:
-    return StartRecord(
-        environment=describe_environment(gpu_names),
-        shape=read_shape(model_folder(recipe.model)),
-        code=code_digests(recipe),
-        lacking_energy=list(energy.lacking),
-    )
 
 
 def _say_what_resumes(

@@ -23,7 +23,6 @@ from asyncrl.launch.site.process import ChildProcess
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
-from asyncrl.system.energy import EnergyCounter
 
 TICK = 0.03
 """The kernel counts in hundredths of a second, of each process and its children."""
@@ -100,19 +99,19 @@ async def test_a_process_that_starts_again_adds_to_what_it_used(tmp_path: Path) 
 
 async def test_a_killed_run_leaves_what_it_used_in_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
-    joules = iter([0.0, 5.0, 7.0, 7.0, 7.0])
-    meter = UsageMeter(list, gpus={}, num_gpus=0, counters=[EnergyCounter("package-0", lambda: next(joules))])
+    seconds = iter([0.0, 5.0, 7.0, 7.0, 7.0])
+    meter = UsageMeter(list, gpus={}, num_gpus=0, clock=lambda: next(seconds))
     entered = metering(meter, journal, 100.0)
     await entered.__aenter__()
     while not read_usage(JournalReader(journal.path)):
         await _pause()
     # Read as after kill -9: nothing has been closed.
     (start,) = read_usage(JournalReader(journal.path)).values()
-    assert by_name(start)["energy: package-0"].joules == 5.0
+    assert by_name(start)["run"].wall_seconds == 5.0
     await entered.__aexit__(None, None, None)
     journal.barrier_blocking()
     (start,) = read_usage(JournalReader(journal.path)).values()
-    assert by_name(start)["energy: package-0"].joules == 7.0
+    assert by_name(start)["run"].wall_seconds == 7.0
     journal.close()
 
 
@@ -150,8 +149,7 @@ async def test_a_start_records_in_what_it_runs_and_what_it_uses(
     assert (start.version, start.record.shape) == (0, read_shape(tmp_path / "model"))
     assert start.record.environment.packages["asyncrl"] and start.record.environment.gpus == []
     (used,) = read_usage(JournalReader(folder.journal)).values()
-    names = {use.name for use in used if not use.name.startswith("energy: ")}
-    assert names == {"run", "controller", "verifiers", "server 0"}
+    assert {use.name for use in used} == {"run", "controller", "verifiers", "server 0"}
     assert read_usage(JournalReader(folder.journal)).keys() == {start.started_seconds}
 
 
