@@ -86,7 +86,6 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.speed import watch_speed
 from asyncrl.tasks.order import TaskOrder
 
 WATCH_INTERVAL_SECONDS = 5.0
@@ -161,7 +160,6 @@ class Controller:
                     tasks.start(self._feed(), "feed"),
                     tasks.start(self._watch(), "watch"),
                     tasks.start(self.early_abort.run(), "early abort"),
-                    tasks.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
                     tasks.start(self.state.raise_failure(), "failure"),
                 ]
                 await tasks.noting_failure(train())

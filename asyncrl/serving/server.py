@@ -60,8 +60,6 @@ class Server:
     """Requests running, squared, times seconds: over `stream_seconds`, how many ran while one of them ran."""
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
-    is_slow: bool = False
-    """No new group goes there while another one serves."""
     is_asleep: bool = False
     """Its process holds neither weights nor cache."""
     reason: str = "starting"
@@ -102,10 +100,6 @@ class Server:
         self.expected_tokens += num_tokens
         self.held_tokens += held
 
-    def mark_slow(self, is_slow: bool) -> None:
-        """Whether it is far slower than the others; `serving.speed` judges."""
-        self.is_slow = is_slow
-
     def busy_so_far(self) -> float:
         """Seconds, up to now, in which at least one request was running."""
         return self.busy_seconds + (now_seconds() - self.busy_since_seconds if self.num_running else 0.0)
@@ -120,7 +114,6 @@ class Server:
             "held_tokens": self.held_tokens,
             "expected_tokens": self.expected_tokens,
             "cache_tokens": None if self.capacity is None else self.capacity.cache_tokens,
-            "is_slow": self.is_slow,
             "reason": self.reason,
         }
 

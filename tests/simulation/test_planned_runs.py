@@ -97,7 +97,6 @@ def make_plan(**changes: Any) -> Plan:
         oversampling=None,
         abort_staleness=None,
         hedge_seconds=None,
-        slow_share=None,
         drops_no_signal=False,
         num_steps=NUM_STEPS,
         max_new_tokens=90,
