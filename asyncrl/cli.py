@@ -1,8 +1,7 @@
 """The `asyncrl` command: imports only the subcommand that it runs, so that each starts fast.
 
 Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM
-(a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more. `sandbox run` exits as
-its program did.
+(a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more.
 """
 
 import argparse
@@ -43,7 +42,7 @@ COMMANDS = {
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
     "algorithms": "list the loss terms that a recipe may name",
-    "sandbox": "run a program in the sandbox, or see what this machine enforces",
+    "sandbox": "see what isolation of programs this machine enforces",
 }
 
 

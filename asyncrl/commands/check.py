@@ -12,7 +12,6 @@ from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
-from asyncrl.launch.prepare import check_names
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
@@ -38,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run. Raises InputError when not."""
     warn_on_stderr()
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    check_names(recipe)
     recipe = fetch_model(recipe)
     print(dump_recipe(recipe))
     for note in notes(recipe):

@@ -20,8 +20,6 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from asyncrl.recipe.markers import OBJECT, Marker, changed_texts
-from asyncrl.system.plugins import refuse_moved
 from sandbox.process import die_with_parent
 
 
@@ -32,7 +30,6 @@ def prepare_and_fetch(
 
     A model that `prepare` does not make is fetched first: its mistakes are refused before minutes of work.
     """
-    check_names(recipe)
     check_revision(recipe.model)
     check_gyms(recipe.data)
     check_trackers(recipe.trackers)
@@ -42,17 +39,6 @@ def prepare_and_fetch(
     recipe = fetch(recipe)
     prepare(recipe, path, overrides)
     return recipe
-
-
-def check_names(recipe: Recipe) -> None:
-    """Raises InputError where a key names an object of a module of asyncrl that has moved."""
-
-    def check(marker: Marker, text: str) -> str:
-        if marker is OBJECT:
-            refuse_moved(text)
-        return text
-
-    changed_texts(Recipe, recipe.model_dump(), check)
 
 
 def _makes_model(recipe: Recipe) -> bool:

@@ -1,7 +1,6 @@
 """Preparing data and base model: before or after the model is fetched, and never longer than its command."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from fakes.gguf_files import TOKENS, write_gguf
 from fakes.models import write_model
 from fakes.processes import wait_for_end
 
-from asyncrl import cli
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -106,28 +104,3 @@ def test_what_is_wrong_with_the_model_is_said_before_anything_is_made(tmp_path: 
     with pytest.raises(InputError, match="no such model"):
         prepare_and_fetch(load_recipe(path), path, [], refuse)
     assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("prepare", "{target: 'asyncrl.trackers.trackio:make', folder: made}"),
-        ("trackers", "['asyncrl.trackers.trackio:open_tracker']"),
-        ("algorithm.surrogate", "asyncrl.trackers.trackio:loss"),
-        ("data.train", "[{path: rows.jsonl, columns: 'asyncrl.trackers.trackio:columns'}]"),
-        ("verifying.options", "{parts: ['asyncrl.trackers.trackio:Verifier']}"),
-    ],
-)
-def test_a_name_of_a_module_that_has_moved_is_refused_before_any_work(
-    tmp_path: Path, key: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fetch(recipe: Recipe) -> Recipe:
-        raise AssertionError("a model is fetched")
-
-    # The model is of a hub: it would be fetched first.
-    path, override = write_recipe(tmp_path, "nobody/nothing"), f"{key}={value}"
-    said = r"asyncrl\.trackers\.trackio is asyncrl\.readers\.trackers\.trackio now"
-    with pytest.raises(InputError, match=said):
-        prepare_and_fetch(load_recipe(path, [override]), path, [override], fetch)
-    assert cli.main(["check", str(path), override]) == 2
-    assert re.search(said, capsys.readouterr().err)

@@ -1,12 +1,11 @@
 """From a name to the object."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.system.plugins import MOVED, load_object
+from asyncrl.system.plugins import load_object
 
 
 def test_a_dotted_name_is_imported() -> None:
@@ -56,25 +55,3 @@ def test_a_module_that_fails_while_it_loads_is_named_with_the_reason(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match='"broken_on_import" failed to load: ZeroDivisionError'):
         load_object("broken_on_import:f")
-
-
-def test_a_module_that_has_moved_is_where_the_table_says() -> None:
-    for old, new in MOVED.items():
-        assert find_spec(new) is not None and find_spec(old) is None
-
-
-def test_a_name_in_a_module_that_has_moved_is_refused_with_the_new_one() -> None:
-    said = r'Write "asyncrl\.readers\.trackers\.tensorboard:open_tracker"'
-    with pytest.raises(InputError, match=said):
-        load_object("asyncrl.trackers.tensorboard:open_tracker")
-
-
-@pytest.mark.parametrize("target", ["./own_tracker.py:f", "own_tracker:f"])
-def test_an_import_of_a_module_that_has_moved_is_refused_with_the_new_name(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_tracker.py").write_text("from asyncrl.trackers.tracker import Note\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    said = r"failed to load: .*asyncrl\.trackers is asyncrl\.readers\.trackers now: change the import"
-    with pytest.raises(InputError, match=said):
-        load_object(target, folder=tmp_path)
