@@ -17,8 +17,6 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.planning.report import describe_tail
-from asyncrl.planning.sources import find_source
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
@@ -61,9 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     remarks = check_unfinished(inputs, folder.journal) if resumes else []
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
-    source = find_source(recipe, shape, longest_prompt=longest)
-    for line in describe_tail(source):
-        print(f"# {line}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
     return 0

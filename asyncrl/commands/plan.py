@@ -26,7 +26,7 @@ from asyncrl.model.memory import (
 )
 from asyncrl.model.source import is_of_hub
 from asyncrl.planning.devices import LIKELY_GPU, NAMES
-from asyncrl.planning.report import describe_tail, forecast
+from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
@@ -84,8 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = place(recipe) if size is None else None
     print(describe(recipe, shape, gpus, longest_prompt=longest))
     check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-    source = find_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
-    print("\n".join(describe_tail(source)))
     return 0
 
 

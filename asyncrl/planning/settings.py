@@ -64,9 +64,6 @@ class PlannedRun:
     """Requests of one server that its key-value cache holds at once; more take turns."""
     oversampling: float | None = None
     interrupt: str = "continue"
-    evaluates_first: bool = False
-    """The first batch waits for an evaluation, which takes at least as long as all groups that are admitted
-    meanwhile: many batches are then ready at once, and later ones keep that rhythm."""
 
     @classmethod
     def of(
@@ -80,7 +77,6 @@ class PlannedRun:
         """`tokens_held` by a running request on average, prompt included; `cache_tokens` of a server where
         the recipe leaves them to the engine."""
         serving, rollout = recipe.serving, recipe.rollout
-        is_evaluated = recipe.data.heldout is not None and not recipe.evaluation.num_servers
         return cls(
             queue=QueueSettings.of(recipe),
             costs=costs,
@@ -89,8 +85,6 @@ class PlannedRun:
             decode_slots=(serving.max_total_tokens or cache_tokens) / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,
             interrupt=rollout.interrupt,
-            # A round of oversampling is over with its first batch, and parks the rest.
-            evaluates_first=is_evaluated and rollout.oversampling is None,
         )
 
     def with_queue(self, **changes: int) -> "PlannedRun":

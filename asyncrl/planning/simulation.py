@@ -4,8 +4,8 @@ All requests of a server get tokens at one rate, which falls with their number. 
 that yields how long it is busy, or what it waits for; everything else reacts to the end of a request.
 Admission and choice of a batch are the replay queue's own. No clock is read: equal runs have equal outcomes.
 
-Left out: verdicts, groups without signal, evaluations but the first, rollout.tokens_per_round,
-rollout.abort_staleness, serving.hedge_seconds, failures, and the trainer's own skew over ranks.
+Left out: verdicts, groups without signal, evaluations, rollout.tokens_per_round, rollout.abort_staleness,
+ serving.hedge_seconds, failures, and the trainer's own skew over ranks.
 """
 
 import heapq
@@ -249,8 +249,6 @@ class Simulation:
         for version in range(queue.num_steps):
             began, before = self.now, self._sums()
             self._is_draining = False
-            if version == 0 and self.run.evaluates_first:
-                yield self._is_idle
             yield self._has_batch
             batch = self._take()
             waited = self.now - began

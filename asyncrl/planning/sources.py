@@ -18,7 +18,7 @@ from asyncrl.recipe import Recipe
 
 PROMPT_TOKENS = 256.0
 """Assumed where nothing is known."""
-NO_EVALUATIONS = "evaluations during training, rollout.abort_staleness and failures are left out"
+NO_EVALUATIONS = "evaluations, rollout.abort_staleness and failures are left out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,21 +199,6 @@ def test_activations_name_the_tokens_that_they_are_of(recipe: Path, capsys: pyte
     assert remark(*short, "trainer.tokens_per_micro_batch=99999").startswith("9,792 packed tokens, all of a")
 
 
-def test_a_bound_that_starves_the_servers_is_warned_of(recipe: Path, capsys: pytest.CaptureFixture[str]):
-    asked = [
-        "--gpu-memory-gb",
-        "1000",
-        "serving.max_running_requests=1024",
-        "serving.max_total_tokens=5000000",
-    ]
-    long_answers = ["rollout.max_new_tokens=30000", "rollout.groups_per_batch=4", "trainer.num_processes=8"]
-    assert cli.main(["plan", str(recipe), *asked, *long_answers, "rollout.max_staleness=1"]) == 0
-    output = capsys.readouterr().out
-    assert "tail       the longest response takes about" in output
-    assert "WARNING: rollout.max_staleness 1 starves the servers" in output
-    assert "costs are estimated for H100" in output
-
-
 def test_a_run_is_simulated_before_it_starts(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--simulate", "--device", "H100", "rollout.max_staleness=0"]) == 0
     output = capsys.readouterr().out

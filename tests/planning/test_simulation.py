@@ -129,14 +129,6 @@ def test_a_controller_that_admits_slowly_delays_the_last_group() -> None:
     assert outcome.step_seconds() == pytest.approx(15.0 + 1.5 + TRAINING + 0.5)
 
 
-def test_an_evaluation_before_training_makes_the_first_batches_ready_at_once() -> None:
-    run = planned(staleness=3, steps=12, evaluates_first=True, costs=QUICK)
-    waits = [step.waited_seconds for step in simulate(run, ALIKE).steps]
-    # Four batches of 20 requests, three of which run at once; then they are taken one by one.
-    assert waits[0] > GENERATION
-    assert waits[1:4] == [0.0, 0.0, 0.0]
-
-
 def test_oversampling_parks_stragglers_and_bounds_what_is_in_flight() -> None:
     free, rounds = (
         simulate(planned(staleness=4, steps=40, oversampling=factor), LONG_TAIL) for factor in (None, 1.5)

@@ -142,7 +142,7 @@ def predict(plan: Plan) -> tuple[Outcome, PlannedRun]:
         install_seconds=install,
     )
     run = PlannedRun.of(make_recipe(plan), costs, tokens_held=20.0)
-    run = replace(run, evaluates_first=False, num_servers=plan.num_servers)
+    run = replace(run, num_servers=plan.num_servers)
     return simulate(run, LENGTHS), run
 
 
