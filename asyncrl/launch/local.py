@@ -168,11 +168,7 @@ async def _open_observer(
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
-        rules_of(
-            recipe.alarms,
-            groups_per_batch=recipe.rollout.groups_per_batch,
-            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
-        ),
+        rules_of(recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch),
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)

@@ -70,7 +70,7 @@ def _repetition_notes(recipe: Recipe) -> list[str]:
         f"replay.repeated_groups_per_batch {repeated}: a group is only repeated while its oldest token is at "
         f"most {most} versions old (rollout.max_staleness). Where servers outpace the trainer, groups "
         f"reach that age before they are trained first, however large it is, and few or none are repeated "
-        f"(metric: repeated_groups; alarms.repeated_share). Set rollout.oversampling, such as 1.5, which "
+        f"(metric: repeated_groups). Set rollout.oversampling, such as 1.5, which "
         f"generates no further ahead than the next batch."
     ]
 
