@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from asyncrl.errors import InputError
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
-from asyncrl.system.streams import OutputRefused, discard_output, guard_streams
+from asyncrl.system.streams import discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
@@ -89,12 +89,11 @@ def _run(name: str, words: Sequence[str]) -> int:
         # The reader (head, less) has seen enough.
         discard_output()
         return 128 + signal.SIGPIPE
-    except OutputRefused as error:
-        discard_output()
-        with contextlib.suppress(OutputRefused):
-            print(error, file=sys.stderr)
-        return 1
     except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            discard_output()
+            print(f"The output accepts no more: {error.strerror}.", file=sys.stderr)
+            return 1
         if (said := _explain_name(error)) is None:
             raise
         print(said, file=sys.stderr)

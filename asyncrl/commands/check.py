@@ -20,7 +20,6 @@ from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
-from asyncrl.recipe.notes import notes
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.resuming import Resumption
 
@@ -37,8 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     recipe = fetch_model(recipe)
     print(dump_recipe(recipe))
-    for note in notes(recipe):
-        print(f"# note      {note}")
     check_gyms(recipe.data)
     check_trackers(recipe.trackers)
     gpus = place(recipe)

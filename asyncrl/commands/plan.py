@@ -24,7 +24,7 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
-from asyncrl.planning.devices import LIKELY_GPU, NAMES
+from asyncrl.planning.devices import GPUS, LIKELY_GPU
 from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what the plan is for: {', '.join(NAMES)} (default: what the recipe computes on here; "
-        f"{LIKELY_GPU} with --gpus or --gpu-memory-gb)",
+        help=f"what the plan is for: {', '.join(GPUS)} (default: the GPU of this machine, else {LIKELY_GPU})",
     )
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"

@@ -103,7 +103,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         measured = read_metrics(folder.metrics)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = await _open_observer(stack, recipe, folder, metrics, measured, events)
+        memory = MemoryMeter()
+        observer = _open_observer(stack, recipe, folder, metrics, measured, memory, events)
         trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
         stack.push_async_callback(trackers.stop)
         await trackers.start()
@@ -125,7 +126,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
-        await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus))
+        await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus, memory))
         _say_what_resumes(controller, folder, metrics, changed)
         _warn_of_one_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
@@ -158,12 +159,13 @@ def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
         write_status(folder.path, status)
 
 
-async def _open_observer(
+def _open_observer(
     stack: contextlib.AsyncExitStack,
     recipe: Recipe,
     folder: RunFolder,
     metrics: MetricsWriter,
     measured: Metrics,
+    memory: MemoryMeter,
     events: RecentEvents,
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
@@ -172,8 +174,6 @@ async def _open_observer(
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)
-    memory = MemoryMeter()
-    await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
     return stack.enter_context(
         TerminalAndFile(live, metrics, alarms, memory, events, step=folder.resumption.version)
@@ -269,6 +269,7 @@ def _metering(
     servers: LocalServers,
     trainers: TrainerRanks,
     gpus: GpuMap,
+    memory: MemoryMeter,
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Records in what this start runs and, while it is open, what it uses."""
     started_seconds = time.time()
@@ -286,6 +287,7 @@ def _metering(
         lambda: [*servers.processes.values(), *trainers.ranks],
         gpus={name: len(held) for name, held in gpus.processes()},
         num_gpus=len(used),
+        memory=memory,
     )
     return metering(meter, journal, started_seconds)
 

@@ -42,8 +42,8 @@ def find_source(
     is_elsewhere: bool = False,
     longest_prompt: int | None = None,
 ) -> Source:
-    """The costs are those of `device`, by default of this machine, or of a likely GPU where the plan
-    `is_elsewhere`; prompts are as long as the longest one, where that is known.
+    """The costs are those of `device`, by default of this machine's GPU, or of a likely one where it has none
+    or the plan `is_elsewhere`; prompts are as long as the longest one, where that is known.
 
     Raises InputError for a device that has no data sheet.
     """

@@ -57,10 +57,3 @@ def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest
     assert cli.main(words) == 0
     listed = "# sampling  never sampled: 3 tokens: <pad> (id 2), ids 46-47 that the tokenizer lacks\n"
     assert listed in capsys.readouterr().out
-
-
-def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    (tmp_path / "own.py").write_text(GOOD)
-    cli.main(["check", str(tmp_path / "recipe.yaml")])
-    assert "# note      With one optimizer step per batch" in capsys.readouterr().out

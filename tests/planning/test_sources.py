@@ -16,7 +16,6 @@ from asyncrl.planning.settings import Costs, PlannedRun
 from asyncrl.planning.sources import find_source
 from asyncrl.planning.split import best_splits, recommended
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.placement import Placement
 
 H100 = GPUS["H100"]
 
@@ -62,20 +61,16 @@ def test_an_unknown_device_is_refused_with_the_known_ones(recipe: Recipe) -> Non
         find_source(recipe, tiny_shape(), device="H9")
 
 
-def test_a_run_is_estimated_for_what_the_machine_has(recipe: Recipe) -> None:
-    on_cpu = recipe.model_copy(update={"placement": Placement(device="cpu")})
-    here = find_source(on_cpu, tiny_shape()).assumptions
-    assert "estimated for CPU" in here[0]
-    assert "device: CPU (placement.device is cpu; the cores of this machine)" in here
-    elsewhere = find_source(recipe, tiny_shape(), is_elsewhere=True).assumptions
-    assert "estimated for H100" in elsewhere[0]
-    assert "device: H100 (a likely GPU; --device names another)" in elsewhere
+def test_a_run_is_estimated_for_a_likely_gpu_where_the_machine_has_none(recipe: Recipe) -> None:
+    assumptions = find_source(recipe, tiny_shape(), is_elsewhere=True).assumptions
+    assert "estimated for H100" in assumptions[0]
+    assert "device: H100 (a likely GPU; --device names another)" in assumptions
 
 
 def test_prompts_are_as_long_as_the_longest_one_where_that_is_known(recipe: Recipe) -> None:
-    given = find_source(recipe, tiny_shape(), device="CPU", longest_prompt=70)
+    given = find_source(recipe, tiny_shape(), device="H100", longest_prompt=70)
     assert given.lengths.prompt_tokens == 70 and "prompts: 70 tokens (the longest one)" in given.assumptions
-    assumed = find_source(recipe, tiny_shape(), device="CPU")
+    assumed = find_source(recipe, tiny_shape(), device="H100")
     assert "prompts: 256 tokens (assumed; --longest-prompt says how many)" in assumed.assumptions
 
 

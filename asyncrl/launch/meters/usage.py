@@ -15,6 +15,7 @@ import psutil
 from asyncrl.journal.usage import CONTROLLER, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.meters.families import find_families
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.site.site import Process
 from asyncrl.loops.task_group import background
 
@@ -35,13 +36,15 @@ class UsageMeter:
         *,
         gpus: Mapping[str, int],
         num_gpus: int,
+        memory: MemoryMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gpus` has the number of GPUs of each process that has any; the run has `num_gpus`, fewer than
-        their sum where processes share them."""
+        their sum where processes share them. `memory` measures what is discovered."""
         self._processes = processes
         self._gpus = gpus
         self._num_gpus = num_gpus
+        self._memory = memory or MemoryMeter()
         self._clock = clock
         self._began = self._last = clock()
         self._own = psutil.Process()
@@ -54,7 +57,9 @@ class UsageMeter:
 
     def discover(self) -> None:
         """Finds the descendants of this process. Reads every process of the machine: not for every sample."""
-        self._families = {child.pid: family for child, family in find_families().items()}
+        families = find_families()
+        self._families = {child.pid: family for child, family in families.items()}
+        self._memory.measure(families)
 
     def sample(self) -> list[Usage]:
         """Usage so far."""

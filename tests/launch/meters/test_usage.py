@@ -16,6 +16,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.usage import Usage, read_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import _metering
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs
@@ -140,7 +141,7 @@ async def test_a_start_records_in_what_it_runs_and_what_it_uses(
     journal = Journal(folder.journal)
     await server.start()
     try:
-        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here"), MemoryMeter()):  # type: ignore[arg-type]
             await until_done(server)
     finally:
         await server.stop(grace_seconds=0.0)
@@ -166,7 +167,7 @@ async def test_a_start_under_another_python_than_the_last_says_so(
     record_start(folder.path, 1.0, [], python="2.7")
     for num_said in (1, 1):
         journal = Journal(folder.journal)
-        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here"), MemoryMeter()):  # type: ignore[arg-type]
             pass
         journal.close()
         # The second start is like the one before it.
