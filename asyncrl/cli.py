@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl
 
 import argparse
 import contextlib
-import difflib
 import errno
 import importlib
 import importlib.metadata
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
 from asyncrl.system.streams import discard_output, guard_streams
@@ -163,9 +162,7 @@ def _usage(arguments: list[str]) -> int:
     is_question = not arguments or arguments[0] in ("-h", "--help", "help")
     stream = sys.stdout if is_question else sys.stderr
     if not is_question:
-        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        print(f'asyncrl has no command "{arguments[0]}".{meant}', file=stream)
+        print(f'asyncrl has no command "{arguments[0]}".{did_you_mean(arguments[0], COMMANDS)}', file=stream)
     print("usage: asyncrl COMMAND [options]\n", file=stream)
     for name, text in COMMANDS.items():
         print(f"  {name:<12} {text}", file=stream)
