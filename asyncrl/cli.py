@@ -1,13 +1,11 @@
 """The `asyncrl` command: imports only the subcommand that it runs, so that each starts fast.
 
 Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM
-(a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more. `sandbox run` exits as
-its program did.
+(a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more.
 """
 
 import argparse
 import contextlib
-import difflib
 import errno
 import importlib
 import importlib.metadata
@@ -17,10 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
-from asyncrl.system.streams import OutputRefused, discard_output, guard_streams
+from asyncrl.system.streams import discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
@@ -43,7 +41,7 @@ COMMANDS = {
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
     "algorithms": "list the loss terms that a recipe may name",
-    "sandbox": "run a program in the sandbox, or see what this machine enforces",
+    "sandbox": "see what isolation of programs this machine enforces",
 }
 
 
@@ -90,12 +88,11 @@ def _run(name: str, words: Sequence[str]) -> int:
         # The reader (head, less) has seen enough.
         discard_output()
         return 128 + signal.SIGPIPE
-    except OutputRefused as error:
-        discard_output()
-        with contextlib.suppress(OutputRefused):
-            print(error, file=sys.stderr)
-        return 1
     except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            discard_output()
+            print(f"The output accepts no more: {error.strerror}.", file=sys.stderr)
+            return 1
         if (said := _explain_name(error)) is None:
             raise
         print(said, file=sys.stderr)
@@ -165,9 +162,7 @@ def _usage(arguments: list[str]) -> int:
     is_question = not arguments or arguments[0] in ("-h", "--help", "help")
     stream = sys.stdout if is_question else sys.stderr
     if not is_question:
-        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        print(f'asyncrl has no command "{arguments[0]}".{meant}', file=stream)
+        print(f'asyncrl has no command "{arguments[0]}".{did_you_mean(arguments[0], COMMANDS)}', file=stream)
     print("usage: asyncrl COMMAND [options]\n", file=stream)
     for name, text in COMMANDS.items():
         print(f"  {name:<12} {text}", file=stream)

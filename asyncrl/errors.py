@@ -12,6 +12,9 @@ AsyncrlError
 └── StalenessBreach       a token is staler than max_staleness: the admission proof is broken
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class AsyncrlError(Exception):
     """The root of what this project raises on purpose."""
@@ -60,3 +63,9 @@ class Superseded(QueueError):
 
 class StalenessBreach(AsyncrlError, AssertionError):
     """The staleness bound was broken despite admission control: a defect, never to be ignored."""
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """ " Did you mean NAME?" where one of `known` is almost `word`, else `otherwise`."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else otherwise

@@ -61,7 +61,7 @@ HEAVY = (
     ),
     *("readers/page/test_shell_in_browser.py", "readers/page/test_narrow_in_browser.py"),
     "readers/page/test_turns.py",
-    *("readers/page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
+    *("readers/page/test_view_command.py", "observe/test_pseudo_terminal.py"),
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
     *("launch/test_remote_server.py", "launch/meters/test_usage.py", "examples/test_chain_sum.py"),

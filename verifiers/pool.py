@@ -5,7 +5,7 @@ replaced by a fork of the warm template, in milliseconds, and no other verificat
 may cost and what is a FAULT says `verifiers.judgement`. Verifiers of the user's run in workers alone, the
 fast path, the key in the cache and the reading of a gold included.
 
-Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
+Used from one event loop. Nothing heavy is imported here."""
 
 import asyncio
 import hashlib

@@ -28,8 +28,8 @@ from asyncrl.serving.sglang.stream import stream
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "
-    "conversation continues from message to message, and /new begins another one; without one, or with "
-    "--raw, each line is continued as it stands."
+    "conversation continues from message to message, and /new begins another one; without one each line is "
+    "continued as it stands."
 )
 NEW = "/new"
 INCOMPLETE = "\ufffd"
@@ -38,7 +38,6 @@ INCOMPLETE = "\ufffd"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--base", action="store_true", help="the base model instead of the newest checkpoint")
-    parser.add_argument("--raw", action="store_true", help="continue each line, without the chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
 
 
@@ -81,7 +80,6 @@ async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> 
         TextCodec(folder, rollout=recipe.rollout),
         context_tokens=recipe.model.context_tokens or read_shape(folder).max_positions,
         max_new_tokens=recipe.rollout.max_new_tokens,
-        is_raw=arguments.raw,
     )
     model = Model(path=str(folder), dtype=recipe.model.dtype, context_tokens=recipe.model.context_tokens)
     async with serve_folder(recipe.model_copy(update={"model": model}), folder) as served:
@@ -99,14 +97,12 @@ async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> 
 class Conversation:
     """The messages so far and what the model reads of them."""
 
-    def __init__(
-        self, codec: TextCodec, *, context_tokens: int, max_new_tokens: int, is_raw: bool = False
-    ) -> None:
+    def __init__(self, codec: TextCodec, *, context_tokens: int, max_new_tokens: int) -> None:
         self.codec = codec
         self.messages: list[dict[str, Any]] = []
         self._context_tokens = context_tokens
         self._max_new_tokens = max_new_tokens
-        self._is_raw = is_raw or not codec.has_chat_template
+        self._is_raw = not codec.has_chat_template
 
     def ask(self, text: str) -> tuple[tuple[int, ...], int]:
         """(tokens to continue, most tokens of the answer). Raises InputError, and then forgets `text`."""

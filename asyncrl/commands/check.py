@@ -18,8 +18,6 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.planning.report import describe_tail
-from asyncrl.planning.sources import find_likely_source
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
@@ -67,9 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     if recipe.turns.is_on() and inputs.kit is not None:
         for note in history_notes(inputs.kit, recipe.turns):
             print(f"# note      {note}")
-    source = find_likely_source(recipe, shape, is_elsewhere=False, longest_prompt=longest)
-    for line in describe_tail(source):
-        print(f"# {line}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
     return 0

@@ -1,7 +1,6 @@
 """`asyncrl plan RECIPE`: what a run would need and how stale its tokens would be, before anything starts."""
 
 import argparse
-import math
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
@@ -25,16 +24,15 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
-from asyncrl.planning.devices import LIKELY_GPU, NAMES
-from asyncrl.planning.report import describe_tail, forecast
-from asyncrl.planning.sources import find_likely_source, find_source
+from asyncrl.planning.devices import GPUS, LIKELY_GPU
+from asyncrl.planning.report import forecast
+from asyncrl.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.replay.settings import QueueSettings
 from asyncrl.system.memory import machine_memory
 
 HELP = (
-    "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
+    "Print parameters, memory per process and tokens per step of a recipe, from its "
     "model's config.json alone; "
     "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
@@ -61,17 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="simulate the run: time per step, idle shares, staleness; instead of checking memory",
     )
     group.add_argument(
-        "--from",
-        dest="measured_run",
-        type=Path,
-        metavar="RUN",
-        help="take costs and lengths from the folder of a run, in place of estimates",
-    )
-    group.add_argument(
         "--device",
         metavar="NAME",
-        help=f"what estimates are for: {', '.join(NAMES)} (default: what the recipe computes on here; "
-        f"{LIKELY_GPU} with --gpus or --gpu-memory-gb)",
+        help=f"what the plan is for: {', '.join(GPUS)} (default: the GPU of this machine, else {LIKELY_GPU})",
     )
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
@@ -91,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = place(recipe) if size is None else None
     print(describe(recipe, shape, gpus, longest_prompt=longest))
     check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
-    source = find_likely_source(recipe, shape, is_elsewhere=gpus is None, longest_prompt=longest)
-    print("\n".join(describe_tail(source)))
     return 0
 
 
@@ -100,7 +88,6 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
     source = find_source(
         recipe,
         shape,
-        measured_run=arguments.measured_run,
         device=arguments.device,
         is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
         longest_prompt=arguments.longest_prompt,
@@ -131,7 +118,7 @@ def describe(
             *_server_lines(recipe, shape, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),
             *_token_lines(recipe),
-            *_staleness_lines(recipe),
+            f"staleness  at most {recipe.rollout.max_staleness} (rollout.max_staleness)",
         ]
     )
 
@@ -170,17 +157,6 @@ def check_fits(
             f"trainer.num_processes, trainer.tokens_per_micro_batch, serving.num_servers or "
             f"serving.max_total_tokens, or take a smaller model."
         )
-
-
-def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
-    """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
-    rollout, serving = recipe.rollout, recipe.serving
-    fitting = serving.fleet_size() * serving.max_running_requests // rollout.samples_per_group
-    allowed = QueueSettings.of(recipe).batches_ahead() * rollout.groups_per_batch
-    if rollout.oversampling is not None:
-        allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))
-    groups = min(fitting, allowed)
-    return groups / rollout.groups_per_batch, groups
 
 
 def _parameter_lines(shape: ModelShape) -> list[str]:
@@ -319,19 +295,6 @@ def _token_lines(recipe: Recipe) -> list[str]:
     return [
         f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
         f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps"
-    ]
-
-
-def _staleness_lines(recipe: Recipe) -> list[str]:
-    bound = recipe.rollout.max_staleness
-    batches, groups = first_token_staleness(recipe)
-    first = min(float(bound), batches)
-    return [
-        f"staleness  at most {bound} (rollout.max_staleness); {groups} groups in flight at once are "
-        f"{batches:.1f} batches",
-        f"  while servers are the slower side, first tokens are about {first:.1f} versions old when trained, "
-        f"the average token {first / 2:.1f}",
-        f"  while the trainer is, finished groups wait for it: up to {bound}",
     ]
 
 

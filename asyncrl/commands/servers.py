@@ -80,6 +80,5 @@ def _line(server: dict[str, Any]) -> str:
     ]
     if server["cache_tokens"] is not None:
         words += [f"{server['held_tokens']:,} of {server['cache_tokens']:,} tokens"]
-    words += ["slow"] if server["is_slow"] else []
     words += [server["reason"]] if server["reason"] else []
     return "  ".join(words)

@@ -15,7 +15,6 @@ from asyncrl.launch.failure import first_cause
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
-from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
@@ -81,11 +80,8 @@ def train(recipe: Recipe, gpus: GpuMap) -> int:
     check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
     with folder, LastResort(phases_of_stop(recipe.trainer.stop_timeout_seconds)) as last_resort:
         folder.open(recipe)
-        with serve_page(folder.path, recipe.view.port, log_folder=folder.logs) as address:
-            if address is not None:
-                print(f"page {address}")
-            outcome = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
-            last_resort.next_phase()
+        outcome = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
+        last_resort.next_phase()
         _report(folder, outcome=outcome)
     return EXIT_CODES[outcome]
 

@@ -91,7 +91,6 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.speed import watch_speed
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.turns.pool import EpisodePool
 
@@ -180,7 +179,6 @@ class Controller:
                     tasks.start(self._watch(), "watch"),
                     tasks.start(self.early_abort.run(), "early abort"),
                     *([tasks.start(self.player.end_early(), "turns")] if self.player else []),
-                    tasks.start(watch_speed(self.fleet, recipe=self.recipe.serving), "speed"),
                     tasks.start(self.state.raise_failure(), "failure"),
                 ]
                 await tasks.noting_failure(train())

@@ -32,7 +32,6 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.pass_sums import PassSums
 from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.messages import TakeRequest
 from verifiers import monitor
@@ -60,8 +59,6 @@ class Reading:
     cache_expected_share: float
     retractions: int
     """Summed over servers."""
-    passes: PassSums = PassSums()
-    """Summed over servers, as they said when they last took a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,6 @@ class Meters:
             *self.fleet.utilization.stream_seconds(),
             *self.fleet.utilization.cache_shares(),
             self.fleet.utilization.num_retractions(),
-            self.fleet.utilization.passes(),
         )
 
 
@@ -107,11 +103,6 @@ class Speed(TypedDict):
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
-    decode: dict[str, float]
-    """Passes that gave each running request a token, by requests and by what these hold: sums, see
-    `asyncrl.serving.pass_sums`."""
-    prefill: dict[str, float]
-    """Passes over prompts and prefixes, by tokens."""
 
 
 class Retried(TypedDict):
@@ -196,7 +187,6 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
     busy = (after.server_busy_seconds - before.server_busy_seconds) / num_servers
     streamed = after.stream_seconds - before.stream_seconds
     squared = after.squared_stream_seconds - before.squared_stream_seconds
-    passes = after.passes.since(before.passes)
     return {
         "step_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
@@ -207,8 +197,6 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "cache_held_share": after.cache_held_share,
         "cache_expected_share": after.cache_expected_share,
         "retractions": after.retractions - before.retractions,
-        "decode": passes.decode.columns(),
-        "prefill": passes.prefill.columns(),
     }
 
 

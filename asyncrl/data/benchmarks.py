@@ -7,14 +7,13 @@ recipe's prompt comes before the instruction suggested here.
 """
 
 import ast
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from asyncrl.data.columns import READY, column
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import Source
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute
@@ -208,11 +207,9 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
         return replace(known, source=source)
     place = absolute(given, Path.cwd())
     if not is_data_file(given) and not Path(place).exists():
-        near = difflib.get_close_matches(given, CATALOG, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
         raise InputError(
-            f"{given} is neither a benchmark nor a file of rows. Known: {', '.join(CATALOG)}.{meant} "
-            f"`asyncrl eval --list` describes them."
+            f"{given} is neither a benchmark nor a file of rows. Known: {', '.join(CATALOG)}."
+            f"{did_you_mean(given, CATALOG)} `asyncrl eval --list` describes them."
         )
     _check_exists(given, place)
     return Benchmark(

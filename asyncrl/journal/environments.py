@@ -31,8 +31,6 @@ class StartRecord(BaseModel):
     shape: ModelShape
     code: dict[str, str]
     """File that the recipe names as "file.py:name" -> its SHA-256."""
-    lacking_energy: list[str]
-    """A sentence for each part of the machine whose energy could not be read."""
 
 
 class Start(BaseModel):

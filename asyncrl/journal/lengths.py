@@ -1,20 +1,9 @@
-"""Admission times of a run's groups and lengths of their responses, for a simulation that draws from them.
-
-Compacted ones count too.
-"""
+"""Lengths of what a run sampled, summed up. Compacted responses count too."""
 
 from typing import NamedTuple
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import NUMBER_BYTES
-
-_LENGTHS = """
-SELECT g.group_id, g.admitted_version, g.admitted_seconds, g.reason, LENGTH(t.prompt_tokens) / {bytes},
-       coalesce((SELECT SUM(LENGTH(tokens)) / {bytes} FROM segments s
-                 WHERE s.trajectory_id = t.trajectory_id),
-                (SELECT num_tokens FROM compacted c WHERE c.trajectory_id = t.trajectory_id), 0)
-FROM groups g JOIN trajectories t USING (group_id) WHERE t.finish IS NOT NULL ORDER BY g.group_id, t.sample
-"""
 
 _SAMPLED = """
 WITH streamed AS (SELECT trajectory_id, SUM(LENGTH(tokens)) / {bytes} AS r FROM segments GROUP BY 1
@@ -29,28 +18,6 @@ SELECT (SELECT SUM(p) FROM prompts), SUM(r), SUM(MAX(r - 1, 0)),
        SUM(MAX(r - 1, 0) * (p + r / 2.0)) + (SELECT SUM(p * (p + 1) / 2.0) FROM prompts)
 FROM each
 """
-
-
-class GroupLengths(NamedTuple):
-    admitted_version: int
-    admitted_seconds: float
-    """Unix time."""
-    dropped_for: str | None
-    """The reason, of a dropped group."""
-    prompt_tokens: int
-    """0 once compacted."""
-    response_tokens: list[int]
-    """Lengths of its trajectories that have ended."""
-
-
-def read_lengths(journal: Readable) -> list[GroupLengths]:
-    """One per group with an ended trajectory, in admission order."""
-    found: dict[int, GroupLengths] = {}
-    rows = journal.read(_LENGTHS.format(bytes=NUMBER_BYTES))
-    for group_id, version, seconds, reason, prompt, response in rows:
-        group = found.setdefault(group_id, GroupLengths(version, seconds, reason, prompt, []))
-        group.response_tokens.append(response)
-    return list(found.values())
 
 
 class SampledTokens(NamedTuple):

@@ -287,15 +287,14 @@ TABLES = (
     ),
     Table(
         "usage",
-        "process or energy counter of a start",
+        "process of a start",
         (
             Column("started_seconds", "REAL NOT NULL", "its start, as in environments"),
-            Column("name", "TEXT NOT NULL", "run, controller, verifiers, server 0, trainer 0, energy: ..."),
+            Column("name", "TEXT NOT NULL", "run, controller, verifiers, server 0, trainer 0, ..."),
             Column("wall_seconds", "REAL NOT NULL", "that it ran, as last seen"),
             Column("cpu_seconds", "REAL", "its own and its children's; none where it could not be read"),
             Column("num_gpus", "INTEGER NOT NULL", "that it had"),
             Column("num_restarts", "INTEGER NOT NULL", "within this start"),
-            Column("joules", "REAL", "of an energy counter; none where it could not be read to the end"),
         ),
         key="started_seconds, name",
         has_rowid=False,

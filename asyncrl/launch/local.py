@@ -65,7 +65,6 @@ from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.energy import EnergySources, find_energy
 from asyncrl.system.environment import changed_engines, describe_environment
 from asyncrl.system.run_files import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
@@ -104,7 +103,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         measured = read_metrics(folder.metrics)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = await _open_observer(stack, recipe, folder, metrics, measured, events)
+        memory = MemoryMeter()
+        observer = _open_observer(stack, recipe, folder, metrics, measured, memory, events)
         trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
         stack.push_async_callback(trackers.stop)
         await trackers.start()
@@ -126,7 +126,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
-        await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus))
+        await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus, memory))
         _say_what_resumes(controller, folder, metrics, changed)
         _warn_of_one_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
@@ -159,26 +159,21 @@ def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
         write_status(folder.path, status)
 
 
-async def _open_observer(
+def _open_observer(
     stack: contextlib.AsyncExitStack,
     recipe: Recipe,
     folder: RunFolder,
     metrics: MetricsWriter,
     measured: Metrics,
+    memory: MemoryMeter,
     events: RecentEvents,
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
-        rules_of(
-            recipe.alarms,
-            groups_per_batch=recipe.rollout.groups_per_batch,
-            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
-        ),
+        rules_of(recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch),
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)
-    memory = MemoryMeter()
-    await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
     return stack.enter_context(
         TerminalAndFile(live, metrics, alarms, memory, events, step=folder.resumption.version)
@@ -274,12 +269,16 @@ def _metering(
     servers: LocalServers,
     trainers: TrainerRanks,
     gpus: GpuMap,
+    memory: MemoryMeter,
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """Records in what this start runs and, while it is open, what it uses."""
     started_seconds = time.time()
     used = {gpu.device: gpu.name for _, held in gpus.processes() for gpu in held}
-    energy = find_energy(list(used))
-    record = _start_record(inputs.recipe, list(used.values()), energy)
+    record = StartRecord(
+        environment=describe_environment(list(used.values())),
+        shape=read_shape(model_folder(inputs.recipe.model)),
+        code=code_digests(inputs.recipe),
+    )
     before = last_environment(journal)
     if before is not None and (words := changed_engines(before, record.environment)) is not None:
         log.warning("%s", words)
@@ -288,18 +287,9 @@ def _metering(
         lambda: [*servers.processes.values(), *trainers.ranks],
         gpus={name: len(held) for name, held in gpus.processes()},
         num_gpus=len(used),
-        counters=energy.counters,
+        memory=memory,
     )
     return metering(meter, journal, started_seconds)
-
-
-def _start_record(recipe: Recipe, gpu_names: list[str], energy: EnergySources) -> StartRecord:
-    return StartRecord(
-        environment=describe_environment(gpu_names),
-        shape=read_shape(model_folder(recipe.model)),
-        code=code_digests(recipe),
-        lacking_energy=list(energy.lacking),
-    )
 
 
 def _say_what_resumes(

@@ -3,7 +3,6 @@
 Tokens that a model produced are never re-tokenized: text is only decoded, for verifiers and people.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.model.stop import StopStrings
 from asyncrl.model.templates import read_chat_template, read_json
 from asyncrl.recipe import Rollout
@@ -138,9 +137,8 @@ class TextCodec:
         found = self._tokenizer.token_to_id(name)
         if found is None:
             special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-            near = difflib.get_close_matches(name, special, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "For text of several tokens, use rollout.stop."
-            raise InputError(f"rollout.stop_tokens names {name!r}, which is not a token in {path}. {hint}")
+            hint = did_you_mean(name, special, " For text of several tokens, use rollout.stop.")
+            raise InputError(f"rollout.stop_tokens names {name!r}, which is not a token in {path}.{hint}")
         return int(found)
 
     def exact_text(self, tokens: Sequence[int]) -> str:

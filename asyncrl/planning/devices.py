@@ -1,5 +1,4 @@
-"""Devices that a plan may be for, by their data sheets: the one asked for, else the one that the recipe would
-use here."""
+"""GPUs that a plan may be for, by their data sheets: the one asked for, else the one of this machine."""
 
 from dataclasses import dataclass
 
@@ -7,13 +6,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.flops import PEAK_TERAFLOPS
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import find_gpus
-from asyncrl.system.memory import machine_memory
-from sandbox.own_groups import available_cores
 
 LIKELY_GPU = "H100"
-CPU = "CPU"
-CORE_TERAFLOPS, CORE_TERABYTES_PER_SECOND = 0.05, 0.01
-"""One core of a server, in float32, as far as a figure for it makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +33,18 @@ GPUS = {
         ("RTX 4090", 1.0, 24.0),
     )
 }
-NAMES = (*GPUS, CPU)
 
 
 def find_device(recipe: Recipe, *, name: str | None, is_elsewhere: bool) -> tuple[Device, str]:
     """The device and a clause: why this one. `is_elsewhere` where the plan is for GPUs that this machine need
     not have. Raises InputError for a `name` without a data sheet."""
     if name is not None:
-        if name not in NAMES:
-            raise InputError(f"--device {name} is unknown. Known: {', '.join(NAMES)}.")
-        return GPUS.get(name) or _this_cpu(), f"--device {name}"
-    if is_elsewhere or recipe.cluster.backend == "ray":
+        if name not in GPUS:
+            raise InputError(f"--device {name} is unknown. Known: {', '.join(GPUS)}.")
+        return GPUS[name], f"--device {name}"
+    if is_elsewhere or recipe.cluster.backend == "ray" or not (gpus := find_gpus()):
         return GPUS[LIKELY_GPU], "a likely GPU; --device names another"
-    if recipe.placement.device == "cpu":
-        return _this_cpu(), "placement.device is cpu; the cores of this machine"
-    if gpus := find_gpus():
-        known = next((device for name, device in GPUS.items() if name in gpus[0].name), None)
-        if known is not None:
-            return known, f"this machine has {gpus[0].name}"
-        return GPUS[LIKELY_GPU], f"no data sheet is known of {gpus[0].name}; --device names one that is"
-    if recipe.placement.device == "gpu":
-        return GPUS[LIKELY_GPU], "placement.device is gpu, and none is here; --device says which"
-    return _this_cpu(), "this machine has no GPU; --device plans for another machine"
-
-
-def _this_cpu() -> Device:
-    """All cores that this process may use, together."""
-    cores = available_cores()
-    memory = machine_memory().total / 1e9
-    return Device(CPU, cores * CORE_TERAFLOPS, cores * CORE_TERABYTES_PER_SECOND, memory)
+    known = next((device for name, device in GPUS.items() if name in gpus[0].name), None)
+    if known is not None:
+        return known, f"this machine has {gpus[0].name}"
+    return GPUS[LIKELY_GPU], f"no data sheet is known of {gpus[0].name}; --device names one that is"

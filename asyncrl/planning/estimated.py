@@ -1,4 +1,4 @@
-"""Costs from the model's shape and a device's data sheet, where nothing was measured.
+"""Costs from the model's shape and a device's data sheet.
 
 Decoding reads the weights once per step and each request's keys and values; training does the operations of
 `asyncrl.model.flops`. Every assumption stands in a constant here and in the plan's output.
@@ -6,11 +6,10 @@ Decoding reads the weights once per step and each request's keys and values; tra
 
 from asyncrl.model.flops import token_flops
 from asyncrl.model.folder import ModelShape
-from asyncrl.planning.devices import CPU, Device
+from asyncrl.planning.devices import Device
 from asyncrl.planning.lengths import Lengths, log_normal_lengths
 from asyncrl.planning.settings import Costs
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.serving import CPU_CACHE_TOKENS
 
 TRAINING_SHARE = 0.35
 """Share of the peak operations that training reaches (MFU)."""
@@ -73,8 +72,6 @@ def estimate_costs(
 
 def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
     """Cache tokens of a server whose engine decides how many; one at least."""
-    if device.name == CPU:
-        return CPU_CACHE_TOKENS
     room = recipe.serving.tensor_parallel_size * STATIC_SHARE * device.memory_gb * 1e9
     return max(1.0, (room - 2.0 * shape.num_parameters()) / _cache_bytes_per_token(shape))
 

@@ -1,9 +1,8 @@
-"""Lengths of simulated responses: those of groups that a run has generated, or a stated distribution."""
+"""Lengths of simulated responses: a stated distribution."""
 
 import functools
 import math
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,24 +24,11 @@ class Lengths:
         return [group[index % len(group)] for index in range(count)]
 
     @functools.cached_property
-    def mean(self) -> float:
-        """Response tokens."""
-        return statistics.fmean(self._all())
-
-    @functools.cached_property
-    def longest(self) -> int:
-        """Response tokens."""
-        return max(self._all())
-
-    @functools.cached_property
     def tokens_held(self) -> float:
         """Tokens of a running request at a random moment: its prompt and what it has generated. A long one
         runs for longer, so that half of E[length^2] / E[length] is generated."""
-        lengths = self._all()
+        lengths = [tokens for group in self.groups for tokens in group]
         return self.prompt_tokens + sum(n * n for n in lengths) / (2 * max(1, sum(lengths)))
-
-    def _all(self) -> list[int]:
-        return [tokens for group in self.groups for tokens in group]
 
 
 def log_normal_lengths(

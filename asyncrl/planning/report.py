@@ -6,7 +6,6 @@ from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
 from asyncrl.planning.sources import Source
 from asyncrl.planning.split import LARGEST_TRAJECTORIES, Split, best_splits, recommended
-from asyncrl.planning.tail import tail_lines
 from asyncrl.system.rounding import as_percent
 
 MOST_STEPS = 200
@@ -32,16 +31,7 @@ def forecast(source: Source, *, num_gpus: int | None = None, num_steps: int | No
         return "\n".join(lines)
     small, share = run.scaled_to(LARGEST_TRAJECTORIES)
     lines += _outcome_lines(run, simulate(small, source.lengths), share)
-    return "\n".join([*lines, *tail_lines(run, source.lengths)])
-
-
-def describe_tail(source: Source) -> list[str]:
-    """The longest response against a step, from where that is known, and a warning where it matters. Nothing
-    where servers generate nothing during a step."""
-    if source.recipe.placement.colocated:
-        return []
-    assumptions = (f"  {assumption}" for assumption in source.assumptions)
-    return [*tail_lines(source.run, source.lengths), *assumptions]
+    return "\n".join(lines)
 
 
 def _outcome_lines(run: PlannedRun, outcome: Outcome, share: float) -> list[str]:

@@ -9,7 +9,7 @@ from asyncrl.replay.settings import QueueSettings
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of wall-clock time, measured or estimated."""
+    """Seconds of wall-clock time."""
 
     decode_seconds: float
     """Time of a server's decode step, however many requests it holds."""
@@ -23,12 +23,8 @@ class Costs:
     """From the end of training to the last server's answer."""
     install_seconds: float
     """The last part of it, in which servers generate nothing."""
-    between_seconds: float = 0.0
-    """Rest of a step, without waits, training and publishing: requests, replies, copies for checkpoints."""
     admit_seconds: float = 0.0
     """Controller time from one new group to the next: it admits them one by one."""
-    verify_seconds: float = 0.0
-    """From the last token of a group to its verdicts."""
     prefill_group_seconds: float = 0.0
     """Server time for the prompt of a group; nothing decodes meanwhile."""
     prefill_seconds_per_token: float = 0.0
@@ -40,16 +36,6 @@ class Costs:
         """Seconds per token of each of `num_requests` on one server."""
         return self.decode_seconds + self.decode_seconds_per_request * num_requests
 
-    def with_slower_servers(self, factor: float) -> "Costs":
-        """Every pass of a server takes `factor` times as long."""
-        return replace(
-            self,
-            decode_seconds=factor * self.decode_seconds,
-            decode_seconds_per_request=factor * self.decode_seconds_per_request,
-            prefill_group_seconds=factor * self.prefill_group_seconds,
-            prefill_seconds_per_token=factor * self.prefill_seconds_per_token,
-        )
-
     def training(self, num_tokens: float) -> float:
         """Seconds of a step on `num_tokens` of `training_tokens`."""
         return self.train_seconds + self.train_seconds_per_token * num_tokens
@@ -60,8 +46,7 @@ def training_tokens(
 ) -> float:
     """Tokens of a step: each group's prompt once, and all `response_tokens` but the last of each response.
 
-    Other shared prefixes are packed once too, but how much that saves depends on their text: costs that
-    are measured have it in the seconds per token.
+    Other shared prefixes are packed once too, but how much that saves depends on their text.
     """
     return num_groups * (prompt_tokens - samples_per_group) + response_tokens
 
@@ -79,11 +64,6 @@ class PlannedRun:
     """Requests of one server that its key-value cache holds at once; more take turns."""
     oversampling: float | None = None
     interrupt: str = "continue"
-    no_signal_share: float = 0.0
-    """Share of the groups that are dropped because all their advantages would be 0."""
-    evaluates_first: bool = False
-    """The first batch waits for an evaluation, which takes at least as long as all groups that are admitted
-    meanwhile: many batches are then ready at once, and later ones keep that rhythm."""
 
     @classmethod
     def of(
@@ -93,12 +73,10 @@ class PlannedRun:
         *,
         tokens_held: float,
         cache_tokens: float = math.inf,
-        no_signal_share: float = 0.0,
     ) -> "PlannedRun":
         """`tokens_held` by a running request on average, prompt included; `cache_tokens` of a server where
         the recipe leaves them to the engine."""
         serving, rollout = recipe.serving, recipe.rollout
-        is_evaluated = recipe.data.heldout is not None and not recipe.evaluation.num_servers
         return cls(
             queue=QueueSettings.of(recipe),
             costs=costs,
@@ -107,9 +85,6 @@ class PlannedRun:
             decode_slots=(serving.max_total_tokens or cache_tokens) / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,
             interrupt=rollout.interrupt,
-            no_signal_share=no_signal_share if recipe.replay.drops_no_signal else 0.0,
-            # A round of oversampling is over with its first batch, and parks the rest.
-            evaluates_first=is_evaluated and rollout.oversampling is None,
         )
 
     def with_queue(self, **changes: int) -> "PlannedRun":

@@ -1,19 +1,16 @@
 """A run as a small event loop: feed, servers, queue and trainer, as the controller connects them.
 
 All requests of a server get tokens at one rate, which falls with their number. The trainer is a generator
-that yields how long it is busy, or what it waits for; everything else reacts to the end of a request and to
-verdicts. Admission and choice of a batch are the replay queue's own. No clock is read: equal seeds give equal
-runs.
+that yields how long it is busy, or what it waits for; everything else reacts to the end of a request.
+Admission and choice of a batch are the replay queue's own. No clock is read: equal runs have equal outcomes.
 
-Left out: evaluations but the first, rollout.tokens_per_round, rollout.abort_staleness, serving.hedge_seconds,
-failures, and the trainer's own skew over ranks.
+Left out: verdicts, groups without signal, evaluations, rollout.tokens_per_round, rollout.abort_staleness,
+ serving.hedge_seconds, failures, and the trainer's own skew over ranks.
 """
 
-import functools
 import heapq
 import itertools
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,15 +54,15 @@ class _Server:
     """Number of its newest scheduled end: older ones do not count."""
 
 
-def simulate(run: PlannedRun, lengths: Lengths, *, seed: int = 0) -> Outcome:
+def simulate(run: PlannedRun, lengths: Lengths) -> Outcome:
     """Simulates all steps of the run."""
-    return Simulation(run, lengths, seed=seed).finish()
+    return Simulation(run, lengths).finish()
 
 
 class Simulation:
     """One run; `finish` once."""
 
-    def __init__(self, run: PlannedRun, lengths: Lengths, *, seed: int) -> None:
+    def __init__(self, run: PlannedRun, lengths: Lengths) -> None:
         self.run = run
         self.lengths = lengths
         self.now = 0.0
@@ -73,16 +70,13 @@ class Simulation:
         most_groups = run.queue.groups_per_batch * run.queue.batches_ahead()
         self.servers = [_Server() for _ in range(min(run.num_servers, most_groups))]
         self.live: dict[int, _Group] = {}
-        """Groups that are neither taken nor dropped, in admission order."""
+        """Groups that are not taken, in admission order."""
         self.num_generated = 0.0
         """Tokens."""
-        self.num_dropped = 0.0
-        """Tokens of dropped groups."""
-        self._chance = random.Random(seed)
         self._outcome = Outcome(run)
         self._happenings: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._num_groups = self._num_dropped_groups = self._num_taken = 0
+        self._num_groups = self._num_taken = 0
         self._num_busy = self._num_running = 0
         """Servers with a request, and requests."""
         self._busy_seconds = self._request_seconds = 0.0
@@ -177,7 +171,7 @@ class Simulation:
     def _may_admit(self) -> bool:
         """Whether the staleness bound, the run's length and, with oversampling, the round allow a group."""
         queue, factor = self.run.queue, self.run.oversampling
-        if self._num_groups - self._num_dropped_groups >= queue.most_admitted(self._version):
+        if self._num_groups >= queue.most_admitted(self._version):
             return False
         if factor is None:
             return True
@@ -194,7 +188,8 @@ class Simulation:
             self._num_running -= 1
             group.num_open -= 1
             if not group.num_open:
-                self._plan(self.run.costs.verify_seconds, functools.partial(self._judge, group))
+                group.state = GroupState.READY
+                self._is_batch_there = None
         self._num_busy -= not server.ends
         self._schedule(server)
 
@@ -204,21 +199,12 @@ class Simulation:
         group.tokens[self._version] = group.tokens.get(self._version, 0.0) + tokens
         self.num_generated += tokens
 
-    def _judge(self, group: _Group) -> None:
-        self._is_batch_there = None
-        if self._chance.random() >= self.run.no_signal_share:
-            group.state = GroupState.READY
-            return
-        del self.live[group.group_id]
-        self._num_dropped_groups += 1
-        self.num_dropped += group.num_tokens()
-
     def _choose(self) -> list[_Group] | None:
         """The next batch by the queue's rules; None while there is none."""
         queue, live = self.run.queue, list(self.live.values())
         if queue.order == "strict_admission":
             return choose_oldest(live, batch_size=queue.groups_per_batch)
-        # Groups without signal are dropped or alike here: the order "signal" has nothing to tell apart.
+        # All groups are alike here: the order "signal" has nothing to tell apart.
         liked = [group for group in live if group.state is GroupState.READY]
         if queue.order == "freshness" and len(liked) >= queue.groups_per_batch:
             liked.sort(key=lambda group: (-group.mean_version(), group.group_id))
@@ -263,14 +249,11 @@ class Simulation:
         for version in range(queue.num_steps):
             began, before = self.now, self._sums()
             self._is_draining = False
-            if version == 0 and self.run.evaluates_first:
-                yield self._is_idle
             yield self._has_batch
             batch = self._take()
             waited = self.now - began
             self._feed()
             num_tokens = sum(group.num_tokens() for group in batch)
-            yield costs.between_seconds
             yield costs.training(
                 training_tokens(
                     len(batch),

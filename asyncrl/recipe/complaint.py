@@ -1,11 +1,11 @@
 """Errors of pydantic as sentences: the key, its value and the expected kind."""
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from asyncrl.errors import did_you_mean
 from asyncrl.system.kinds import as_written, kind_of
 
 EXPECTED = {
@@ -59,8 +59,7 @@ def _known(names: list[str | int], root: type[BaseModel]) -> str:
 
 def _nearest(location: tuple[str | int, ...], root: type[BaseModel]) -> str:
     names = list(_section_at(location[:-1], root).model_fields)
-    near = difflib.get_close_matches(str(location[-1]), names, n=1)
-    return f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(names)}."
+    return did_you_mean(str(location[-1]), names, f" Known here: {', '.join(names)}.")
 
 
 def _section_at(location: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:

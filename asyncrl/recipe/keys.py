@@ -1,12 +1,11 @@
 """Every key of a recipe with kind, default and documentation, as Markdown: read from the section classes."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe.markers import CHANGEABLE, is_marked
 from asyncrl.recipe.recipe import Recipe
 
@@ -25,9 +24,8 @@ def markdown(asked: str | None = None) -> str:
         return "\n".join([TITLE, *entries.values()])
     found = [text for name, text in entries.items() if name == asked or name.startswith(f"{asked}.")]
     if not found:
-        near = difflib.get_close_matches(asked, entries, n=1)
-        meant = f"Did you mean {near[0]}?" if near else "`asyncrl keys` lists all of them."
-        raise InputError(f"A recipe has no key {asked}. {meant}")
+        meant = did_you_mean(asked, entries, " `asyncrl keys` lists all of them.")
+        raise InputError(f"A recipe has no key {asked}.{meant}")
     return "\n".join(found).strip()
 
 

@@ -4,8 +4,9 @@ An allowed option decides about memory, scheduling, kernels or logs, and leaves 
 gives, its log-prob, its policy version and the weights that are loaded. `asyncrl keys` names the list.
 """
 
-import difflib
 from collections.abc import Sequence
+
+from asyncrl.errors import did_you_mean
 
 ALLOWED = frozenset(
     f"--{name}"
@@ -100,7 +101,9 @@ def refuse_options(arguments: Sequence[str]) -> None:
         elif (reason := reason_against(option)) is not None:
             why = f"{reason}. Remove it"
         else:
-            why = f"it is not known to be safe for tokens and weights.{_near(option)}"
+            known = sorted(ALLOWED)
+            meant = did_you_mean(option, known, f" Known: {', '.join(known)}")
+            why = f"it is not known to be safe for tokens and weights.{meant}"
         raise ValueError(f"serving.extra_arguments has {option}: {why.rstrip('.')}.")
 
 
@@ -112,8 +115,3 @@ def option_names(arguments: Sequence[str]) -> list[str]:
 def reason_against(option: str) -> str | None:
     """Why no server of a run may have `option`; None where no reason is known."""
     return next((why for beginning, why in REFUSED.items() if option.startswith(beginning)), None)
-
-
-def _near(option: str) -> str:
-    near = difflib.get_close_matches(option, sorted(ALLOWED), n=1)
-    return f" Did you mean {near[0]}?" if near else f" Known: {', '.join(sorted(ALLOWED))}"

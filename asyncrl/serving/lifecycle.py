@@ -79,8 +79,6 @@ class ServerLifecycle:
     def took_publish(self, version: PolicyVersion) -> None:
         """The trainer installed and verified `version` on it."""
         self.server.version, self.server.num_restarts, self.num_missed = version, 0, 0
-        # A serving one is asked for its passes again.
-        self.changed.set()
 
     def missed_publish(self) -> None:
         """The trainer did not reach it, or died while it published to it."""

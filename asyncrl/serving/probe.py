@@ -5,18 +5,13 @@ A server that hangs breaks no stream: while it serves, its signs of life are wat
 
 import asyncio
 import contextlib
-import logging
 
 import aiohttp
 
-from asyncrl.errors import ServerError
-from asyncrl.loops.task_group import end_tasks
 from asyncrl.serving.lifecycle import ServerLifecycle
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import health
 from asyncrl.serving.weight_owner import WeightOwner
-
-log = logging.getLogger(__name__)
 
 
 class Probe:
@@ -36,14 +31,10 @@ class Probe:
         self._silence_seconds = silence_seconds
 
     async def guard(self) -> None:
-        """Watches a serving server until its state changes, or it took a version."""
-        counting = asyncio.create_task(self._count_passes(), name=f"passes of {self._server.url}")
-        try:
-            while not self._lifecycle.changed.is_set():
-                if await self._has_fallen_silent():
-                    self._lifecycle.fail(self._silence())
-        finally:
-            await end_tasks(counting)
+        """Watches a serving server until its state changes."""
+        while not self._lifecycle.changed.is_set():
+            if await self._has_fallen_silent():
+                self._lifecycle.fail(self._silence())
 
     async def question(self) -> None:
         """Asks a server whose stream broke which weights it holds."""
@@ -69,13 +60,6 @@ class Probe:
             if await self._has_fallen_silent():
                 self._server.heartbeat.cut_streams(self._silence())
                 self._server.heartbeat.beat()
-
-    async def _count_passes(self) -> None:
-        """Once per version. Only plans need them, and whether it works is judged elsewhere."""
-        try:
-            self._server.count_passes(await health.passes(self._session, self._server.url))
-        except ServerError as error:
-            log.debug("passes of %s are not known: %s", self._server.url, error)
 
     async def _has_fallen_silent(self) -> bool:
         """Looks once, when there may be something to see. Half-way into a silence the scheduler is asked: an

@@ -44,13 +44,11 @@ class Router:
         unless another one has less to do by more than these requests. `at_least` is the newest version among
         their tokens, which must not go back to an older one: a publish reaches one server before the next, so
         tokens of a version may arrive before it is announced, and then wait for that.
-        `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
+        `shunned` is taken only when no other one serves.
         """
         if self.gate is Gate.CLOSED or (is_new and self.gate is Gate.ENDING):
             return None
         serving = self._members.serving()
-        if is_new:
-            serving = [server for server in serving if not server.is_slow] or serving
         if shunned is not None:
             serving = [server for server in serving if server is not shunned] or serving
         fitting = [

@@ -8,7 +8,6 @@ from asyncrl.loops.waits import now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.heartbeat import Heartbeat
-from asyncrl.serving.pass_sums import PassSums
 
 
 class ServerState(StrEnum):
@@ -61,12 +60,6 @@ class Server:
     """Requests running, squared, times seconds: over `stream_seconds`, how many ran while one of them ran."""
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
-    passes: PassSums = PassSums()
-    """Sums over all its processes, as far as they were asked."""
-    told_passes: PassSums = PassSums()
-    """Last sums that its process reported."""
-    is_slow: bool = False
-    """No new group goes there while another one serves."""
     is_asleep: bool = False
     """Its process holds neither weights nor cache."""
     reason: str = "starting"
@@ -102,20 +95,10 @@ class Server:
         self.num_tokens += num_tokens
         self.heartbeat.beat()
 
-    def count_passes(self, told: PassSums) -> None:
-        """Adds the passes that its process reports, counted from its start; a new process begins at 0."""
-        is_new = told.num_passes() < self.told_passes.num_passes()
-        self.passes += told.since(PassSums() if is_new else self.told_passes)
-        self.told_passes = told
-
     def expect(self, num_tokens: int, *, held: int) -> None:
         """Its requests will hold this many more tokens, or fewer, and hold `held` more now."""
         self.expected_tokens += num_tokens
         self.held_tokens += held
-
-    def mark_slow(self, is_slow: bool) -> None:
-        """Whether it is far slower than the others; `serving.speed` judges."""
-        self.is_slow = is_slow
 
     def busy_so_far(self) -> float:
         """Seconds, up to now, in which at least one request was running."""
@@ -131,7 +114,6 @@ class Server:
             "held_tokens": self.held_tokens,
             "expected_tokens": self.expected_tokens,
             "cache_tokens": None if self.capacity is None else self.capacity.cache_tokens,
-            "is_slow": self.is_slow,
             "reason": self.reason,
         }
 

@@ -1,7 +1,6 @@
 """Utilization of a fleet: sums over its servers."""
 
 from asyncrl.serving.membership import Membership
-from asyncrl.serving.pass_sums import PassSums
 
 
 class Utilization:
@@ -20,9 +19,6 @@ class Utilization:
         for server in servers:
             server.count_streams()
         return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
-
-    def passes(self) -> PassSums:
-        return sum((server.passes for server in self._members.all()), PassSums())
 
     def cache_shares(self) -> tuple[float, float]:
         """Shares of the caches whose size is known: (held by requests now, expected to be held)."""

@@ -42,7 +42,7 @@ from serving.engine.servers import running_server
 from asyncrl.serving.sglang import http
 from asyncrl.trainer.ranks import ranks
 
-TRANSPORTS = ("disk", "tensor", "distributed")
+TRANSPORTS = ("disk", "distributed")
 SHAPES = {
     "0.6M": {"hidden_size": 128, "num_hidden_layers": 3, "head_dim": 32, "intermediate_size": 384},
     "20M": {"hidden_size": 512, "num_hidden_layers": 6, "head_dim": 128, "intermediate_size": 1536},

@@ -70,11 +70,8 @@ def test_messages_go_through_the_template_and_the_conversation_is_kept(tmp_path:
     assert said == "7777\n" * 3
 
 
-@pytest.mark.parametrize(("template", "is_raw"), [(None, False), (TEMPLATE, True)])
-def test_without_a_template_or_when_asked_each_line_is_continued_as_it_stands(
-    tmp_path: Path, template: str | None, is_raw: bool
-) -> None:
-    conversation = make_conversation(tmp_path, template=template, is_raw=is_raw)
+def test_without_a_template_each_line_is_continued_as_it_stands(tmp_path: Path) -> None:
+    conversation = make_conversation(tmp_path, template=None)
     assert (answers(conversation, "12=", "34="))[1] == ["12=", "34="]
 
 

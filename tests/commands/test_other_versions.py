@@ -53,7 +53,11 @@ def store_as_schema_1(path: Path) -> None:
     connection.executescript(FIRST_SCHEMA.read_text())
     connection.execute("ATTACH ? AS new", (str(new),))
     for table in ("groups", "trajectories", "segments", "counters"):
-        connection.execute(f"INSERT INTO {table} SELECT * FROM new.{table}")
+        old = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})")]
+        now = [name for _, name, *_ in connection.execute(f"PRAGMA new.table_info({table})")]
+        # Of the same name or, where columns were renamed, in the same place.
+        chosen = [name if name in now else now[place] for place, name in enumerate(old)]
+        connection.execute(f"INSERT INTO {table} SELECT {', '.join(chosen)} FROM new.{table}")
     connection.commit()
     connection.close()
     new.unlink()

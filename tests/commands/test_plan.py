@@ -9,7 +9,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl import cli
-from asyncrl.commands.plan import check_fits, first_token_staleness
+from asyncrl.commands.plan import check_fits
 from asyncrl.errors import InputError
 
 CONFIG = {
@@ -139,39 +139,10 @@ def test_a_model_that_is_made_by_the_first_run_is_said(recipe: Path, capsys: pyt
     assert "is not made yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("capacity", "max_staleness", "expected"),
-    [
-        # 128 requests hold 16 groups of 8: one batch of 16 groups.
-        (128, 2, (1.0, 16)),
-        # 1024 hold 128, but 3 batches of 16 may be admitted.
-        (1024, 2, (3.0, 48)),
-        (1024, 0, (1.0, 16)),
-    ],
-)
-def test_staleness_follows_from_what_is_in_flight(
-    capacity: int, max_staleness: int, expected: tuple[float, int]
-):
-    recipe = make_recipe(
-        Path("none"), rollout={"max_staleness": max_staleness}, serving={"max_running_requests": capacity}
-    )
-    assert first_token_staleness(recipe) == expected
-
-
 def test_a_layout_that_the_model_does_not_divide_into_is_refused():
     recipe = make_recipe(Path("none"), trainer={"num_processes": 4, "parallel": {"tensor": 4}})
     with pytest.raises(InputError, match="trainer.parallel.tensor"):
         check_fits(recipe, tiny_shape(), gpu_memory_gb=None)
-
-
-def test_oversampling_bounds_what_is_in_flight():
-    recipe = make_recipe(
-        Path("none"),
-        rollout={"max_staleness": 2, "oversampling": 1.25},
-        serving={"max_running_requests": 1024},
-    )
-    # 1.25 x 16 groups, although 3 x 16 may be admitted.
-    assert first_token_staleness(recipe) == (1.25, 20)
 
 
 def test_without_gpus_all_memory_is_in_one_column(recipe: Path, capsys: pytest.CaptureFixture[str]):
@@ -197,21 +168,6 @@ def test_activations_name_the_tokens_that_they_are_of(recipe: Path, capsys: pyte
     assert remark(*short, "trainer.tokens_per_micro_batch=8192").startswith("8,192 packed tokens (trainer.")
     # 16 x (100 + 8 x 64)
     assert remark(*short, "trainer.tokens_per_micro_batch=99999").startswith("9,792 packed tokens, all of a")
-
-
-def test_a_bound_that_starves_the_servers_is_warned_of(recipe: Path, capsys: pytest.CaptureFixture[str]):
-    asked = [
-        "--gpu-memory-gb",
-        "1000",
-        "serving.max_running_requests=1024",
-        "serving.max_total_tokens=5000000",
-    ]
-    long_answers = ["rollout.max_new_tokens=30000", "rollout.groups_per_batch=4", "trainer.num_processes=8"]
-    assert cli.main(["plan", str(recipe), *asked, *long_answers, "rollout.max_staleness=1"]) == 0
-    output = capsys.readouterr().out
-    assert "tail       the longest response takes about" in output
-    assert "WARNING: rollout.max_staleness 1 starves the servers" in output
-    assert "costs are estimated for H100" in output
 
 
 def test_a_run_is_simulated_before_it_starts(recipe: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,7 +1,6 @@
 """docs/metrics.md explains what a step reports: every column, and no other."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -9,7 +8,6 @@ import torch
 
 from asyncrl.controller import step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
-from asyncrl.serving.pass_sums import DecodeSums, LineSums
 from asyncrl.trainer.step.critic import SUMS, value_metrics
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
@@ -29,7 +27,5 @@ def columns_of_a_step() -> set[str]:
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
     known |= get_type_hints(step_metrics.Spike).keys()
-    known |= {f"decode_{field.name}" for field in fields(DecodeSums)}
-    known |= {f"prefill_{field.name}" for field in fields(LineSums)}
     families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")
     return known | {*families, "outcomes_by_verifier_*"}

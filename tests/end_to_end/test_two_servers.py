@@ -28,7 +28,7 @@ def test_servers_that_are_killed_removed_and_added_do_not_stop_the_run(tmp_path:
     run = WholeRun(
         tmp_path,
         rollout={"oversampling": 1.5},
-        serving={"num_servers": 2, "hedge_seconds": 20, "slow_share": 0.2},
+        serving={"num_servers": 2, "hedge_seconds": 20},
         trainer={"num_steps": 4000},
     ).start()
     run.wait_for_step(2)

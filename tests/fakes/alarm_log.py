@@ -14,14 +14,8 @@ GROUPS = 10
 class AlarmLog:
     """`rows` are the events that metrics.jsonl would hold."""
 
-    def __init__(
-        self, *, restored: Metrics | None = None, repeated_groups_per_batch: int = 0, **keys: Any
-    ) -> None:
-        rules = rules_of(
-            Alarms(**keys),
-            groups_per_batch=GROUPS,
-            repeated_groups_per_batch=repeated_groups_per_batch,
-        )
+    def __init__(self, *, restored: Metrics | None = None, **keys: Any) -> None:
+        rules = rules_of(Alarms(**keys), groups_per_batch=GROUPS)
         self.watch = AlarmWatch(rules, run="run")
         if restored is not None:
             self.watch.restore(restored)

@@ -34,6 +34,11 @@ PROMPT = array("i", [VOCABULARY[c] for c in "12+34="]).tobytes()
 RESPONSE = array("i", [VOCABULARY[c] for c in "{46}"] * 3).tobytes()
 LOGPROBS = array("f", [-0.25] * (len(RESPONSE) // 4)).tobytes()
 HALF = len(RESPONSE) // 2
+COLUMNS = {
+    "trajectories": " (trajectory_id, group_id, sample, prompt_tokens, finish, outcome, correctness, reward, "
+    "advantage, extracted, detail, verify_seconds, text)"
+}
+"""Columns of a table that are filled; by default all."""
 FAULT = "the verifier raised TypeError: unsupported operand (/runs/verifiers/sums.py:63)"
 
 
@@ -82,7 +87,7 @@ def insert_step(connection: sqlite3.Connection, step: int, *, is_compacted: bool
     for table, values in rows.items():
         if values:
             marks = ", ".join("?" * len(values[0]))
-            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+            connection.executemany(f"INSERT INTO {table}{COLUMNS.get(table, '')} VALUES ({marks})", values)
     for sql, parameters in statements:
         connection.execute(sql, parameters)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from aiohttp import web
 
-from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 
 STOP = 1
@@ -35,7 +34,6 @@ class FakeEngine:
         self.cache_tokens = 10**6
         self.running_requests = 1000
         """What it says that it takes at once."""
-        self.passes: PassSums | None = PassSums()
         """What it says of them."""
         self.num_prompt_tokens = 3
         """Of each task, so that a prefix says how much of the script it holds."""
@@ -140,8 +138,6 @@ class FakeEngine:
         if not self.is_ready:
             return web.Response(status=503)
         state: dict[str, Any] = {"effective_max_running_requests_per_dp": self.running_requests}
-        if self.passes is not None:
-            state |= self.passes.state()
         return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
 
     async def _hooks(self, request: web.Request) -> web.Response:

@@ -155,7 +155,6 @@ def record_start(run: Path, started: float, usages: list[Usage], *, version: int
         environment=describe_environment([]).model_copy(update=fields),
         shape=tiny_shape(),
         code={},
-        lacking_energy=[],
     )
     journal = Journal(run / "journal.sqlite")
     record_environment(journal, started, version, record)

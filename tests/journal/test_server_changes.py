@@ -60,4 +60,4 @@ def test_a_process_of_the_run_that_was_removed_is_not_an_external_server(tmp_pat
 def test_a_recipe_that_names_other_servers_has_them_all(tmp_path: Path) -> None:
     changes(tmp_path, NAMED, ("remove", "http://a:1", False), ("add", "http://c:1", False))
     assert changes(tmp_path, Serving(servers=["http://a:1"])) == ServerChanges()
-    assert changes(tmp_path, NAMED.model_copy(update={"slow_share": 0.3})).added == ("http://c:1",)
+    assert changes(tmp_path, NAMED.model_copy(update={"hedge_seconds": 20.0})).added == ("http://c:1",)

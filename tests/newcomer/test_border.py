@@ -80,7 +80,7 @@ def test_an_output_that_is_full_is_said_to_be_the_output(folder: Path, words: li
         done = run(words, folder, stdout=full)
     assert "Traceback" not in done.stderr
     assert done.returncode == 1
-    assert "standard output accepts no more output: No space left on device" in done.stderr
+    assert "The output accepts no more: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["keys"], ["check", "r.yaml"], ["status", "file"]])

@@ -359,8 +359,6 @@ TABLE = [
     Case("a setting without =", "verify a --set x", "expected KEY=VALUE"),
     Case("an unknown verifier of answers", "verify train.jsonl --verifier mth", "There is no verifier 'mth'"),
     Case("answers without a response", "verify train.jsonl", "train.jsonl:1"),
-    Case("a missing program", "sandbox run none.py", "none.py"),
-    Case("an unknown language", "sandbox run train.jsonl --lang cobol", "cobol"),
     Case("no subcommand", "sandbox", "the following arguments are required: COMMAND"),
 ]  # fmt: skip
 

@@ -73,7 +73,7 @@ def wait_until_busy(process: subprocess.Popen[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)]
 )
-@pytest.mark.parametrize("words", ["verify -", "sandbox run sleep.py --stdin /dev/null --wall-seconds 60"])
+@pytest.mark.parametrize("words", ["verify -"])
 def test_a_command_that_waits_ends_by_a_signal_without_a_traceback(
     here: Path, words: str, number: int, code: int
 ) -> None:
@@ -139,10 +139,3 @@ def test_what_a_verifier_prints_is_no_row_and_no_part_of_a_report(here: Path) ->
         assert {"LOADED", "PARSED"} <= set(err.split())
         if words.startswith("verify "):
             assert json.loads(out)["verdict"]["outcome"] == "correct" and "VERIFIED" in err
-
-
-def test_sandbox_run_reads_what_is_piped_in_and_ends_as_its_program(here: Path) -> None:
-    (here / "p.py").write_text("import sys\nprint(input()[::-1])\nsys.exit(7)\n")
-    with start("sandbox", "run", "p.py", cwd=here) as process:
-        out, _ = process.communicate("abc\n", timeout=60)
-    assert (process.returncode, json.loads(out)["stdout"]) == (7, "cba\n")

@@ -87,7 +87,7 @@ def piped(**environment: str) -> str:
     return done.stdout.decode()
 
 
-FOLLOW = """
+STATUS = """
 import sys
 from pathlib import Path
 from fakes.statuses import make_status
@@ -102,24 +102,19 @@ with MetricsWriter(run / "metrics.jsonl") as metrics:
     metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
 (run / "recipe.yaml").write_text("name: run")
 (run / "report.html").write_text("")
-states = iter(["training", "training", "finished"])
-def another(seconds=0):
-    write_status(run, make_status(state=next(states)))
-another()
-import asyncrl.commands.status as status
-status.time.sleep = another
-sys.exit(main(["status", str(run), "--follow"]))
+write_status(run, make_status(state="finished"))
+sys.exit(main(["status", str(run)]))
 """
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_a_run_is_followed_in_one_picture_that_fits(tmp_path: Path, columns: int) -> None:
-    program = FOLLOW.format(folder=str(tmp_path))
+def test_the_status_of_a_run_fits(tmp_path: Path, columns: int) -> None:
+    program = STATUS.format(folder=str(tmp_path))
     with PseudoTerminal(program, columns=columns, environment=paths()) as terminal:
         terminal.read_all()
         assert terminal.process.wait() == 0, terminal.text
     assert max(map(cell_len, terminal.lines())) <= columns
-    assert "state     training" in terminal.lines() and "state     finished" in terminal.lines()
+    assert "state     finished" in terminal.lines()
 
 
 def test_without_a_terminal_there_are_plain_lines() -> None:

@@ -164,11 +164,9 @@ def test_the_exit_code_says_how_a_run_ended(
     write_status(folder, make_status(**keys))
     (folder / POST_MORTEM).write_text("What ended the run\n------------------\nDiskError: full\n\nServers\n")
     (folder / "report.html").write_text("")
-    for more in ([], ["--follow"]):
-        found, out = printed(capsys, folder, *more)
-        assert (found, state in out) == (code, True)
-        assert "left" not in out and "waits" not in out
-    _, out = printed(capsys, folder)
+    found, out = printed(capsys, folder)
+    assert (found, state in out) == (code, True)
+    assert "left" not in out and "waits" not in out
     assert ("DiskError: full" in out) == (state == "failed")
     assert ("report" in out) == (state != "no longer running")
 
@@ -203,24 +201,3 @@ def test_a_folder_without_a_run_is_refused_and_one_that_has_not_started_says_so(
     assert (code, "not started" in out) == (0, True)
     (folder / "status.json").write_text("{")
     assert main(["status", str(folder)]) == 2
-
-
-def test_following_without_a_terminal_prints_a_line_per_change_until_the_end(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = iter(
-        [
-            lambda: None,
-            lambda: write_status(folder, make_status(step=13, servers=[SERVER])),
-            lambda: write_status(folder, make_status(step=40, state="finished")),
-        ]
-    )
-    monkeypatch.setattr("asyncrl.commands.status.time.sleep", lambda _: next(changes)())
-    assert main(["status", str(folder), "--follow"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(", held-out")[0] for line in lines] == [
-        "training, step 12 of 40",
-        "training, step 13 of 40",
-        "finished, step 40 of 40",
-    ]
-    assert lines[0].endswith("held-out 62% 55-69, 1:10 left, alarm: entropy")

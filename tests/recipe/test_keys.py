@@ -38,8 +38,8 @@ def test_kind_range_and_default_are_those_of_the_field() -> None:
     assert markdown("data.train").startswith(
         "- `data.train` (string or mapping or list of string or mapping; required):"
     )
-    assert markdown("serving.slow_share").startswith(
-        "- `serving.slow_share` (number >= 0 and <= 1; optional; may change on resume):"
+    assert markdown("evaluation.stop_at_accuracy").startswith(
+        "- `evaluation.stop_at_accuracy` (number >= 0 and <= 1; optional; may change on resume):"
     )
     assert markdown("critic.value_clip").startswith(
         "- `critic.value_clip` (number > 0 or null; default 0.5):"

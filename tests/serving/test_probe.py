@@ -4,29 +4,13 @@ import asyncio
 
 import pytest
 from fakes.engine import FakeEngine
-from fakes.fleets import TAKEN, Crew
+from fakes.fleets import Crew
 
 from asyncrl.errors import ServerError
-from asyncrl.serving.pass_sums import DecodeSums, PassSums
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang.control import pause_generation
 from asyncrl.serving.sglang.health import is_ready
 from asyncrl.serving.sglang.http import new_session
-
-
-async def test_a_server_tells_its_passes_whenever_it_took_a_version(solo: Crew, one: FakeEngine) -> None:
-    server = solo.fleet.members.servers[one.url]
-    for version, passes in ((1, 3.0), (2, 7.0)):
-        one.passes = PassSums(DecodeSums(passes))
-        solo.fleet.hand_wire_to_trainer()
-        await solo.announce(version, {one.url: TAKEN})
-        await solo.until(lambda: solo.fleet.utilization.passes() == one.passes)
-    # One that does not say serves on, and what it said stays.
-    one.passes = None
-    solo.fleet.hand_wire_to_trainer()
-    await solo.announce(3, {one.url: TAKEN})
-    await solo.until_serving(1)
-    assert (server.version, solo.fleet.utilization.passes().decode.passes) == (3, 7.0)
 
 
 async def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(

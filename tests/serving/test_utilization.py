@@ -1,9 +1,8 @@
 """Sums over servers."""
 
+import pytest
 from fakes.engine import FakeEngine
-from fakes.fleets import Crew
-
-from asyncrl.serving.pass_sums import DecodeSums, PassSums
+from fakes.fleets import Crew, fleet_of_two
 
 
 async def test_what_a_server_did_stays_counted_when_it_leaves_or_comes_again(
@@ -13,7 +12,6 @@ async def test_what_a_server_did_stays_counted_when_it_leaves_or_comes_again(
     leaving = fleet.members.servers[two.url]
     fleet.router.acquire(leaving, 3)
     leaving.num_retractions = 2
-    leaving.passes = PassSums(DecodeSums(5.0))
     fleet.members.remove(two.url)
     # It is added again while its streams end, and removed once more.
     fleet.members.add(two.url)
@@ -25,4 +23,15 @@ async def test_what_a_server_did_stays_counted_when_it_leaves_or_comes_again(
     assert fleet.utilization.stream_seconds()[0] >= streamed > 0.0
     assert fleet.utilization.busy_seconds() >= busy > 0.0
     assert fleet.utilization.num_retractions() == 2
-    assert fleet.utilization.passes().decode.passes >= 5.0
+
+
+async def test_streams_are_counted_in_seconds_of_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("asyncrl.serving.server.now_seconds", lambda: now[0])
+    async with fleet_of_two() as fleet:
+        server, _ = fleet.members.servers.values()
+        fleet.router.acquire(server, 4)
+        now[0] += 3.0
+        fleet.router.release(server, 1)
+        # Four streams for three seconds.
+        assert server.stream_seconds == pytest.approx(12.0)

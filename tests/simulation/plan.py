@@ -75,7 +75,6 @@ class Plan:
     oversampling: float | None
     abort_staleness: int | None
     hedge_seconds: float | None
-    slow_share: float | None
     drops_no_signal: bool
     num_steps: int
     max_new_tokens: int
@@ -177,7 +176,6 @@ def _draw_sizes(seed: int, rng: random.Random) -> Plan:
         oversampling=None,
         abort_staleness=None,
         hedge_seconds=None,
-        slow_share=None,
         order=rng.choice(tuple(ORDERS)),
         drops_no_signal=rng.random() < 0.3,
         num_steps=rng.choice((2, 3, 4)),
@@ -216,8 +214,6 @@ def _draw_faults(plan: Plan, rng: random.Random, span: float) -> None:
 def _draw_fleet(plan: Plan, more: random.Random, span: float) -> None:
     if more.random() < 0.4:
         plan.hedge_seconds = more.choice((1.0, 4.0, 15.0))
-    if more.random() < 0.4:
-        plan.slow_share = more.choice((0.3, 0.9))
     if more.random() < 0.3:
         plan.fleet_changes = sorted(
             (more.uniform(0.2, span), more.randrange(plan.num_servers), more.choice(("remove", "add")))

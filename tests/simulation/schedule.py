@@ -289,8 +289,6 @@ def make_recipe(plan: Plan) -> Recipe:
                 "start_timeout_seconds": START_SECONDS,
                 "max_running_requests": plan.max_running_requests,
                 "hedge_seconds": plan.hedge_seconds,
-                "slow_share": plan.slow_share,
-                "slow_seconds": 5.0,
             },
         },
         source=f"seed {plan.seed}",

@@ -14,7 +14,6 @@ import aiohttp
 from simulation.channel import Channel
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
-from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.sglang import hooks
 
 Reply = tuple[int, Any]
@@ -171,7 +170,7 @@ class SimulatedServer:
                 return 200, {"weight_version": self.version}
             case "/server_info":
                 await self._wait(lambda: not (self.is_stalled or self.is_updating))
-                state = {"effective_max_running_requests_per_dp": 10**6, **PassSums().state()}
+                state = {"effective_max_running_requests_per_dp": 10**6}
                 return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
             case hooks.HOOKS_PATH:
                 return 200, {

@@ -97,7 +97,6 @@ def make_plan(**changes: Any) -> Plan:
         oversampling=None,
         abort_staleness=None,
         hedge_seconds=None,
-        slow_share=None,
         drops_no_signal=False,
         num_steps=NUM_STEPS,
         max_new_tokens=90,
@@ -136,15 +135,14 @@ def predict(plan: Plan) -> tuple[Outcome, PlannedRun]:
     costs = Costs(
         decode_seconds=DECODE,
         decode_seconds_per_request=PER_REQUEST,
-        train_seconds=plan.step_seconds,
+        # With the way to the controller and back, and its journal.
+        train_seconds=plan.step_seconds + 2 * LATENCY + 0.01,
         train_seconds_per_token=0.0,
         publish_seconds=install,
         install_seconds=install,
-        # To the controller and back, and its journal.
-        between_seconds=2 * LATENCY + 0.01,
     )
     run = PlannedRun.of(make_recipe(plan), costs, tokens_held=20.0)
-    run = replace(run, evaluates_first=False, num_servers=plan.num_servers)
+    run = replace(run, num_servers=plan.num_servers)
     return simulate(run, LENGTHS), run
 
 

@@ -79,7 +79,8 @@ async def test_a_process_that_cannot_be_played_again_is_a_fault_once_it_is_lost(
         await conversation.answer([1], Finish.STOP)
         lose(conversation)
         end = await conversation.answer([1], Finish.STOP)
-        assert end.verdict.outcome is Outcome.FAULT and "cannot be played again" in end.verdict.detail
+        # It was given a turn: no other process can continue it, so none is started.
+        assert end.verdict.outcome is Outcome.FAULT and "SIGKILL" in end.verdict.detail
 
 
 async def test_a_bug_is_a_fault_with_its_traceback_after_a_retry(pool: EpisodePool) -> None:

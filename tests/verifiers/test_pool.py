@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ import psutil
 import pytest
 from fakes.processes import descendants, kill, wait_for_end
 
-from verifiers.blocking import BlockingVerifierPool
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 
@@ -190,26 +188,6 @@ async def test_equal_answers_are_graded_once(folder: Path) -> None:
         ]
         found = pool.num_cached + pool.num_fast, {verdict.outcome.value for verdict in verdicts}
     assert found == (9, {"correct"})
-
-
-def test_it_is_usable_from_many_threads() -> None:
-    with BlockingVerifierPool(1, 5.0) as pool:
-        from verifiers.math.verifier import MathVerifier
-
-        reference = MathVerifier().parse_reference("\\sqrt{8}")
-        found: list[Verdict] = []
-
-        def work(number: int) -> None:
-            answer = "2\\sqrt{2}" if number % 2 else f"{number}\\sqrt{{2}}"
-            found.append(pool.verify("math", {}, f"\\boxed{{{answer}}}", reference))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    # Even numbers: 2 sqrt 2 is among them as well (number 2).
-    assert sum(verdict.outcome is Outcome.CORRECT for verdict in found) == 11
 
 
 async def test_wrong_settings_and_wrong_use_are_refused() -> None:

@@ -1,1 +1,1 @@
-"""Meters of what the processes of a run use: memory, seconds, energy."""
+"""Meters of what the processes of a run use: memory, seconds."""

@@ -4,16 +4,11 @@ A process is told by its command line. Those on other machines are not seen. Res
 processes share in each of them: a growth is one, a level is an upper bound.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psutil
 
-from asyncrl.launch.meters.families import find_families
-from asyncrl.loops.task_group import background
-
-INTERVAL_SECONDS = 10.0
 GIB = 2**30
 TRAINER = "asyncrl.trainer.main"
 SERVER = "sglang.launch_server"
@@ -31,27 +26,20 @@ class MemoryMeter:
         server with its own processes)."""
         return dict(self._row)
 
-    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Measures every INTERVAL_SECONDS, in a thread: on a machine with many processes it takes long."""
-        return background(self._run(), "memory")
-
-    async def _run(self) -> None:
-        while True:
-            self._row = await asyncio.to_thread(self.measure)
-            await asyncio.sleep(INTERVAL_SECONDS)
-
-    def measure(self) -> dict[str, float]:
-        """Measures the row that `row` returns from now on. Reads every process of the machine once."""
+    def measure(self, families: Mapping[psutil.Process, Sequence[psutil.Process]]) -> None:
+        """Measures the row that `row` returns from now on; `families` as `find_families` finds them."""
         sizes = {"controller": [psutil.Process().memory_info().rss], "trainer": [], "server": []}
         roles: dict[psutil.Process, str] = {}
-        for child, family in find_families().items():
+        for child, family in families.items():
             # A child that has not begun its program yet has no role: it is looked at again.
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if role := self._roles.get(child) or _role(child):
                     roles[child] = role
                     sizes[role].append(_resident_bytes(family))
         self._roles = roles
-        return {f"{role}_memory_gib": round(max(found) / GIB, 3) for role, found in sizes.items() if found}
+        self._row = {
+            f"{role}_memory_gib": round(max(found) / GIB, 3) for role, found in sizes.items() if found
+        }
 
 
 def _resident_bytes(family: Sequence[psutil.Process]) -> int:

@@ -1,4 +1,4 @@
-"""Counts what a start of a run uses: seconds and CPU time of each process, GPUs held, energy.
+"""Counts what a start of a run uses: seconds and CPU time of each process, GPUs held.
 
 A loop reads the kernel's counters every few seconds and hands them to the journal, so that kill -9 loses one
 interval at most. It reads only; whatever it cannot read is unknown in the report, and never a reason to stop.
@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import psutil
 
-from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
+from asyncrl.journal.usage import CONTROLLER, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.meters.families import find_families
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.site.site import Process
 from asyncrl.loops.task_group import background
-from asyncrl.system.energy import EnergyCounter
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +36,15 @@ class UsageMeter:
         *,
         gpus: Mapping[str, int],
         num_gpus: int,
-        counters: Sequence[EnergyCounter] = (),
+        memory: MemoryMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gpus` has the number of GPUs of each process that has any; the run has `num_gpus`, fewer than
-        their sum where processes share them."""
+        their sum where processes share them. `memory` measures what is discovered."""
         self._processes = processes
         self._gpus = gpus
         self._num_gpus = num_gpus
-        self._counters = counters
+        self._memory = memory or MemoryMeter()
         self._clock = clock
         self._began = self._last = clock()
         self._own = psutil.Process()
@@ -57,7 +57,9 @@ class UsageMeter:
 
     def discover(self) -> None:
         """Finds the descendants of this process. Reads every process of the machine: not for every sample."""
-        self._families = {child.pid: family for child, family in find_families().items()}
+        families = find_families()
+        self._families = {child.pid: family for child, family in families.items()}
+        self._memory.measure(families)
 
     def sample(self) -> list[Usage]:
         """Usage so far."""
@@ -78,7 +80,6 @@ class UsageMeter:
             Usage(CONTROLLER, whole, own),
             Usage(OTHERS, whole, self._others),
             *(named.usage(name, self._gpus.get(name, 0)) for name, named in self._named.items()),
-            *(Usage(f"{ENERGY}{c.name}", whole, joules=c.sample()) for c in self._counters),
         ]
 
 

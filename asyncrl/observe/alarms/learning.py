@@ -1,10 +1,10 @@
 """Alarms on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
-groups, tokens that the loss leaves out, groups that are never repeated."""
+groups, tokens that the loss leaves out."""
 
 from dataclasses import dataclass
 
 from asyncrl.observe.alarms.collapse import is_solved
-from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
+from asyncrl.observe.alarms.history import Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
 from asyncrl.system.rounding import as_percent
 
@@ -132,25 +132,3 @@ class LeftOutTokens:
             f"{history.total('surviving_tokens'):.0f} were trained"
         )
         return Finding(share, self.limit, text)
-
-
-@dataclass(frozen=True, slots=True)
-class FewRepeats:
-    """Batches repeat fewer groups than the recipe asks for, once there are groups to repeat."""
-
-    limit: float
-    repeated_groups_per_batch: int
-    name: str = "few_repeats"
-    key: str = "alarms.repeated_share"
-    view: str = "curves"
-
-    def check(self, history: History) -> Finding | None:
-        wanted, found = self.repeated_groups_per_batch, history.now("repeated_groups")
-        if not wanted or found is None or len(history.rows) <= WINDOW_STEPS or is_solved(history):
-            return None
-        if found / wanted >= self.limit:
-            return None
-        age = history.now("staleness_at_take")
-        words = "" if age is None else f": the oldest of a batch is {age:.1f} versions old when it is trained"
-        text = f"batches repeat {found:.1f} of replay.repeated_groups_per_batch {wanted} groups{words}"
-        return Finding(found / wanted, self.limit, text)

@@ -11,7 +11,7 @@ from typing import Any
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.invalid_numbers import NotANumber, VerifierFaults
-from asyncrl.observe.alarms.learning import DeadGroups, FewRepeats, LeftOutTokens, RewardWithoutHeldOut
+from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
@@ -25,7 +25,7 @@ ALARM = "alarm"
 CLEAR_STEPS = 10
 
 
-def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batch: int) -> list[Rule]:
+def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
     """Rules that the recipe leaves on."""
     rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
         (EntropyCollapse, [section.entropy_nats]),
@@ -36,10 +36,6 @@ def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batc
         (capped_share, [section.capped_share]),
         (clipped_share, [section.clipped_share]),
         (LeftOutTokens, [section.left_out_share]),
-        (
-            functools.partial(FewRepeats, repeated_groups_per_batch=repeated_groups_per_batch),
-            [section.repeated_share],
-        ),
         (functools.partial(DeadGroups, groups_per_batch=groups_per_batch), [section.dead_group_share]),
         (VerifierFaults, [section.fault_share]),
         (OneAnswer, [section.answer_share]),

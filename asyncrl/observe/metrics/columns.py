@@ -123,8 +123,6 @@ GROUPS = {
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
-    "decode_": "rollout/decode/",
-    "prefill_": "rollout/prefill/",
     "outcomes_": "verifier/outcomes/",
     "staleness_": "staleness/",
     "mismatch_": "mismatch/",

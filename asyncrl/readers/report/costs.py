@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from asyncrl.journal.lengths import SampledTokens
-from asyncrl.journal.usage import ENERGY, RUN, Usage
+from asyncrl.journal.usage import RUN, Usage
 from asyncrl.model.flops import generation_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.observe.metrics.metrics_file import Row
@@ -58,7 +58,7 @@ def time_of(starts: Mapping[float, Sequence[Usage]], steps: Sequence[Row]) -> Ti
 
 
 def _processes(rows: Sequence[Usage]) -> list[ProcessUse]:
-    names = dict.fromkeys(use.name for use in rows if use.name != RUN and not use.name.startswith(ENERGY))
+    names = dict.fromkeys(use.name for use in rows if use.name != RUN)
     found = []
     for name in names:
         own = [use for use in rows if use.name == name]

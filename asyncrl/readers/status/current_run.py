@@ -94,12 +94,11 @@ class CurrentRun:
         return asdict(self)
 
 
-def read_run(folder: Path, *, metrics: Metrics | None = None) -> CurrentRun:
-    """`metrics` are those of the folder, where the caller has read them. Raises InputError."""
+def read_run(folder: Path) -> CurrentRun:
+    """Raises InputError."""
     if not (folder / RECIPE).is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE}.")
-    if metrics is None:
-        metrics = read_metrics(folder / METRICS)
+    metrics = read_metrics(folder / METRICS)
     status = read_status(folder)
     state = NOT_STARTED if status is None else state_of(folder, status)
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]

@@ -52,17 +52,6 @@ def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
     return lines
 
 
-def short_line(run: CurrentRun) -> str:
-    """One line, for following a run without a terminal."""
-    words = [f"{run.state}, step {run.step} of {run.total_steps}"]
-    if run.last_accuracy is not None:
-        words.append(f"held-out {_share(run.last_accuracy)}")
-    if run.seconds_left is not None:
-        words.append(f"{duration(run.seconds_left)} left")
-    words += [f"alarm: {told.alarm}" for told in run.alarms if told.is_on]
-    return printable(", ".join(words))
-
-
 def _wrapped_title(run: CurrentRun, width: int) -> Text:
     text = Text(printable(run.folder), style="bold", overflow="ellipsis", no_wrap=True)
     text.truncate(width, overflow="ellipsis")

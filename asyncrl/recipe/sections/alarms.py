@@ -46,9 +46,6 @@ class Alarms(Section):
     """Share of the tokens that the loss leaves out: staler than rollout.mask_staleness, masked or rejected by
     their weight, or without a finite log-prob. Also any step that leaves out every token and so does not
     change the weights. The live line highlights a larger share."""
-    repeated_share: Fraction | None = 0.1
-    """Batches repeat less than this share of replay.repeated_groups_per_batch: groups that are first trained
-    at a staleness near rollout.max_staleness are too old to be trained again."""
     dead_group_share: Fraction | None = 0.9
     """Share of the groups of a batch whose advantages are all zero (with replay.drops_no_signal: share of the
     tokens that are dropped for that), while a twentieth of the responses or more is wrong: the step learns

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
 
 CPU_CACHE_TOKENS = 32768
@@ -39,19 +39,13 @@ class Serving(Section):
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a server before it is restarted: no token on any of its streams and no answer of
     its scheduler. A request that waits for others in its server is not silent."""
-    slow_share: Fraction | None = None
-    """A server below this share of the other servers' median tokens per second per stream, for slow_seconds,
-    gets no new groups. Start with 0.3. Default: off."""
-    slow_seconds: PositiveFloat = 60.0
-    """How long a server must be slow to be skipped, and how long it is then skipped."""
     hedge_seconds: PositiveFloat | None = None
     """A group with a trajectory that got no token for this long is aborted, and resumes from its prefixes on
     another server with room. Set it well above the time of a weight update.
     Default: only request_timeout_seconds applies."""
-    weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
+    weight_transport: Literal["disk", "distributed"] = "disk"
     """How new weights reach running servers. Servers that join later always read the folder.
     disk: a folder that trainer and servers see at the same path.
-    tensor: in the body of the request.
     distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs) from the model's memory to all
     servers at once; the folder is written in the background."""
     weight_bucket_bytes: Positive | None = None

@@ -9,7 +9,7 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
-    prompts, tokens that are never sampled, times of passes, and the list of these hooks; on a CPU lighter
+    prompts, tokens that are never sampled, and the list of these hooks; on a CPU lighter
     processes, batched attention, packed weights, shorter ways to decode, norm, rotate and sample, and sleep
     too."""
     import torch
@@ -21,7 +21,6 @@ def load() -> None:
         leftovers,
         loaded_weights,
         one_address,
-        pass_times,
         prompt_sharing,
         remote_weights,
         step_in_flight,
@@ -42,7 +41,6 @@ def load() -> None:
     leftovers.install()
     prompt_sharing.install()
     unsampled.install()
-    pass_times.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine.cpu import layers as cpu_layers
         from asyncrl.serving.engine.cpu import processes as cpu_processes

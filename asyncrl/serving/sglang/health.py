@@ -9,7 +9,6 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.serving.capacity import Capacity
-from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.control import continue_generation
 from asyncrl.serving.sglang.hooks import SGLANG_VERSION
@@ -94,17 +93,6 @@ async def capacity(session: aiohttp.ClientSession, url: str) -> Capacity:
         raise ServerError(
             f"{url}/server_info does not say what the server takes at once ({type(error).__name__}: "
             f"{error}). Is it an SGLang {SGLANG_VERSION} server?"
-        ) from None
-
-
-async def passes(session: aiohttp.ClientSession, url: str) -> PassSums:
-    """How long all passes of its process took."""
-    answer = await _server_info(session, url, PROBE_SECONDS)
-    try:
-        return PassSums.read(answer["internal_states"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerError(
-            f"{url}/server_info does not say how long passes took ({type(error).__name__}: {error})"
         ) from None
 
 

@@ -1,7 +1,5 @@
 """Weight updates of a server, and the digests of what it loaded."""
 
-import asyncio
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,20 +58,6 @@ async def end_weight_update(session: aiohttp.ClientSession, url: str) -> None:
     await http.post(session, url, "/end_weight_update", {})
 
 
-async def update_weights_from_tensor(
-    session: aiohttp.ClientSession,
-    url: str,
-    pickled: bytes,
-    version: PolicyVersion | None,
-    *,
-    num_ranks: int = 1,
-) -> None:
-    """Weights by value: `pickled` is a list of (name, tensor on the CPU). The last part has the version. Each
-    of the server's ranks reads a copy of its own."""
-    body = await asyncio.to_thread(_tensor_body, pickled, version, num_ranks)
-    await http.post(session, url, "/update_weights_from_tensor", body)
-
-
 async def init_weights_update_group(session: aiohttp.ClientSession, url: str, seat: GroupSeat) -> None:
     """The ranks of the server join the group; returns once the group is formed."""
     body = {
@@ -128,10 +112,3 @@ def _label(version: PolicyVersion | None) -> dict[str, object]:
     """Fields that go with each part of an update. A flush is refused while requests run; prefix caches are
     salted by version instead."""
     return {"flush_cache": False} | ({} if version is None else {"weight_version": str(version)})
-
-
-def _tensor_body(pickled: bytes, version: PolicyVersion | None, num_ranks: int) -> bytes:
-    label, content = json.dumps(_label(version)).encode(), base64.b64encode(pickled)
-    # Spliced in: an encoder would look at every character of the weights for one to escape.
-    copies = b'", "'.join([content] * num_ranks)
-    return b"".join((label[:-1], b', "serialized_named_tensors": ["', copies, b'"]}'))

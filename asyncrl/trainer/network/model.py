@@ -35,6 +35,7 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.system import machine
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.norm import rms_norm
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
@@ -278,11 +279,7 @@ def block_spec(config: TransformerConfig, stage: int | None = None) -> Transform
 
 
 def has_transformer_engine() -> bool:
-    return _is_installed("transformer_engine")
-
-
-def _is_installed(cuda_module: str) -> bool:
-    return torch.cuda.is_available() and importlib.util.find_spec(cuda_module) is not None
+    return torch.cuda.is_available() and machine.has_transformer_engine()
 
 
 def transformer_config(
@@ -315,7 +312,8 @@ def transformer_config(
         # The fused kernels of these exist for CUDA only.
         masked_softmax_fusion=False,
         # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
-        gradient_accumulation_fusion=_is_installed("fused_weight_gradient_mlp_cuda"),
+        gradient_accumulation_fusion=torch.cuda.is_available()
+        and importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None,
         bias_activation_fusion=torch.cuda.is_available(),
         bias_dropout_fusion=False,
         apply_rope_fusion=has_engine,

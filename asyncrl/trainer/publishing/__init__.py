@@ -1,1 +1,1 @@
-"""A version on its way to the servers: buckets, digests, transports."""
+"""A version on its way to the servers: buckets, digests, receivers."""

@@ -1,6 +1,6 @@
 """Publishing a version: its weights on every server at once, verified, and a folder of them for later.
 
-With the transports that read the folder it is written first. With `distributed` the weights come from the
+With the transport `disk` the folder is written first. With `distributed` the weights come from the
 model's memory, and the folder is written in the background from a copy. A server that fails becomes an
 outcome for the controller, which decides what to do; training continues. Publications are not synced to disk:
 after a crash they are written again from the checkpoint.
@@ -26,7 +26,6 @@ from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.digests import Digests
 from asyncrl.trainer.publishing.folder_writer import FolderWriter
 from asyncrl.trainer.publishing.from_memory import MemoryBroadcast
-from asyncrl.trainer.publishing.transports import make_transport
 from asyncrl.trainer.ranks import ranks
 from asyncrl.wire.access import Keys
 
@@ -57,7 +56,7 @@ class Publisher:
         `timeout_seconds` is left to the controller. `failed` is called in a thread when a folder could not be
         written in the background, and should end the process."""
         self.folder = folder
-        self._transport = make_transport(transport, files)
+        self._files = files
         self._keys = keys or Keys()
         self._interrupt = interrupt
         self._timeout_seconds = timeout_seconds
@@ -176,7 +175,7 @@ class Publisher:
                 session,
                 url,
                 publication,
-                load=self._transport.load,
+                load=self._files,
                 interrupt=self._interrupt,
                 timeout_seconds=self._timeout_seconds,
             )

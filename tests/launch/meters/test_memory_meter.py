@@ -1,11 +1,8 @@
 """The memory of a run's processes, told by their command lines."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from asyncrl.launch.meters.families import find_families
 from asyncrl.launch.meters.memory_meter import MemoryMeter
@@ -28,15 +25,17 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def test_ranks_and_servers_are_told_apart_and_the_largest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
     # Not those that other tests of this process started.
     others = {child.pid for child in find_families()}
-    monkeypatch.setattr(
-        "asyncrl.launch.meters.memory_meter.find_families",
-        lambda: {child: family for child, family in find_families().items() if child.pid not in others},
-    )
     meter = MemoryMeter()
-    assert meter.measure().keys() == {"controller_memory_gib"}
+
+    def measured() -> dict[str, float]:
+        families = find_families().items()
+        meter.measure({child: family for child, family in families if child.pid not in others})
+        return meter.row()
+
+    assert measured().keys() == {"controller_memory_gib"}
     running = [
         start("asyncrl.trainer.main", mib=40),
         start("asyncrl.trainer.main", mib=120),
@@ -44,7 +43,7 @@ def test_ranks_and_servers_are_told_apart_and_the_largest_counts(monkeypatch: py
         start("asyncrl.verifier", mib=200),
     ]
     try:
-        first, second = meter.measure(), meter.measure()
+        first, second = measured(), measured()
     finally:
         for process in running:
             end(process)
@@ -56,7 +55,7 @@ def test_ranks_and_servers_are_told_apart_and_the_largest_counts(monkeypatch: py
     # The interpreter itself takes about 10 MiB.
     assert 120 / 1024 < first["trainer_memory_gib"] < 160 / 1024
     assert 60 / 1024 < first["server_memory_gib"] < 100 / 1024
-    assert meter.measure().keys() == {"controller_memory_gib"}
+    assert measured().keys() == {"controller_memory_gib"}
 
 
 def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
@@ -70,16 +69,8 @@ def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
     )
     assert outer.stdout is not None and outer.stdout.readline() == b"held\n"
     try:
-        assert MemoryMeter().measure()["server_memory_gib"] > 100 / 1024
+        meter = MemoryMeter()
+        meter.measure(find_families())
+        assert meter.row()["server_memory_gib"] > 100 / 1024
     finally:
         end(outer)
-
-
-async def test_it_measures_beside_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.launch.meters.memory_meter.INTERVAL_SECONDS", 0.001)
-    meter = MemoryMeter()
-    assert meter.row() == {}
-    async with meter.running():
-        while not meter.row():
-            await asyncio.sleep(0.001)
-    assert meter.row()["controller_memory_gib"] > 0

@@ -16,6 +16,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.usage import Usage, read_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import _metering
+from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs
@@ -23,7 +24,6 @@ from asyncrl.launch.site.process import ChildProcess
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
-from asyncrl.system.energy import EnergyCounter
 
 TICK = 0.03
 """The kernel counts in hundredths of a second, of each process and its children."""
@@ -100,19 +100,19 @@ async def test_a_process_that_starts_again_adds_to_what_it_used(tmp_path: Path) 
 
 async def test_a_killed_run_leaves_what_it_used_in_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
-    joules = iter([0.0, 5.0, 7.0, 7.0, 7.0])
-    meter = UsageMeter(list, gpus={}, num_gpus=0, counters=[EnergyCounter("package-0", lambda: next(joules))])
+    seconds = iter([0.0, 5.0, 7.0, 7.0, 7.0])
+    meter = UsageMeter(list, gpus={}, num_gpus=0, clock=lambda: next(seconds))
     entered = metering(meter, journal, 100.0)
     await entered.__aenter__()
     while not read_usage(JournalReader(journal.path)):
         await _pause()
     # Read as after kill -9: nothing has been closed.
     (start,) = read_usage(JournalReader(journal.path)).values()
-    assert by_name(start)["energy: package-0"].joules == 5.0
+    assert by_name(start)["run"].wall_seconds == 5.0
     await entered.__aexit__(None, None, None)
     journal.barrier_blocking()
     (start,) = read_usage(JournalReader(journal.path)).values()
-    assert by_name(start)["energy: package-0"].joules == 7.0
+    assert by_name(start)["run"].wall_seconds == 7.0
     journal.close()
 
 
@@ -141,7 +141,7 @@ async def test_a_start_records_in_what_it_runs_and_what_it_uses(
     journal = Journal(folder.journal)
     await server.start()
     try:
-        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here"), MemoryMeter()):  # type: ignore[arg-type]
             await until_done(server)
     finally:
         await server.stop(grace_seconds=0.0)
@@ -150,8 +150,7 @@ async def test_a_start_records_in_what_it_runs_and_what_it_uses(
     assert (start.version, start.record.shape) == (0, read_shape(tmp_path / "model"))
     assert start.record.environment.packages["asyncrl"] and start.record.environment.gpus == []
     (used,) = read_usage(JournalReader(folder.journal)).values()
-    names = {use.name for use in used if not use.name.startswith("energy: ")}
-    assert names == {"run", "controller", "verifiers", "server 0"}
+    assert {use.name for use in used} == {"run", "controller", "verifiers", "server 0"}
     assert read_usage(JournalReader(folder.journal)).keys() == {start.started_seconds}
 
 
@@ -168,7 +167,7 @@ async def test_a_start_under_another_python_than_the_last_says_so(
     record_start(folder.path, 1.0, [], python="2.7")
     for num_said in (1, 1):
         journal = Journal(folder.journal)
-        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here"), MemoryMeter()):  # type: ignore[arg-type]
             pass
         journal.close()
         # The second start is like the one before it.

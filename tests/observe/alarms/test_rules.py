@@ -299,25 +299,6 @@ def test_most_tokens_are_left_out_of_the_loss() -> None:
     assert alarms_of(series(12, **columns), left_out_share=0.8) == set()
 
 
-def repeats(rows: list[Row], **keys: Any) -> set[str]:
-    log = AlarmLog(repeated_groups_per_batch=4, **keys)
-    return {name for name, _, is_on in log.run(rows) if is_on}
-
-
-def test_groups_that_are_too_old_to_be_repeated() -> None:
-    log = AlarmLog(repeated_groups_per_batch=4)
-    ((name, step, is_on),) = log.run(series(12, repeated_groups=0, staleness_at_take=2))
-    assert (name, step, is_on) == ("few_repeats", 6, True)
-    said = "batches repeat 0.0 of replay.repeated_groups_per_batch 4 groups: the oldest of a batch is 2.0"
-    assert said in log.rows[0]["text"]
-    assert repeats(series(12, repeated_groups=0), repeated_share=None) == set()
-    # Some at first, then half of them.
-    assert repeats(series(12, repeated_groups=after(4, 0, 2))) == set()
-    # Nothing is to be repeated where everything is right, nor where no group is asked for.
-    assert repeats(series(12, repeated_groups=0, correct_mean=0.99)) == set()
-    assert alarms_of(series(12, repeated_groups=0)) == set()
-
-
 def test_a_spike_that_sits_in_one_row_is_named() -> None:
     place = "row 2 of model.embed_tokens.weight, the token <pad>"
     spike = {"spike_share": 0.97, "spike_norm": 3381.0, "spike_times": 8452.0, "spike_row": place}

@@ -32,8 +32,8 @@ from asyncrl.errors import InputError
             "names servers that are already running, which share no GPU.* Change serving.servers, or set",
         ),
         (
-            {"placement": {"colocated": True}, "serving": {"weight_transport": "tensor"}},
-            "serving.weight_transport is tensor: servers sleep .* Change serving.weight_transport",
+            {"placement": {"colocated": True}, "serving": {"weight_transport": "distributed"}},
+            "serving.weight_transport is distributed: servers sleep .* Change serving.weight_transport",
         ),
         (
             {"placement": {"colocated": True}, "cluster": {"backend": "ray"}},

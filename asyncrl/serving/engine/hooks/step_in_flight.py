@@ -9,7 +9,6 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 WRITERS = (
     "update_weights_from_disk",
-    "update_weights_from_tensor",
     "update_weights_from_distributed",
     "begin_weight_update",
 )

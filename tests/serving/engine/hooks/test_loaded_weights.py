@@ -19,11 +19,9 @@ from serving.engine.servers import (
 )
 
 from asyncrl.serving.engine.environment import engine_environment
-from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
-from asyncrl.trainer.publishing.transports import make_transport
 
 SLEEP = """
 from types import SimpleNamespace
@@ -50,12 +48,6 @@ on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=Tru
 async def digests_after(url: str, folder: Path, version: int) -> list[dict[str, str]]:
     async with new_session() as session:
         await publish(session, url, folder, version)
-        return await weights.weight_digests(session, url, timeout_seconds=60)
-
-
-async def digests_by_value(url: str, publication: Publication) -> list[dict[str, str]]:
-    async with new_session() as session:
-        await make_transport("tensor").load(session, url, publication)
         return await weights.weight_digests(session, url, timeout_seconds=60)
 
 
@@ -121,5 +113,3 @@ def test_both_ranks_of_a_server_digest_whole_tensors_and_compute_with_them(tmp_p
     ):
         assert asyncio.run(digests_after(url, folders[1], 1)) == [wanted, wanted]
         assert max(asyncio.run(answer(url))) < 1e-5
-        back = digests_of(dict(read_weights(folders[0])))
-        assert asyncio.run(digests_by_value(url, Publication(2, folders[0], back))) == [back, back]

@@ -21,7 +21,7 @@ from serving.engine.servers import (
     write_model,
 )
 
-from asyncrl.serving.sglang.health import passes
+from asyncrl.serving.sglang.http import get_json
 
 TOLERANCE = 1e-5
 ENDLESS = 1900
@@ -149,18 +149,19 @@ def test_a_prompt_that_two_versions_computed_begins_with_a_span_of_no_tokens(chu
     models = [load_model(folder) for folder in folders]
     prompt = random.Random(12).choices(range(2, VOCABULARY), k=1800)
 
-    async def run() -> tuple[Received, list[float]]:
-        """The response, and how many prefills there were before the update, before its request and after."""
+    async def run() -> tuple[Received, list[int]]:
+        """The response, and how many tokens prefills had computed: before it, at the update, after."""
         counts = []
 
-        async def count() -> float:
-            counts.append((await passes(session, url)).prefill.passes)
+        async def count() -> int:
+            answer = await get_json(session, f"{url}/v1/loads", timeout_seconds=60.0)
+            counts.append(answer["loads"][0]["total_prefill_uncached_tokens"])
             return counts[-1]
 
         async with new_session() as session:
             begun = await count()
             response = asyncio.create_task(generate(session, url, [prompt], 8, salt="v0"))
-            while await count() < begun + 3:
+            while await count() < begun + 3 * 32:
                 assert not response.done()
             await publish(session, url, folders[1], 1)
             await count()
@@ -171,7 +172,7 @@ def test_a_prompt_that_two_versions_computed_begins_with_a_span_of_no_tokens(chu
 
     response, counts = asyncio.run(run())
     # Chunks of 32 tokens, some before and some after the update.
-    assert counts[-1] - counts[0] == 57 and counts[-2] - counts[0] < 50
+    assert counts[-1] - counts[0] == 1800 and counts[-2] - counts[0] < 1600
     assert response.num_cached == 0
     assert response.spans == [
         {"version": "0", "start": 0, "end": 0},
