@@ -325,7 +325,7 @@ def _make_generator(
         run_id=run_id,
         is_cache_recomputed=rollout.interrupt == "retract",
         plays_turns=plays_turns,
-        keeps_conversations_cached=rollout.interrupt == "continue",
+        keeps_conversations_cached=plays_turns and rollout.interrupt == "continue",
         max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
         ends_with_its_version=rollout.interrupt == "drain",
         tokens_per_round=rollout.tokens_per_round,

@@ -29,7 +29,7 @@ class Recovery(StrEnum):
     """Deterministic: a new one is given the recorded turns; answers that differ from the recorded ones are a
     FAULT."""
     STATELESS = "stateless"
-    """Each answer depends on its turn alone: a new one goes on from here."""
+    """Each answer depends on its turn alone: a new one continues from here."""
     NEITHER = "neither"
     """The trajectory is a FAULT."""
 

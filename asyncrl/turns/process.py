@@ -13,7 +13,7 @@ from sandbox import frames
 from verifiers.template import Ended, Worker
 
 _MAX_STRETCH = 5.0
-"""A request ends after so many times its limit, however busy the machine is."""
+"""Multiple of its limit after which a request ends, however busy the machine is."""
 _STARVED_SHARE = 0.5
 _GRACE_SECONDS = 0.05
 """For an answer that is there while this process was too busy to read it."""
