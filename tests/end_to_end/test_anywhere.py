@@ -105,7 +105,7 @@ def test_the_benchmarks_of_a_recipe_are_measured_before_and_after_under_one_temp
     }
     report = (run / "report.html").read_text()
     assert "4 tasks, template none, as the rows are, " in report and "DIFFERENT TEMPLATES" not in report
-    assert "Benchmark train.jsonl" in report and "Template none, as the rows are." in report
+    assert "train.jsonl: 3 tasks, template none, as the rows are, " in report
 
 
 def test_an_export_has_what_transformers_expects(project: Path) -> None:

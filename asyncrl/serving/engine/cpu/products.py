@@ -12,6 +12,7 @@ from asyncrl.serving.engine.cpu import packed_weights
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 WRITERS = (
     "update_weights_from_disk",
+    "update_weights_from_tensor",
     "update_weights_from_ipc",
     "load_weights_from_distributed",
     "begin_weight_update",
