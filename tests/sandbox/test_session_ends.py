@@ -42,9 +42,13 @@ from sandbox.result import Tier
 settings = SandboxSettings(tiers=(Tier(sys.argv[1]),), python=sys.argv[2], packages=())
 limits = SessionLimits(call_seconds=500, total_seconds=1000)
 with Session.open(limits, settings=settings) as session:
+    started, tell_started = os.pipe()
     if os.fork() == 0:
+        # A signal that comes before Python has finished the fork is lost, so the parent waits for this byte.
+        os.write(tell_started, b"1")
         # It holds the session's line open for as long as it lives.
         time.sleep(900)
+    os.read(started, 1)
     session.run({BUSY!r})
     print("up", flush=True)
     session.run("while True: pass") if sys.argv[3] == "calling" else time.sleep(900)
