@@ -7,19 +7,18 @@ response cannot leave its place in the question (`judge_template`), and only the
 
 import asyncio
 import json
-import time
 from collections.abc import Hashable, Mapping
 from typing import Annotated, Any
 
 from verifiers import strict_json
 from verifiers.judge_answer import Kind, answer_of
 from verifiers.judge_template import NOTE, TEMPLATES, JudgeTemplate
+from verifiers.model_server import ModelServer
 from verifiers.options import Bounds
-from verifiers.posting import Poster, Unanswered, key_headers
+from verifiers.posting import Poster, Unanswered, with_path
 from verifiers.storable import storable
 from verifiers.task import Task
-from verifiers.verdict import Outcome, Verdict, fault, wrong
-from verifiers.verifier import COUNTERS, VerifierUnavailable
+from verifiers.verdict import Outcome, Verdict, wrong
 
 _DETAIL_CHARACTERS = 500
 
@@ -50,14 +49,16 @@ class JudgeVerifier:
         concurrency: Annotated[int, Bounds(1, 4096)] = 32,
         key_variable: str = "",
     ) -> None:
-        self._server = Poster(
-            _completions(url),
+        poster = Poster(
+            with_path(url, "/chat/completions"),
             timeout_seconds=timeout_seconds,
             deadline_seconds=deadline_seconds,
             attempts=attempts,
             backoff_seconds=backoff_seconds,
             max_at_once=concurrency,
         )
+        self._server = ModelServer(poster, key_variable)
+        self.counters = self._server.counters
         self._answer = answer_of(
             answer, letters={"A": 1.0, "B": 0.0} if letters is None else letters, key=key, scale=scale
         )
@@ -69,11 +70,9 @@ class JudgeVerifier:
         self._template = JudgeTemplate(TEMPLATES[answer] if template is None else template, **constants)
         self._threshold = threshold
         self._max_characters = max_characters
-        self._key_variable = key_variable
         sampling = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         # A server may know a setting by another name only: null leaves it out.
         self._body = {name: value for name, value in sampling.items() if value is not None}
-        self.counters = dict.fromkeys(COUNTERS, 0.0)
 
     @property
     def pool_timeout_seconds(self) -> float:
@@ -82,7 +81,7 @@ class JudgeVerifier:
 
     def check_machine(self) -> None:
         """Raises VerifierUnavailable where the key is not in the environment."""
-        key_headers(self._key_variable)
+        self._server.check_key()
 
     def parse_reference(self, raw: object) -> object:
         """Any JSON; null where the judge needs no reference."""
@@ -112,14 +111,7 @@ class JudgeVerifier:
         text = self._template.render(response, reference, task or Task())
         messages = [{"role": "system", "content": NOTE}, {"role": "user", "content": text}]
         body = json.dumps({**self._body, "messages": messages, "stream": False}).encode("ascii")
-        ask = self._server.ask_in_turn if in_turn else self._server.ask
-        began = time.perf_counter()
-        try:
-            return await ask(body, key_headers(self._key_variable), self._verdict)
-        except (Unanswered, VerifierUnavailable) as error:
-            return fault(str(error))
-        finally:
-            self.counters["request_seconds"] += time.perf_counter() - began
+        return await self._server.verdict(body, self._verdict, in_turn=in_turn)
 
     def _verdict(self, body: bytes) -> Verdict:
         """Raises ValueError for what is no completion, and Unanswered for one without a verdict: the same
@@ -148,11 +140,6 @@ class JudgeVerifier:
             number = usage.get(name) if isinstance(usage, Mapping) else None
             if isinstance(number, int) and number > 0:
                 self.counters[name] += number
-
-
-def _completions(url: str) -> str:
-    """The address of chat completions: `url` is that, or the server's base such as http://host:30000/v1."""
-    return url if url.rstrip("/").endswith("/chat/completions") else f"{url.rstrip('/')}/chat/completions"
 
 
 def _content(reply: object) -> str:

@@ -120,6 +120,12 @@ class Poster:
             return await _read_all(reply)
 
 
+def with_path(url: str, path: str) -> str:
+    """The address `path` below `url`, which may name it already."""
+    base = url.rstrip("/")
+    return url if base.endswith(path) else f"{base}{path}"
+
+
 def _proxy(url: str) -> str | None:
     """The proxy that the environment names for this address (http_proxy, https_proxy, no_proxy)."""
     parts = urllib.parse.urlsplit(url)

@@ -8,7 +8,6 @@ than computes: `verify_async` runs in the caller's event loop.
 import asyncio
 import json
 import math
-import time
 from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,11 +17,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from verifiers import strict_json
 from verifiers.judge_template import without_special_tokens
+from verifiers.model_server import ModelServer
 from verifiers.options import Bounds
-from verifiers.posting import Poster, Unanswered, key_headers
+from verifiers.posting import Poster, with_path
 from verifiers.task import Message, Task
-from verifiers.verdict import Outcome, Verdict, as_number, fault, wrong
-from verifiers.verifier import COUNTERS, VerifierUnavailable
+from verifiers.verdict import Outcome, Verdict, as_number, wrong
 
 TEMPLATES = {
     "plain": "{{ question }}\n{{ response }}",
@@ -60,14 +59,16 @@ class RewardModelVerifier:
         concurrency: Annotated[int, Bounds(1, 4096)] = 64,
         key_variable: str = "",
     ) -> None:
-        self._server = Poster(
-            url if url.rstrip("/").endswith("/classify") else f"{url.rstrip('/')}/classify",
+        poster = Poster(
+            with_path(url, "/classify"),
             timeout_seconds=timeout_seconds,
             deadline_seconds=deadline_seconds,
             attempts=attempts,
             backoff_seconds=backoff_seconds,
             max_at_once=concurrency,
         )
+        self._server = ModelServer(poster, key_variable)
+        self.counters = self._server.counters
         if template not in TEMPLATES and "{" not in template:
             raise ValueError(
                 f"Option 'template' is {template!r}, expected {', '.join(TEMPLATES)}, or jinja over "
@@ -86,8 +87,6 @@ class RewardModelVerifier:
         self._threshold = threshold
         self._index = index
         self._max_characters = max_characters
-        self._key_variable = key_variable
-        self.counters = dict.fromkeys(COUNTERS, 0.0)
 
     @property
     def pool_timeout_seconds(self) -> float:
@@ -96,7 +95,7 @@ class RewardModelVerifier:
 
     def check_machine(self) -> None:
         """Raises VerifierUnavailable where the key is not in the environment."""
-        key_headers(self._key_variable)
+        self._server.check_key()
 
     def parse_reference(self, raw: object) -> object:
         """Nothing: the model judges without a reference."""
@@ -119,14 +118,7 @@ class RewardModelVerifier:
             return wrong(detail=f"the response has more than {self._max_characters} characters")
         sent = {"text": self._render(response, task or Task())}
         body = json.dumps({**sent, "model": self._model} if self._model else sent).encode("ascii")
-        ask = self._server.ask_in_turn if in_turn else self._server.ask
-        began = time.perf_counter()
-        try:
-            return await ask(body, key_headers(self._key_variable), self._verdict)
-        except (Unanswered, VerifierUnavailable) as error:
-            return fault(str(error))
-        finally:
-            self.counters["request_seconds"] += time.perf_counter() - began
+        return await self._server.verdict(body, self._verdict, in_turn=in_turn)
 
     def _render(self, response: str, task: Task) -> str:
         """Raises ValueError where the template fails."""
