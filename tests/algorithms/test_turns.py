@@ -86,7 +86,7 @@ STOP, GO = 0, 1
 PROBABILITY = {0: {STOP: 0.4, GO: 0.6}, 1: {STOP: 0.7, GO: 0.3}}
 """Turn -> action -> probability."""
 Earned = dict[tuple[int, ...], TurnRewards]
-"""What a trajectory did -> what it earned."""
+"""A trajectory's actions -> its reward."""
 MIXED: Earned = {
     (STOP,): TurnRewards(0.25, [0.0]),
     (GO, STOP): TurnRewards(0.0, [0.5, 0.0]),
@@ -109,7 +109,7 @@ def score(turn: int, action: int) -> float:
 
 
 def expected_gradient(earned: Earned, estimate: Callable[..., list[list[float]]]) -> list[float]:
-    """Of the two logits, over all groups of three; `estimate` gives advantages of a group's turns."""
+    """Gradient of the two logits over all groups of three; `estimate` gives advantages of a group's turns."""
     found = [0.0, 0.0]
     for group in itertools.product(earned, repeat=3):
         weight = math.prod(map(probability, group)) / 3
@@ -121,7 +121,7 @@ def expected_gradient(earned: Earned, estimate: Callable[..., list[list[float]]]
 
 
 def true_gradient(earned: Earned) -> list[float]:
-    """Of the expected total reward."""
+    """Gradient of the expected total reward."""
     return [
         sum(
             probability(actions) * score(turn, actions[turn]) * (rewards.outcome + sum(rewards.turns))

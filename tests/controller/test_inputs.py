@@ -1,4 +1,4 @@
-"""What a run's inputs say of its sizes."""
+"""A run's inputs: the sizes that they tell."""
 
 from pathlib import Path
 from typing import Any

@@ -43,6 +43,25 @@ def written(folder: Path) -> Status:
     return status
 
 
+async def run_until_rollouts_wait_for(
+    words: str, controller: Controller, status: StatusWriter, folder: Path
+) -> str:
+    """Runs until the status has `words` in what the rollouts wait for; its whole text then."""
+    said: list[str] = []
+
+    async def train() -> None:
+        training = asyncio.create_task(FakeTrainer(controller.queue_url, folder).run())
+        while words not in (waiting := status.status()["waiting"]["rollouts"] or ""):
+            await asyncio.sleep(0.001)
+        said.append(waiting)
+        controller.stop()
+        await training
+
+    await controller.run(train)
+    (found,) = said
+    return found
+
+
 async def test_a_run_says_how_far_it_is_and_at_last_that_it_has_finished(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
@@ -121,7 +140,6 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
     recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
         status = writer_of(controller, tmp_path)
-        said: list[str] = []
 
         async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
             await asyncio.Event().wait()
@@ -129,23 +147,15 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
 
         monkeypatch.setattr(controller.grader, "grade", grade)
 
-        async def train_until_verdicts_are_waited_for() -> None:
-            training = asyncio.create_task(FakeTrainer(controller.queue_url, tmp_path).run())
-            while "verdicts" not in (words := status.status()["waiting"]["rollouts"] or ""):
-                await asyncio.sleep(0.001)
-            said.append(words)
-            controller.stop()
-            await training
-
-        await controller.run(train_until_verdicts_are_waited_for)
+        said = await run_until_rollouts_wait_for("verdicts", controller, status, tmp_path)
         assert "its verdict by" not in controller.waits.describe_waits()
-    assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said[0])
+    assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said)
 
 
 async def test_new_words_for_waits_change_no_state_and_no_side_of_the_status(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a wait the status reads the type of its owner and the kind of its blocker."""
+    """The status reads a wait's parts: the type of its owner and the kind of its blocker."""
     for member in [*TrainersWait, *BlockerKind]:
         monkeypatch.setattr(member, "_value_", f"other words for {member.name}")
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
@@ -238,7 +248,6 @@ async def test_rollouts_that_wait_for_answers_to_turns_say_whose(
     recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
         status = writer_of(controller, tmp_path)
-        said: list[str] = []
 
         async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
             turn = Blocker(BlockerKind.TURN, 'the environment "game"')
@@ -248,14 +257,6 @@ async def test_rollouts_that_wait_for_answers_to_turns_say_whose(
 
         monkeypatch.setattr(controller.grader, "grade", grade)
 
-        async def train_until_turns_are_waited_for() -> None:
-            training = asyncio.create_task(FakeTrainer(controller.queue_url, tmp_path).run())
-            while "answers to turns" not in (words := status.status()["waiting"]["rollouts"] or ""):
-                await asyncio.sleep(0.001)
-            said.append(words)
-            controller.stop()
-            await training
-
-        await controller.run(train_until_turns_are_waited_for)
+        said = await run_until_rollouts_wait_for("answers to turns", controller, status, tmp_path)
     words = r'for \d+ answers to turns by the environment "game": \d+ s, and \d+ verdicts by "exact": \d+ s'
-    assert re.fullmatch(words, said[0])
+    assert re.fullmatch(words, said)

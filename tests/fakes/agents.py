@@ -194,7 +194,7 @@ async def agents_on(
 
 
 def _rest(codec: TextCodec, prefix: list[int], answer: Callable[[str], str]) -> list[int]:
-    """What is left of the turn that `prefix` may have begun."""
+    """The rest of the turn that `prefix` may have begun."""
     text = codec.exact_text(prefix)
     before, _, begun = text.rpartition(HEADER)
     whole = codec.encode(answer(before + HEADER), add_special_tokens=False)

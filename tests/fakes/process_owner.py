@@ -19,7 +19,7 @@ class FakeProcesses:
     on_restart: Callable[[str], Awaitable[str | None]] = unexpected
     on_stop: Callable[[str], Awaitable[object]] = at_once
     done: list[tuple[str, str]] = field(default_factory=list)
-    """What was done, as ("restart" or "stop", URL), in order."""
+    """Calls so far, as ("restart" or "stop", URL), in order."""
 
     async def restart_server(self, url: str) -> str | None:
         now = await self.on_restart(url)

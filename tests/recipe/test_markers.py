@@ -1,4 +1,4 @@
-"""What is known of a key beyond its type stands beside it, and is read there."""
+"""Facts about a key beyond its type stand beside it, and are read there."""
 
 from typing import Annotated, Any
 

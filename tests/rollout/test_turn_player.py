@@ -191,13 +191,18 @@ async def test_an_environment_that_answers_otherwise_when_replayed_is_a_fault(tm
         assert all("answered otherwise" in score.detail for score in group.scores.values())
 
 
+async def play_until_two_turns_wait(player: TurnPlayer, group: Group) -> "asyncio.Task[list[Trajectory]]":
+    work = asyncio.create_task(play(player, group))
+    while len(player.answering) < 2:
+        await asyncio.sleep(0)
+    return work
+
+
 async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> None:
     episodes = FakeEpisodes(three_turns)
     episodes.may_answer.clear()
     async with player_of(tmp_path, episodes) as (player, group, engine):
-        work = asyncio.create_task(play(player, group))
-        while len(player.answering) < 2:
-            await asyncio.sleep(0)
+        work = await play_until_two_turns_wait(player, group)
         assert player.generator.fleet.router.num_in_flight == 0
         assert 'waits for the answer to its turn by the environment "game"' in player.waits.describe_waits()
         episodes.may_answer.set()
@@ -208,9 +213,7 @@ async def test_an_answer_that_comes_after_its_group_was_dropped_is_not_recorded(
     episodes = FakeEpisodes(three_turns)
     episodes.may_answer.clear()
     async with player_of(tmp_path, episodes) as (player, group, engine):
-        work = asyncio.create_task(play(player, group))
-        while len(player.answering) < 2:
-            await asyncio.sleep(0)
+        work = await play_until_two_turns_wait(player, group)
         player.queue.drop(group, DropReason.STALE)
         episodes.may_answer.set()
         assert await work == []

@@ -1,4 +1,4 @@
-"""What a process loses by hiding files from itself, and what it keeps."""
+"""A process that hides files from itself: the rights that it loses and keeps."""
 
 import os
 import subprocess

@@ -15,7 +15,7 @@ async def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(
     solo: Crew, two: FakeEngine
 ) -> None:
     async def repair(url: str) -> None:
-        # The first try found nobody: now it listens.
+        # The first try found no listener; now there is one.
         two.is_corrupt = False
 
     solo.processes.on_restart = repair

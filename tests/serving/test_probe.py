@@ -1,4 +1,4 @@
-"""What a server is asked while it serves and after a stream broke; silence: test_heartbeat.py."""
+"""Questions to a server while it serves and after a stream broke; silence: test_heartbeat.py."""
 
 import asyncio
 

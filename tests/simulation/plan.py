@@ -53,11 +53,11 @@ class TurnPlan:
     max_processes: int
     num_fault_retries: int
     fault_share: float
-    """Of starts and turns."""
+    """Share of starts and turns that fault."""
     hang_share: float
     """Likewise, until the turn's time is over."""
     death_share: float
-    """Of processes, after each answer."""
+    """Share of processes that die, after each answer."""
 
 
 @dataclass(slots=True)

@@ -355,7 +355,7 @@ class SimulatedServer:
                 self._channels.pop(request.channel, None)
 
     def _keep(self, request: Request) -> None:
-        """What a conversation continues from; its last token has no keys and values yet."""
+        """The prefix that a conversation continues from; its last token has no keys and values yet."""
         if request.is_prefilled:
             key = (request.salt, chain([*request.prompt, *request.tokens[:-1]]))
             self.cache.setdefault(key, set(request.cached_weights))

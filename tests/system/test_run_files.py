@@ -1,4 +1,4 @@
-"""What a run folder holds has one name, in one place."""
+"""Each file of a run folder has one name, in one place."""
 
 import ast
 from pathlib import Path

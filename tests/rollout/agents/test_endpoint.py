@@ -18,7 +18,7 @@ def answer(text: str) -> str:
 async def outcome(
     folder: Path, ask: Callable[[Client], Awaitable[Any]], turn: Callable[[str], str] = answer
 ) -> tuple[Any, Played]:
-    """What a call gave, or raised."""
+    """A call's reply, or its error."""
     found: list[Any] = []
 
     async def agent(client: Client) -> None:

@@ -146,7 +146,7 @@ def in_branches(batch: Batch) -> tuple[list[ScoredSequence], list[ScoredSequence
 
 @pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
 def test_a_trajectory_in_branches_is_trained_as_one(folder: Path, algorithm: dict):
-    """What is summed over a sequence is summed over all branches, the sequence counts once, and each token
+    """A sum over a sequence is summed over all branches, the sequence counts once, and each token
     once, however they are packed. KL in the reward runs up along each branch alone."""
     batch = near(random_batch(2, num_groups=4, group_size=4, longest=9), folder)
     linear, branched = (dataclasses.replace(batch, sequences=s) for s in in_branches(batch))
