@@ -25,6 +25,12 @@ def descendants(pid: int | None = None) -> set[psutil.Process]:
     return {process for process in below if is_alive(process)}
 
 
+def children_in_order(process: psutil.Process) -> list[psutil.Process]:
+    """Its children, the first started one first. Process ids wrap around, so a later child may have a smaller
+    one than its parent; creation times are too coarse to tell."""
+    return sorted(process.children(), key=lambda child: (child.pid < process.pid, child.pid))
+
+
 def kill(process: psutil.Process) -> None:
     """SIGKILL for it if it still runs."""
     with contextlib.suppress(psutil.NoSuchProcess):

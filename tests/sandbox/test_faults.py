@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from fakes.processes import children_in_order
 
 from sandbox.command import Command
 from sandbox.limits import Limits
@@ -51,7 +52,7 @@ async def test_a_keeper_that_dies_below_a_linked_program_is_a_fault_of_ours_and_
             pytest.skip("only namespaces have keepers")
         program, judge = await warm(sandbox, ANSWERS), await warm(sandbox, ASKS.replace("200", "9999"))
         (worker,) = sandbox._idle
-        _, keeper = psutil.Process(worker._process.pid).children()
+        _, keeper = children_in_order(psutil.Process(worker._process.pid))
         running = asyncio.create_task(sandbox.run_linked(program, judge))
         while not keeper.children():
             await asyncio.sleep(0.001)

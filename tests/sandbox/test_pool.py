@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fakes.processes import descendants, kill, wait_for_end
+from fakes.processes import children_in_order, descendants, kill, wait_for_end
 
 from sandbox import cgroup
 from sandbox.limits import Limits
@@ -75,7 +75,7 @@ async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
     async with SandboxPool(ONE) as sandbox:
         await sandbox.start()
         (worker,) = sandbox._idle
-        helpers = psutil.Process(worker._process.pid).children()
+        helpers = children_in_order(psutil.Process(worker._process.pid))
         for index in which:
             # One that loses the other ends by itself.
             kill(helpers[index])
@@ -87,7 +87,7 @@ async def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
     async with SandboxPool(ONE) as sandbox:
         await sandbox.start()
         (worker,) = sandbox._idle
-        _, keeper = psutil.Process(worker._process.pid).children()
+        _, keeper = children_in_order(psutil.Process(worker._process.pid))
         running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
         while not keeper.children():
             await asyncio.sleep(0.001)

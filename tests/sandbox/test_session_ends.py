@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fakes.processes import descendants, is_alive, wait_for_end
+from fakes.processes import children_in_order, descendants, is_alive, wait_for_end
 
 from sandbox.result import SandboxError, Tier
 from sandbox.session import Session, SessionLimits, SessionRefused
@@ -150,7 +150,7 @@ def test_whatever_process_of_a_session_is_killed_nothing_is_left(which, public_f
         session = opened("me-namespaces", public_folder)
         session.run(BUSY)
         worker = psutil.Process(session._worker.process.pid)
-        zygote, init = worker.children()
+        zygote, init = children_in_order(worker)
         victim = {"worker": worker, "zygote": zygote, "init": init, "interpreter": init.children()[0]}[which]
         victim.kill()
         assert not wait_for_end([victim])

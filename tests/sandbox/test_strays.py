@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from fakes.processes import descendants, wait_for_end
+from fakes.processes import children_in_order, descendants, wait_for_end
 
 from sandbox import pool, strays
 from sandbox.command import Command
@@ -98,7 +98,7 @@ async def test_nothing_that_a_worker_starts_holds_the_hosts_line(public_folder):
         worker = psutil.Process(sandbox._idle[0]._process.pid)
         number = worker.cmdline()[-2]
         line = os.readlink(f"/proc/{worker.pid}/fd/{number}")
-        zygote, keeper = worker.children()
+        zygote, keeper = children_in_order(worker)
         assert line.startswith("socket:")
         assert line not in descriptors(zygote.pid) | descriptors(keeper.pid)
 
