@@ -12,6 +12,7 @@ def notes(recipe: Recipe) -> list[str]:
         *_masking_notes(recipe),
         *_repetition_notes(recipe),
         *_divergence_notes(recipe),
+        *_wait_notes(recipe),
     ]
 
 
@@ -82,4 +83,24 @@ def _divergence_notes(recipe: Recipe) -> list[str]:
     return [
         "algorithm.kl_estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
         "samples is zero. Set algorithm.kl_estimator to k2 or k3, or algorithm.kl_in to reward."
+    ]
+
+
+def _wait_notes(recipe: Recipe) -> list[str]:
+    turns, most = recipe.turns, recipe.rollout.max_staleness
+    if recipe.agent.is_on():
+        seconds, what, knobs = recipe.agent.timeout_seconds, "An agent", "agent.timeout_seconds"
+    elif turns.is_on():
+        seconds = min(turns.max_turns * turns.timeout_seconds, turns.max_tool_seconds)
+        what = "Tools and environment"
+        knobs = "turns.max_turns times turns.timeout_seconds, at most turns.max_tool_seconds"
+    else:
+        return []
+    waits = (
+        f"steps shorter than {seconds / most:.3g} s then wait for it" if most else "every step waits for it"
+    )
+    return [
+        f"{what} may take {seconds:g} s of a trajectory ({knobs}). With rollout.max_staleness {most}, "
+        f"{waits}. Raise rollout.max_staleness, lower the limit, or drop late groups with "
+        f"rollout.abort_staleness."
     ]

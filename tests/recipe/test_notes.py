@@ -61,3 +61,33 @@ def test_that_k1_in_the_loss_pulls_nowhere_is_said() -> None:
 def test_that_a_cut_off_response_has_ended_for_the_critic_is_said() -> None:
     (note,) = notes(make_recipe(Path("m"), algorithm={"advantage": "gae"}, trainer=TWO_STEPS))
     assert "cut off at rollout.max_new_tokens (64) counts as ended for the critic" in note
+
+
+@pytest.mark.parametrize(
+    ("staleness", "section", "said"),
+    [
+        (
+            4,
+            {"turns": {"tools": ["calculator"], "max_turns": 3}},
+            "may take 30 s of a trajectory (turns.max_turns times",
+        ),
+        (
+            4,
+            {"turns": {"tools": ["calculator"], "max_turns": 3}},
+            "steps shorter than 7.5 s then wait for it",
+        ),
+        (1, {"turns": {"tools": ["calculator"], "max_turns": 99}}, "may take 120 s of a trajectory"),
+        (
+            0,
+            {"agent": {"command": ["python"], "timeout_seconds": 60}},
+            "An agent may take 60 s of a trajectory",
+        ),
+        (0, {"agent": {"command": ["python"], "timeout_seconds": 60}}, "every step waits for it"),
+    ],
+)
+def test_how_long_steps_may_wait_for_a_tool_or_an_agent_is_said(
+    staleness: int, section: dict, said: str
+) -> None:
+    rollout = {"max_staleness": staleness}
+    (note,) = notes(make_recipe(Path("m"), rollout=rollout, trainer=TWO_STEPS, **section))
+    assert said in note and f"rollout.max_staleness {staleness}" in note
