@@ -207,11 +207,25 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     )
 
 
+def branch_graded(branch_id: str, score: Score, text: str) -> Statement:
+    """The verdict on a branch, whose last message is `text`."""
+    return (
+        "INSERT INTO branch_verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(branch_id, score.outcome, score.correctness, score.reward),
+            *(score.extracted, score.detail, score.seconds, text),
+        ),
+    )
+
+
 def made_ready(
-    group_id: int, advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]
+    group_id: int,
+    advantages: Mapping[str, float],
+    turn_advantages: Mapping[str, TurnAdvantages],
+    branch_advantages: Mapping[str, float],
 ) -> list[Statement]:
     """Advantages by trajectory id; trajectories without one have left the group. A branch gets its
-    trajectory's advantage and reward."""
+    trajectory's reward, and its advantage where `branch_advantages` have none for it."""
     return [
         ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
         *(
@@ -225,6 +239,10 @@ def made_ready(
             "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, t.reward FROM trajectories t "
             "WHERE t.trajectory_id = trajectories.branch_of) WHERE group_id = ? AND branch_of IS NOT NULL",
             (group_id,),
+        ),
+        *(
+            ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, branch_id))
+            for branch_id, advantage in branch_advantages.items()
         ),
     ]
 

@@ -455,6 +455,28 @@ class Generator:
             return limit
         return min(limit, num_tokens - trajectory.num_turn_tokens() + min(turn_limits))
 
+    def limit_branches(self, trajectory: Trajectory) -> None:
+        """Bounds the turn of the newest branch by what the turns before left of rollout.max_new_tokens, which
+        counts all branches of a rendered history."""
+        line = trajectory.newest_line()
+        before = trajectory.num_sampled_in_all() - line.num_turn_tokens()
+        left = max(0, self.sampling.max_new_tokens - before)
+        self.bounds[line.trajectory_id] = TurnBounds(left, self.stop)
+
+    def follow(self, branch: Trajectory, line: Trajectory) -> None:
+        """The branch prefers the server of `line`, whose cache has most of its context."""
+        server = self._servers.get(line.trajectory_id)
+        if server is not None:
+            self._servers[branch.trajectory_id] = server
+
+    def limit_sampled_in_all(self, trajectory: Trajectory) -> int:
+        """Sampled tokens of all branches at which a trajectory without an agent is cut off."""
+        line = trajectory.newest_line()
+        before = trajectory.num_sampled_in_all() - line.num_sampled_tokens()
+        num_observed = line.num_response_tokens() - line.num_sampled_tokens()
+        room = self.context_tokens - len(line.prompt_tokens) - num_observed
+        return min(self.sampling.max_new_tokens, before + max(0, room))
+
     def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
         """Sampled tokens at which a trajectory is cut off."""
         num_observed = trajectory.num_response_tokens() - trajectory.num_sampled_tokens()
