@@ -5,7 +5,7 @@ No torch and no numpy: tokens and log-probs are plain lists, so that every proce
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -166,6 +166,10 @@ class Trajectory:
     def branch(self, number: int) -> "Trajectory":
         """The branch of this number, 0 for the trajectory itself."""
         return next(line for line in self.lines() if branch_number(line.trajectory_id) == number)
+
+    def alone(self) -> "Trajectory":
+        """The same without branches and calls: one conversation."""
+        return replace(self, branches=[], calls=[])
 
     def newest_line(self) -> "Trajectory":
         """The branch that was opened last, or the trajectory itself; the one that a conversation without an

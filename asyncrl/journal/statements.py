@@ -225,7 +225,7 @@ def made_ready(
     branch_advantages: Mapping[str, float],
 ) -> list[Statement]:
     """Advantages by trajectory id; trajectories without one have left the group. A branch gets its
-    trajectory's reward, and its advantage where `branch_advantages` have none for it."""
+    trajectory's reward and advantage where it has none of its own."""
     return [
         ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
         *(
@@ -236,8 +236,10 @@ def made_ready(
             for trajectory_id, advantage in advantages.items()
         ),
         (
-            "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, t.reward FROM trajectories t "
-            "WHERE t.trajectory_id = trajectories.branch_of) WHERE group_id = ? AND branch_of IS NOT NULL",
+            "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, coalesce((SELECT v.reward "
+            "FROM branch_verdicts v WHERE v.trajectory_id = trajectories.trajectory_id), t.reward) "
+            "FROM trajectories t WHERE t.trajectory_id = trajectories.branch_of) "
+            "WHERE group_id = ? AND branch_of IS NOT NULL",
             (group_id,),
         ),
         *(

@@ -54,6 +54,11 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "evaluations start no agents",
         ),
         ({"agent": {"command": ["true"], "function": "./a.py:run"}}, "expected one of the two"),
+        ({"agent": {"verdict": "branch"}}, "neither agent.command nor agent.function is set"),
+        (
+            {"agent": {"command": ["true"], "verdict": "branch", "may_give_verdict": True}},
+            "an agent gives one score, for the whole trajectory",
+        ),
         (
             {"prompt": {"history": "as_rendered"}, "agent": {"command": ["true"]}},
             "an agent says the whole history with each call",
