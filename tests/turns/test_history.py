@@ -4,13 +4,16 @@ template rewrites a turn."""
 from pathlib import Path
 
 import pytest
+from fakes.episodes import FakeEpisodes
+from fakes.recipes import make_recipe
 from turns.test_dialogue import ENDS, FAMILIES, SPECIAL, make_codec
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.dialogue import Dialogue
-from asyncrl.turns.environment import Message
+from asyncrl.turns.environment import End, Message
 from asyncrl.turns.history import Continued, Exchange, RenderedHistory, Rewritten
+from asyncrl.turns.kit import TurnKit, conversations_of
 
 ASKED: list[Message] = [{"role": "user", "content": "Guess."}]
 THOUGHT = "<think>\nIs it 5?\n</think>\n\n5"
@@ -132,6 +135,15 @@ def test_a_template_that_never_shows_the_newest_answer_is_refused(tmp_path: Path
     newest = exchange(codec, "qwen3", "5", "3", role="tool")
     with pytest.raises(InputError, match="leaves out the content of a message of the role 'tool'"):
         history(codec).answer(ASKED, [], newest)
+
+
+@pytest.mark.parametrize("history", ["as_sampled", "as_rendered"])
+def test_the_recipe_chooses_how_contexts_are_made(history: str, tmp_path: Path) -> None:
+    codec = make_codec(tmp_path, "qwen3")
+    recipe = make_recipe(tmp_path, turns={"environment": "gym_feedback"}, prompt={"history": history})
+    made = conversations_of(TurnKit(codec), recipe, FakeEpisodes(lambda turn, text: End()))
+    assert (made.history is not None) == (history == "as_rendered")
+    assert (made.by(codec, None).history is not None) == (history == "as_rendered")
 
 
 def test_the_context_is_the_same_in_every_process(tmp_path: Path) -> None:
