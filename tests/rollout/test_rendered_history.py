@@ -20,10 +20,18 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
-from asyncrl.records import EnvironmentSpec, Finish, SamplingParams, Task, Trajectory
+from asyncrl.records import (
+    DropReason,
+    EnvironmentSpec,
+    Finish,
+    RecordedCall,
+    SamplingParams,
+    Task,
+    Trajectory,
+)
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.generate import Generator, _newest_version
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
@@ -331,3 +339,28 @@ async def test_a_verifier_is_told_the_turns_of_all_branches(tmp_path: Path) -> N
         assert told.turns == tuple(thinking(number) for number in range(3))
         assert [messages[0]["content"] for messages in told.observations] == ["not 0", "not 1"]
         assert trajectory.turn_lengths() == [line.num_sampled_tokens() for line in trajectory.lines()]
+
+
+async def test_a_branch_is_not_begun_by_another_version_where_a_trajectory_may_have_one(
+    tmp_path: Path,
+) -> None:
+    queue = await killed(tmp_path, when=between_turns)
+    tokens = queue.live[0].num_tokens()
+    async with run_of(tmp_path, "qwen3", queue=queue) as run:
+        (server,) = run.player.generator.fleet.members.servers.values()
+        server.version, run.engine.version = 1, "1"
+        run.player.generator.ends_with_its_version = True
+        assert await run.play() == []
+        assert run.group.reason is DropReason.OUTLIVED and not run.engine.bodies
+        assert queue.conservation()["dropped: outlived"] == tokens
+
+
+async def test_a_branch_asks_for_the_version_of_the_turn_before_it_or_a_newer_one(tmp_path: Path) -> None:
+    async with run_of(tmp_path, "qwen3", samples=1) as run:
+        (trajectory,) = await run.play()
+        trajectory.segments[0] = dataclasses.replace(trajectory.segments[0], version=3)
+        last = trajectory.newest_line()
+        assert last.newest_version() == 0 and _newest_version(run.group, [last]) == 3
+        # The branches of an agent run side by side.
+        trajectory.calls = [RecordedCall(0, 0, "digest", 0, 0)]
+        assert _newest_version(run.group, [last]) == 0
