@@ -5,16 +5,17 @@ No torch and no numpy: tokens and log-probs are plain lists, so that every proce
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 Credits = list[tuple[int, float]]
-"""(place among a trajectory's sampled tokens, reward), by place; each place once, no reward of 0."""
+"""(place among the sampled tokens of a trajectory, branch after branch, reward), by place; each place once,
+no reward of 0."""
 TurnAdvantages = list[tuple[int, float]]
-"""(sampled tokens, advantage) of each turn that has tokens, in order."""
+"""(sampled tokens, advantage) of each turn that has tokens, in order, branch after branch."""
 
 PolicyVersion = int
 """Number of optimizer steps behind the weights; 0 is the base model. Only the trainer increments it."""
@@ -139,9 +140,10 @@ class RecordedCall:
 class Trajectory:
     """A prompt and what followed it so far. Grows while it streams; versions never decrease.
 
-    A *turn* is what was sampled between two observations; without observations there is one. An agent may
-    hold several conversations: each one after the first is a *branch*, a record of this type with an id, a
-    context and tokens of its own, whose verdict and advantage are the trajectory's.
+    A *turn* is what was sampled between two observations; without observations there is one. A trajectory may
+    have *branches*, records of this type with an id, a context and tokens of their own: an agent's further
+    conversations, or turns whose context the chat template wrote otherwise (`prompt.history`). Verdict and
+    advantage are the trajectory's, unless an agent's branches are judged each (`agent.verdict`).
     """
 
     trajectory_id: str
@@ -164,6 +166,15 @@ class Trajectory:
     def branch(self, number: int) -> "Trajectory":
         """The branch of this number, 0 for the trajectory itself."""
         return next(line for line in self.lines() if branch_number(line.trajectory_id) == number)
+
+    def alone(self) -> "Trajectory":
+        """The same without branches and calls: one conversation."""
+        return replace(self, branches=[], calls=[])
+
+    def newest_line(self) -> "Trajectory":
+        """The branch that was opened last, or the trajectory itself; the one that a conversation without an
+        agent continues."""
+        return self.branches[-1] if self.branches else self
 
     def num_sampled_in_all(self) -> int:
         """Sampled tokens, those of branches included."""
@@ -204,16 +215,34 @@ class Trajectory:
         return _joined(reversed(parts))
 
     def turn_lengths(self) -> list[int]:
-        """Sampled tokens of each turn that has any: the turns that a verdict may reward."""
-        return [len(turn) for turn in self.turns() if turn]
+        """Sampled tokens of each turn that has any, branch after branch: the turns that a verdict may
+        reward."""
+        return [len(turn) for line in self.lines() for turn in line.turns() if turn]
+
+    def answers(self) -> list[Observed]:
+        """Its observations, without those of branches."""
+        return [part for part in self.segments if isinstance(part, Observed)]
+
+    def answer_place(self) -> tuple[int, list[int]]:
+        """(sampled tokens in front of it, its tokens) of the last turn that has any, or of the last call's
+        first reply: what a verifier of one response reads."""
+        last = next((call for call in reversed(self.calls) if call.choice == 0), None)
+        found: tuple[int, list[int]] = (self.num_sampled_in_all(), [])
+        count = 0
+        for line in self.lines():
+            for number, turn in enumerate(line.turns()):
+                is_last = last is None or (branch_number(line.trajectory_id), number) == (
+                    last.branch,
+                    last.turn,
+                )
+                if turn and is_last:
+                    found = count, turn
+                count += len(turn)
+        return found
 
     def answer_tokens(self) -> list[int]:
-        """The sampled tokens of the last turn that has any, or of the last call's first reply: what a
-        verifier of one response reads."""
-        if self.calls:
-            last = next(call for call in reversed(self.calls) if call.choice == 0)
-            return self.branch(last.branch).turns()[last.turn]
-        return next((turn for turn in reversed(self.turns()) if turn), [])
+        """The tokens of `answer_place`."""
+        return self.answer_place()[1]
 
     def turn_parts(self, turn: int) -> list[Segment]:
         """The segments of a turn, from 0."""
@@ -315,6 +344,13 @@ class Score:
     """(first character, end character, reward), likewise."""
     credits: Credits = field(default_factory=list)
     """Rewards inside the trajectory: those of turns, of spans, and of its environment."""
+    branches: Mapping[str, "Score"] = field(default_factory=dict)
+    """Id -> the score of each branch that has tokens, the trajectory itself among them, where each is judged
+    (`agent.verdict`); empty where one verdict is for all. Their credits are in `credits` alone."""
+
+    def branch_rewards(self) -> dict[str, float]:
+        """The reward of each branch that was judged by itself."""
+        return {name: each.reward for name, each in self.branches.items() if each.reward is not None}
 
 
 @dataclass(frozen=True, slots=True)

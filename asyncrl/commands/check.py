@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
     if recipe.turns.is_on() and inputs.kit is not None:
-        for note in history_notes(inputs.kit, recipe.turns):
+        for note in history_notes(inputs.kit, recipe.turns, is_rendered=recipe.renders_history()):
             print(f"# note      {note}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
@@ -130,7 +130,7 @@ def _memory(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int
 
 
 def _template(recipe: Recipe) -> str:
-    if recipe.prompt is None:
+    name = recipe.prompt.template if recipe.prompt is not None else None
+    if name is None:
         return "those of the rows"
-    name = recipe.prompt.template
     return f"by template {name}" if "{" not in name else "by the recipe's own template"

@@ -59,7 +59,8 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         _, tokens = codec.render_prompt(prompt)
     except InputError as error:
         raise InputError(f"{row.where}: {error}") from error
-    name = "none" if recipe.prompt is None else json.dumps(recipe.prompt.template, ensure_ascii=False)
+    written = recipe.prompt.template if recipe.prompt is not None else None
+    name = "none" if written is None else json.dumps(written, ensure_ascii=False)
     options = f" {json.dumps(dict(row.verifier.options), default=str)}" if row.verifier.options else ""
     lines = [
         f"row        {row.where}",
@@ -71,7 +72,11 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         "-" * 80,
         *([_token_table(codec, tokens)] if has_tokens else []),
         f"stops at   {_stops(recipe, codec)}",
-        *(turn_lines(kit, recipe.turns) if recipe.turns.is_on() else []),
+        *(
+            turn_lines(kit, recipe.turns, is_rendered=recipe.renders_history())
+            if recipe.turns.is_on()
+            else []
+        ),
         f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
         *([] if row.environment is None else [f"turns of   {row.environment.name}"]),
         f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",

@@ -377,7 +377,8 @@ def _make_completion(
         algorithm,
         waits,
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
-        dropped.ended,
+        judges_branches=inputs.recipe.agent.verdict == "branch",
+        ended=dropped.ended,
     )
 
 

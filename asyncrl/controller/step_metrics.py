@@ -312,7 +312,9 @@ def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
 
 def _fingerprint(trajectory: Trajectory) -> str:
     """Equal for equal responses."""
-    return hashlib.sha256(array("q", trajectory.response_tokens())).hexdigest()
+    return hashlib.sha256(
+        array("q", [token for line in trajectory.lines() for token in line.response_tokens()])
+    ).hexdigest()
 
 
 def _verdict(score: Score) -> Verdict:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TypedDict
 
-from asyncrl.records import Finish, Observed, Trajectory
+from asyncrl.records import Finish, Trajectory
 from asyncrl.replay.group import Group
 
 
@@ -40,8 +40,8 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
         for trajectory in group.trajectories
         if trajectory.trajectory_id in group.scores and not trajectory.is_greedy
     ]
-    turns = [sum(bool(turn) for turn in trajectory.turns()) for trajectory in played]
-    answers = [[part for part in t.segments if isinstance(part, Observed)] for t in played]
+    turns = [len(trajectory.turn_lengths()) for trajectory in played]
+    answers = [[part for line in trajectory.lines() for part in line.answers()] for trajectory in played]
     notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]
     calls = [sum(len(note.get("calls", ())) for note in each) for each in notes]
     errors = sum(sum(note.get("are_errors", ())) for each in notes for note in each)
@@ -61,7 +61,8 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
 
 
 def _is_at_limit(trajectory: Trajectory, max_turns: int) -> bool:
-    return trajectory.finish is Finish.LENGTH and trajectory.num_observations() + 1 >= max_turns
+    num_answers = sum(line.num_observations() for line in trajectory.lines())
+    return trajectory.finish is Finish.LENGTH and num_answers + 1 >= max_turns
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -165,7 +165,7 @@ def _template(
     """The function that makes prompts of questions, and its title: the recipe's own, else the benchmark's."""
     if benchmark.is_completion:
         return PromptTemplate(PLAIN), benchmark.instruction_name
-    if recipe.prompt is not None:
+    if recipe.has_template():
         return template_of(recipe), title_of(recipe)
     if benchmark.is_asked_as_rows:
         return None, template_title(None)

@@ -35,7 +35,7 @@ from asyncrl.serving.server import Server
 from asyncrl.serving.sglang import control
 from asyncrl.serving.sglang.messages import Chunk, Prefix, StreamEnd, generate_body
 from asyncrl.serving.sglang.stream import stream
-from asyncrl.turns.conversation import Conversations, Ended
+from asyncrl.turns.conversation import Branched, Conversations, Ended
 
 log = logging.getLogger(__name__)
 
@@ -158,13 +158,15 @@ class Evaluator:
         """Turns and their answers, until the conversation is over. No place is held while a tool works."""
         assert self.conversations is not None
         whole, answer, versions, num_sampled = list[int](), list[int](), list[PolicyVersion](), 0
+        context = list(task.prompt_tokens)
         turns, observed = list[list[int]](), list[Observed]()
-        ended: Ended | Observed | None = None
-        async with self.conversations.open(task.environment, task.row) as conversation:
+        ended: Ended | Observed | Branched | None = None
+        open_conversation = self.conversations.open
+        async with open_conversation(task.environment, task.row, opening=task.messages) as conversation:
             while not isinstance(ended, Ended):
                 limit = self.sampling.max_new_tokens - num_sampled
                 limit = min(limit, self.max_turn_tokens or limit)
-                prefix = self._prefix((*task.prompt_tokens, *whole), limit)
+                prefix = self._prefix(context, limit)
                 if prefix.max_new_tokens <= 0:
                     ended = Ended(Finish.LENGTH)
                     break
@@ -178,7 +180,11 @@ class Evaluator:
                     ended = await conversation.answer(turn.tokens, finish)
                 if isinstance(ended, Observed):
                     whole += ended.tokens
+                    context += [*turn.tokens, *ended.tokens]
                     observed.append(ended)
+                elif isinstance(ended, Branched):
+                    whole, context = whole + ended.shown, ended.context
+                    observed.append(ended.observed)
         is_cut = ended.finish is Finish.LENGTH
         if ended.verdict is None:
             told = partial(conversation_of, turns, observed, self.codec)

@@ -11,7 +11,8 @@ from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
-from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory
+from asyncrl.journal.sequences import sequences_of_trajectory
+from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory, root_id
 
 _GROUPS = """
 SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_version = :version
@@ -30,6 +31,10 @@ SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantag
        version, is_continued, tokens, logprobs
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
 ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
+"""
+_BRANCH_REWARDS = """
+SELECT v.trajectory_id, v.reward FROM branch_verdicts v JOIN trajectories USING (trajectory_id)
+WHERE group_id = ? AND v.reward IS NOT NULL
 """
 
 
@@ -56,27 +61,33 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
         rows = journal.read(_GROUP, (group_id,))
         if not all(prompt for _, prompt, *_ in rows):
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
-        yield _sequences(rows)
+        yield _sequences(rows, dict(journal.read(_BRANCH_REWARDS, (group_id,))))
 
 
-def _sequences(rows: list[tuple[Any, ...]]) -> list[ScoredSequence]:
+def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
-    trajectories: dict[str, Trajectory] = {}
-    rewards: dict[str, dict[str, Any]] = {}
+    lines: dict[str, Trajectory] = {}
+    scored: dict[str, dict[str, Any]] = {}
     for name, prompt, reward, advantage, credits, turn_advantages, *part in rows:
-        if name not in trajectories:
-            trajectories[name] = Trajectory(name, tuple(unpack_tokens(prompt)))
-            rewards[name] = {
-                "reward": reward,
-                "advantage": advantage,
-                "credits": unpack_pairs(credits),
-                "turn_advantages": unpack_pairs(turn_advantages),
-            }
+        if name not in lines:
+            lines[name] = Trajectory(name, tuple(unpack_tokens(prompt)))
+            if root_id(name) != name:
+                lines[root_id(name)].branches.append(lines[name])
+            else:
+                scored[name] = {
+                    "reward": reward,
+                    "advantage": advantage,
+                    "credits": unpack_pairs(credits),
+                    "turn_advantages": unpack_pairs(turn_advantages),
+                }
         token_version, is_continued, tokens, logprobs = part
         if tokens is not None and token_version is None:
-            trajectories[name].segments.append(Observed(unpack_tokens(tokens)))
+            lines[name].segments.append(Observed(unpack_tokens(tokens)))
         elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
-            trajectories[name].segments.append(Segment(token_version, *numbers, bool(is_continued)))
-    # An agent may have asked for nothing.
-    return [ScoredSequence.of(each, **rewards[name]) for name, each in trajectories.items() if each.segments]
+            lines[name].segments.append(Segment(token_version, *numbers, bool(is_continued)))
+    return [
+        sequence
+        for name, values in scored.items()
+        for sequence in sequences_of_trajectory(lines[name], **values, branch_rewards=branch_rewards)
+    ]

@@ -41,6 +41,7 @@ _CALLS = f"DELETE FROM calls WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TRAINED_TOKENS = f"DELETE FROM trained_tokens WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TEXTS = f"""
 UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
+_BRANCH_TEXTS = f"UPDATE branch_verdicts SET text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"
 
 
 class Compaction:
@@ -103,5 +104,6 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
         (_CALLS, versions),
         (_TRAINED_TOKENS, versions),
         (_TEXTS, versions),
+        (_BRANCH_TEXTS, versions),
         set_fact(BOUNDARY, str(end)),
     ]

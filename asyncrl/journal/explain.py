@@ -54,7 +54,8 @@ def explain_group(journal: JournalReader, group: GroupRow) -> list[str]:
     for trajectory in group["trajectories"]:
         judged = trajectory["outcome"] or "no verdict yet"
         if trajectory["branch_of"] is not None:
-            judged = f"branch of {trajectory['branch_of']}"
+            own = trajectory["branch_verdict"]
+            judged = f"branch of {trajectory['branch_of']}{'' if own is None else ', ' + own['outcome']}"
         advantage = trajectory["advantage"]
         weight = "no advantage" if advantage is None else f"advantage {advantage:+.4f}"
         lines.append(f"  {trajectory['trajectory_id']}  {judged}, {weight}. {_tokens(trajectory)}")
@@ -114,8 +115,14 @@ def _joined(segments: list[SegmentRow]) -> list[list[int]]:
 
 
 def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
+    own = trajectory["branch_verdict"]
+    if own is not None:
+        reward = "no reward" if own["reward"] is None else f"reward {own['reward']:g}"
+        told = f" ({own['detail']})" if own["detail"] else ""
+        yield f"The verdict on this conversation alone was {own['outcome']}, {reward}{told} (agent.verdict)."
     if trajectory["branch_of"] is not None:
-        yield f"It is a branch of {trajectory['branch_of']}, whose verdict and advantage are its own."
+        whole = f"It is a branch of {trajectory['branch_of']}"
+        yield f"{whole}, whose verdict and advantage are its own." if own is None else f"{whole}."
         return
     if trajectory["outcome"] is None:
         yield "It has no verdict."

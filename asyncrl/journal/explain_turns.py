@@ -24,7 +24,9 @@ def turn_sentences(trajectory: TrajectoryRow) -> Iterator[str]:
         start = observation["position"]
     left = _num_sampled(trajectory, start, None)
     number = len(observations) + 1
-    if trajectory["finish"] is None:
+    if not left and not observations[-1]["tokens"]:
+        yield f"Turn {number} begins a branch, which has a context of its own."
+    elif trajectory["finish"] is None:
         yield f"Turn {number}: {tokens_in_words(left)} so far."
     elif left:
         yield f"Turn {number}: {tokens_in_words(left)}, the last turn."

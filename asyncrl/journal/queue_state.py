@@ -156,12 +156,25 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
         group.trajectories.append(trajectory)
         if outcome is not None:
             group.scores[name] = Score(
-                outcome, correctness, reward, extracted, detail, seconds, credits=unpack_pairs(credits)
+                *(outcome, correctness, reward, extracted, detail, seconds),
+                credits=unpack_pairs(credits),
+                branches=_branch_scores(journal, name),
             )
         if advantage is not None:
             group.advantages[name] = advantage
         if turn_advantages is not None:
             group.turn_advantages[name] = unpack_pairs(turn_advantages)
+
+
+def _branch_scores(journal: Readable, trajectory_id: str) -> dict[str, Score]:
+    """Those of branches that were judged by themselves, in the order of their numbers. "/" follows the "."
+    of their names."""
+    query = (
+        "SELECT trajectory_id, outcome, correctness, reward, extracted, detail, verify_seconds "
+        "FROM branch_verdicts WHERE trajectory_id >= ?1 AND trajectory_id < ?1 || '/' "
+        "ORDER BY length(trajectory_id), trajectory_id"
+    )
+    return {name: Score(*values) for name, *values in journal.read(query, (trajectory_id,))}
 
 
 def _calls(journal: Readable, trajectory_id: str) -> list[RecordedCall]:

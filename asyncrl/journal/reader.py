@@ -16,6 +16,7 @@ from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
 from asyncrl.journal.observations import read_observations
 from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.journal.rows import (
+    BranchVerdictRow,
     CommitRow,
     FaultTrace,
     GroupRow,
@@ -25,6 +26,7 @@ from asyncrl.journal.rows import (
     TrainedRow,
     TrajectoryRow,
 )
+from asyncrl.journal.sequences import split_credits, split_runs
 
 _GROUPS = """
 WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit),
@@ -145,6 +147,7 @@ class JournalReader:
                 "ORDER BY sample, length(trajectory_id), trajectory_id"
             )
             trajectories = [_trajectory(db, row) for row in db.execute(members, (group_id,)).fetchall()]
+            _divide(trajectories)
             query = "SELECT taken_version + 1 FROM repetitions WHERE group_id = ? ORDER BY 1"
             repeated = [again for (again,) in db.execute(query, (group_id,))]
         row = {**dict(found), "repeated_steps": repeated, "trajectories": trajectories}
@@ -228,6 +231,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
         "compacted": None if compacted is None else json.loads(compacted["segments"]),
         "credits": unpack_pairs(row["credits"]),
         "turn_advantages": unpack_pairs(row["turn_advantages"]),
+        "branch_verdict": _branch_verdict(db, row["trajectory_id"]),
         "trained": _trained(db, row["trajectory_id"]),
         "prompt_tokens": unpack_tokens(row["prompt_tokens"]),
         "segments": [
@@ -243,6 +247,36 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
         "observations": read_observations(db, row["trajectory_id"]),
     }
     return cast(TrajectoryRow, found)
+
+
+def _branch_verdict(db: sqlite3.Connection, trajectory_id: str) -> BranchVerdictRow | None:
+    row = db.execute(
+        "SELECT outcome, correctness, reward, extracted, detail, verify_seconds, text FROM branch_verdicts "
+        "WHERE trajectory_id = ?",
+        (trajectory_id,),
+    ).fetchone()
+    return None if row is None else cast(BranchVerdictRow, dict(row))
+
+
+def _divide(trajectories: list[TrajectoryRow]) -> None:
+    """Gives each branch its own of the rewards and advantages that its trajectory's row has of all."""
+    lines: dict[str, list[TrajectoryRow]] = {}
+    for each in trajectories:
+        lines.setdefault(each["branch_of"] or each["trajectory_id"], []).append(each)
+    for whole, *branches in lines.values():
+        if not branches:
+            continue
+        lengths = [_num_sampled(each) for each in (whole, *branches)]
+        credits = split_credits(whole["credits"], lengths)
+        runs = split_runs(whole["turn_advantages"], lengths)
+        for each, own_credits, own_runs in zip((whole, *branches), credits, runs, strict=True):
+            each["credits"], each["turn_advantages"] = own_credits, own_runs
+
+
+def _num_sampled(trajectory: TrajectoryRow) -> int:
+    if trajectory["compacted"] is not None:
+        return sum(count for _, count, _ in trajectory["compacted"])
+    return sum(len(segment["tokens"]) for segment in trajectory["segments"])
 
 
 def _trained(db: sqlite3.Connection, trajectory_id: str) -> TrainedRow | None:

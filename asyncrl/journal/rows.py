@@ -78,6 +78,19 @@ class ObservationRow(TypedDict):
     """Empty where there are calls, whose results they are."""
 
 
+class BranchVerdictRow(TypedDict):
+    """The verdict on a branch, where each has its own (agent.verdict)."""
+
+    outcome: str
+    correctness: float | None
+    reward: float | None
+    extracted: str | None
+    detail: str | None
+    verify_seconds: float
+    text: str | None
+    """The last message, which was judged."""
+
+
 class TrajectoryColumns(TypedDict):
     """Columns of `trajectories`, without what was generated."""
 
@@ -90,7 +103,7 @@ class TrajectoryColumns(TypedDict):
     reward: float | None
     """The outcome's, without credits."""
     credits: list[tuple[int, float]]
-    """(sampled token, reward) of each reward inside the trajectory."""
+    """(sampled token, reward) of each reward inside it; those in branches are the branches'."""
     advantage: float | None
     turn_advantages: list[tuple[int, float]]
     """(sampled tokens, advantage) of each turn, where they differ."""
@@ -99,6 +112,8 @@ class TrajectoryColumns(TypedDict):
     verify_seconds: float | None
     branch_of: str | None
     """The trajectory that it is a branch of."""
+    branch_verdict: BranchVerdictRow | None
+    """The verdict on this branch alone, or on the trajectory's first one; None where one is for all."""
     compacted: list[list[int]] | None
     """[version, tokens, is_continued] of each former segment; None while the tokens themselves are there."""
 

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -90,9 +90,13 @@ TABLES = (
             Column("outcome", "TEXT", "of its verdict: correct, wrong, no_answer, fault"),
             Column("correctness", "REAL", "raw score in [0, 1]; none for a fault"),
             Column("reward", "REAL", "correctness plus shaping, without its credits"),
-            Column("credits", "TEXT", "JSON: [sampled token, reward] of each reward inside; none without"),
+            Column(
+                "credits",
+                "TEXT",
+                "JSON: [sampled token, reward] of each reward inside, branch after branch; none without",
+            ),
             Column("advantage", "REAL", "over its group, of the first turn; none where it left the group"),
-            Column("turn_advantages", "TEXT", "JSON: [sampled tokens, advantage] of turns that differ"),
+            Column("turn_advantages", "TEXT", "JSON: [sampled tokens, advantage] of turns, if they differ"),
             Column("extracted", "TEXT", "the answer that the verifier read"),
             Column("detail", "TEXT", "why the verdict is what it is"),
             Column("verify_seconds", "REAL", "how long grading took"),
@@ -100,6 +104,21 @@ TABLES = (
             Column("branch_of", "TEXT", "the trajectory that it is a branch of; none for a trajectory"),
         ),
         indices=("group_id, outcome", "group_id WHERE outcome = 'fault'"),
+    ),
+    Table(
+        "branch_verdicts",
+        "verdict on a branch, where each branch has its own (agent.verdict)",
+        (
+            Column("trajectory_id", "TEXT PRIMARY KEY", "the branch's; the trajectory's for its first one"),
+            Column("outcome", "TEXT NOT NULL", "as in trajectories, which tell all branches together"),
+            Column("correctness", "REAL", "raw score in [0, 1]; none for a fault"),
+            Column("reward", "REAL", "correctness plus shaping, without credits"),
+            Column("extracted", "TEXT", "the answer that the verifier read"),
+            Column("detail", "TEXT", "why the verdict is what it is"),
+            Column("verify_seconds", "REAL NOT NULL", "how long grading took"),
+            Column("text", "TEXT", "its decoded last message; none once compacted"),
+        ),
+        has_rowid=False,
     ),
     Table(
         "calls",

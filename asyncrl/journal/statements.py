@@ -207,11 +207,25 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     )
 
 
+def branch_graded(branch_id: str, score: Score, text: str) -> Statement:
+    """The verdict on a branch, whose last message is `text`."""
+    return (
+        "INSERT INTO branch_verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(branch_id, score.outcome, score.correctness, score.reward),
+            *(score.extracted, score.detail, score.seconds, text),
+        ),
+    )
+
+
 def made_ready(
-    group_id: int, advantages: Mapping[str, float], turn_advantages: Mapping[str, TurnAdvantages]
+    group_id: int,
+    advantages: Mapping[str, float],
+    turn_advantages: Mapping[str, TurnAdvantages],
+    branch_advantages: Mapping[str, float],
 ) -> list[Statement]:
     """Advantages by trajectory id; trajectories without one have left the group. A branch gets its
-    trajectory's advantage and reward."""
+    trajectory's reward and advantage where it has none of its own."""
     return [
         ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
         *(
@@ -222,9 +236,15 @@ def made_ready(
             for trajectory_id, advantage in advantages.items()
         ),
         (
-            "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, t.reward FROM trajectories t "
-            "WHERE t.trajectory_id = trajectories.branch_of) WHERE group_id = ? AND branch_of IS NOT NULL",
+            "UPDATE trajectories SET (advantage, reward) = (SELECT t.advantage, coalesce((SELECT v.reward "
+            "FROM branch_verdicts v WHERE v.trajectory_id = trajectories.trajectory_id), t.reward) "
+            "FROM trajectories t WHERE t.trajectory_id = trajectories.branch_of) "
+            "WHERE group_id = ? AND branch_of IS NOT NULL",
             (group_id,),
+        ),
+        *(
+            ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, branch_id))
+            for branch_id, advantage in branch_advantages.items()
         ),
     ]
 

@@ -111,6 +111,16 @@ class TextCodec:
         added = self._tokenizer.get_added_tokens_decoder()
         return found if found is not None and found in added else None
 
+    def added_texts(self) -> dict[int, str]:
+        """The tokens that were added to the vocabulary, and how they are written."""
+        return {token: each.content for token, each in self._tokenizer.get_added_tokens_decoder().items()}
+
+    def split_end(self, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+        """A turn without the token that ended it, and that token; none for one that a limit or the end of a
+        call ended."""
+        cut = len(tokens) - (bool(tokens) and tokens[-1] in self._end_ids)
+        return list(tokens[:cut]), list(tokens[cut:])
+
     def end_texts(self) -> list[str]:
         """How the tokens that end a response are written, longest first."""
         return sorted((self.exact_text([token]) for token in self._end_ids), key=len, reverse=True)

@@ -74,6 +74,14 @@ class Recipe(Section):
         """Sampled ones, plus the greedy one if the advantage needs it."""
         return self.rollout.samples_per_group + self.algorithm.needs_greedy()
 
+    def has_template(self) -> bool:
+        """Whether prompts go through a template of the recipe."""
+        return self.prompt is not None and self.prompt.template is not None
+
+    def renders_history(self) -> bool:
+        """Whether the chat template renders the context of each turn."""
+        return self.prompt is not None and self.prompt.history == "as_rendered"
+
     def longest_response(self) -> int:
         """Tokens behind the prompt at most, observed ones included; the context may allow fewer."""
         turns = self.turns
@@ -84,6 +92,7 @@ class Recipe(Section):
     def _check(self) -> "Recipe":
         self._check_sizes()
         self._check_oversampling()
+        self._check_history()
         self._check_agent()
         self._check_staleness()
         self._check_repetition()
@@ -145,6 +154,34 @@ class Recipe(Section):
                 "agent.command or agent.function is set, and data.heldout or evaluation.benchmarks too: "
                 "evaluations start no agents, so they would measure the model without its agent. Remove "
                 "data.heldout and evaluation.benchmarks; the reward of the steps shows what is learned."
+            )
+
+    def _check_history(self) -> None:
+        prompt, turns = self.prompt, self.turns
+        if prompt is None or not self.renders_history():
+            return
+        if self.agent.is_on():
+            raise ValueError(
+                "prompt.history is as_rendered, but agent.command or agent.function is set: an agent says "
+                "the whole history with each call, and what it rewrites begins a branch anyway. Remove "
+                "prompt.history."
+            )
+        if not turns.is_on():
+            raise ValueError(
+                "prompt.history is as_rendered but neither turns.environment nor turns.tools is set: with "
+                "one turn there is no history. Remove prompt.history, or set one of the two."
+            )
+        if turns.call_format == "tags":
+            raise ValueError(
+                "prompt.history is as_rendered but turns.call_format is tags, whose results stand in the "
+                "model's own message: no chat template renders them. Set turns.call_format to hermes, llama "
+                "or fenced, or prompt.history to as_sampled."
+            )
+        if prompt.writes_text():
+            raise ValueError(
+                f"prompt.history is as_rendered but prompt.template {str(prompt.template)[:80]!r} writes "
+                f"text, which the chat template never sees. Set prompt.template to chat, or leave it out "
+                f"where rows have chat messages."
             )
 
     def _check_oversampling(self) -> None:

@@ -1,4 +1,5 @@
-"""Changes of trajectories that an agent makes: its calls, the branches that they open, and what it leaves.
+"""Changes of trajectories that have branches: those of rendered histories; and an agent's calls, the branches
+that they open, and what it leaves.
 
 A call is journaled with the turn that it opens, in one transaction and before anything is sampled for it: an
 agent that is started again finds each of its calls with its turn. Like the queue's own changes, these wait
@@ -30,6 +31,22 @@ def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context:
     )
     trajectory.branches.append(branch)
     queue.journal.write(statements.branched(trajectory, branch))
+    return branch
+
+
+def branch_off(
+    queue: ReplayQueue, group: Group, trajectory: Trajectory, observation: Observed, context: Sequence[int]
+) -> Trajectory:
+    """The newest line's turn was answered, and the next turn has a `context` of its own: a new branch. In one
+    transaction, so that a restart continues none without the other."""
+    _check(group, trajectory)
+    line = trajectory.newest_line()
+    assert line.turn_finish is not None, f"{line.trajectory_id}: its turn has not ended"
+    name = branch_id(trajectory.trajectory_id, len(trajectory.branches) + 1)
+    branch = Trajectory(name, tuple(context), is_greedy=trajectory.is_greedy)
+    queue.journal.write(statements.observed(line, observation), statements.branched(trajectory, branch))
+    line.observe(observation)
+    trajectory.branches.append(branch)
     return branch
 
 

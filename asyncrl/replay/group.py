@@ -6,6 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from asyncrl.journal.sequences import sequences_of_trajectory
 from asyncrl.records import (
     DropReason,
     PolicyVersion,
@@ -43,7 +44,7 @@ class Group:
     advantages: dict[str, float] = field(default_factory=dict)
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
-    """Trajectory id -> advantages of its turns, where they differ."""
+    """Trajectory id -> advantages of its turns, branch after branch, where they differ."""
     taken_version: PolicyVersion | None = None
     """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
@@ -77,17 +78,12 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
         if advantage is not None:
             score = group.scores[name]
             assert score.reward is not None
-            whole, *branches = trajectory.lines()
-            lines = [
-                ScoredSequence.of(
-                    whole,
-                    reward=score.reward,
-                    advantage=advantage,
-                    credits=score.credits,
-                    turn_advantages=group.turn_advantages.get(name),
-                ),
-                *(ScoredSequence.of(each, reward=score.reward, advantage=advantage) for each in branches),
-            ]
-            # An agent may have asked for nothing.
-            sequences += [line for line in lines if line.token_versions]
+            sequences += sequences_of_trajectory(
+                trajectory,
+                reward=score.reward,
+                advantage=advantage,
+                credits=score.credits,
+                turn_advantages=group.turn_advantages.get(name, []),
+                branch_rewards=score.branch_rewards(),
+            )
     return sequences

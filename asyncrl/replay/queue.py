@@ -30,6 +30,7 @@ from asyncrl.journal import statements
 from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
 from asyncrl.journal.queue_state import Totals
+from asyncrl.journal.sequences import split_runs
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.fault_causes import cause_of
 from asyncrl.records import (
@@ -189,7 +190,7 @@ class ReplayQueue:
         trajectory.finish = finish
         rows = [statements.finished(trajectory.trajectory_id, finish)]
         if score is not None:
-            rows += self._scored(group, trajectory, score, text)
+            rows += self._scored(group, trajectory, score, text, {})
         self.journal.write(*rows)
 
     def discard(self, num_tokens: int, reason: DropReason) -> None:
@@ -197,14 +198,32 @@ class ReplayQueue:
         if num_tokens:
             self.journal.write(self.count(GENERATED, num_tokens), self.count(DROPPED + reason, num_tokens))
 
-    def score(self, group: Group, trajectory: Trajectory, score: Score, text: str) -> None:
-        """Records the verdict on a finished trajectory."""
+    def score(
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        score: Score,
+        text: str,
+        branch_texts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Records the verdict on a finished trajectory; `branch_texts` are what branches that have a score
+        each were judged by."""
         assert group.state is GroupState.OPEN and trajectory.finish is not None
-        self.journal.write(*self._scored(group, trajectory, score, text))
+        self.journal.write(*self._scored(group, trajectory, score, text, branch_texts or {}))
 
-    def _scored(self, group: Group, trajectory: Trajectory, score: Score, text: str) -> list[Statement]:
+    def _scored(
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        score: Score,
+        text: str,
+        branch_texts: Mapping[str, str],
+    ) -> list[Statement]:
         group.scores[trajectory.trajectory_id] = score
         rows = [statements.graded(trajectory.trajectory_id, score, text)]
+        rows += [
+            statements.branch_graded(name, each, branch_texts[name]) for name, each in score.branches.items()
+        ]
         if score.trace:
             rows.append(statements.failed(trajectory.trajectory_id, cause_of(score.detail), score.trace))
         return rows
@@ -223,7 +242,9 @@ class ReplayQueue:
         self.num_ready += 1
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
-            *statements.made_ready(group.group_id, advantages, group.turn_advantages),
+            *statements.made_ready(
+                group.group_id, advantages, group.turn_advantages, _branch_advantages(group)
+            ),
             *_answers(group),
             *(
                 self.count(
@@ -348,6 +369,18 @@ class ReplayQueue:
         """The statement that adds to an account of tokens, which the memory already has."""
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
+
+
+def _branch_advantages(group: Group) -> dict[str, float]:
+    """The first advantage of each branch that may have another one than its trajectory."""
+    found = {}
+    for trajectory in group.trajectories:
+        runs = group.turn_advantages.get(trajectory.trajectory_id, [])
+        lengths = [line.num_sampled_tokens() for line in trajectory.lines()]
+        for branch, own in zip(trajectory.lines()[1:], split_runs(runs, lengths)[1:], strict=True):
+            if own:
+                found[branch.trajectory_id] = own[0][1]
+    return found
 
 
 def _answers(group: Group) -> list[Statement]:

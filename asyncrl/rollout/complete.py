@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -15,6 +15,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.branch_verdicts import joint_score, judged_lines
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
@@ -48,6 +49,8 @@ class GroupCompletion:
     algorithm: Algorithm
     waits: Waits
     filter: SignalFilter
+    judges_branches: bool = False
+    """Whether each branch of an agent has a verdict of its own (agent.verdict)."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
     """Told of each group that becomes ready (None) or is dropped."""
 
@@ -78,6 +81,9 @@ class GroupCompletion:
             self._make_ready(group)
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
+        if self.judges_branches and len(lines := judged_lines(trajectory)) > 1:
+            await self._grade_branches(group, trajectory, lines)
+            return
         text = self.codec.decode(trajectory.answer_tokens())
         num_turns = len(trajectory.turn_lengths())
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
@@ -89,6 +95,35 @@ class GroupCompletion:
         score = self.shaping.of(score, trajectory, trajectory.finish)
         score = dataclasses.replace(score, credits=credits_of(score, trajectory, self.codec))
         self.queue.score(group, trajectory, score, storable(text))
+
+    async def _grade_branches(
+        self, group: Group, trajectory: Trajectory, lines: Sequence[Trajectory]
+    ) -> None:
+        """All verdicts, recorded together: a restart asks for all of them again, or for none."""
+        texts = [self.codec.decode(line.answer_tokens()) for line in lines]
+        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
+        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
+            graded = await asyncio.gather(
+                *(
+                    self.grader.grade(
+                        group.task,
+                        text,
+                        partial(conversation_in, line, self.codec),
+                        num_turns=len(line.turn_lengths()),
+                    )
+                    for line, text in zip(lines, texts, strict=True)
+                )
+            )
+        if group.state is not GroupState.OPEN:
+            return
+        scores = {}
+        for line, score in zip(lines, graded, strict=True):
+            score = self.shaping.of(score, line, trajectory.finish)
+            credits = credits_of(score, line, self.codec)
+            scores[line.trajectory_id] = dataclasses.replace(score, credits=credits)
+        told = {line.trajectory_id: storable(text) for line, text in zip(lines, texts, strict=True)}
+        answer = storable(self.codec.decode(trajectory.answer_tokens()))
+        self.queue.score(group, trajectory, joint_score(trajectory, scores), answer, told)
 
     def _make_ready(self, group: Group) -> None:
         graded = [

@@ -28,8 +28,7 @@ def credits_of(score: Score, trajectory: Trajectory, codec: TextCodec) -> Credit
     for end, reward in _of_environment(trajectory):
         found[end - 1].append(reward)
     if score.spans:
-        answer = trajectory.answer_tokens()
-        first = trajectory.num_sampled_tokens() - len(answer)
+        first, answer = trajectory.answer_place()
         lengths = token_counts(codec.exact_text, answer, [end for _, end, _ in score.spans])
         for _, end, reward in score.spans:
             found[first + lengths[end] - 1].append(reward)
@@ -48,7 +47,7 @@ def total_reward(reward: float, credits: Credits) -> float:
 def _of_environment(trajectory: Trajectory) -> list[tuple[int, float]]:
     """(sampled tokens up to its end, reward) of each turn that its environment rewarded."""
     found, count = [], 0
-    for segment in trajectory.segments:
+    for segment in (segment for line in trajectory.lines() for segment in line.segments):
         if not isinstance(segment, Observed):
             count += len(segment.tokens)
         elif count and segment.notes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
+from asyncrl.algorithms.branches import branch_advantages
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import Group
@@ -21,7 +22,8 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
     """
 
     def decide(group: Group) -> bool:
-        correctness, lengths = [], []
+        correctness, lengths = list[float](), list[int]()
+        branches: dict[int, list[float]] = {}
         greedy: float | None = None
         for trajectory in group.trajectories:
             score = group.scores.get(trajectory.trajectory_id)
@@ -30,13 +32,20 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
             if trajectory.is_greedy:
                 greedy = score.correctness
             else:
+                own = [each.correctness for each in score.branches.values() if each.correctness is not None]
+                if own:
+                    branches[len(correctness)] = own
                 correctness.append(score.correctness)
                 lengths.append(trajectory.num_sampled_in_all())
         min_size = algorithm.min_group_size()
         if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
             return False
         with naming(group):
-            return has_signal(GroupRewards(correctness, lengths, greedy, min_size), advantage, algorithm)
+            known = GroupRewards(correctness, lengths, greedy, min_size)
+            return has_signal(known, advantage, algorithm) or any(
+                any(branch_advantages(known, place, own, advantage, algorithm))
+                for place, own in branches.items()
+            )
 
     return decide
 

@@ -13,7 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import StopSearch, StopStrings, cut
-from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, Segment, Trajectory
+from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, Segment, Trajectory, root_id
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.response_lengths import ResponseLengths
@@ -159,7 +159,7 @@ class Generator:
             server = await self._wait_for_server(pending, group, before=server, shunned=shunned)
             if server is None:
                 return
-            if self.ends_with_its_version and _has_outlived_version(pending, server):
+            if self.ends_with_its_version and _has_outlived_version(group, pending, server):
                 self.queue.drop(group, DropReason.OUTLIVED)
                 return
             tokens_before = group.num_tokens()
@@ -225,7 +225,7 @@ class Generator:
         None when the run ends or the group was dropped meanwhile.
         """
         num_requests = len(pending)
-        newest = max((t.newest_version() or 0 for t in pending), default=0)
+        newest = _newest_version(group, pending)
         tokens = self._expected_tokens(group, pending)
 
         def found() -> Server | None:
@@ -455,6 +455,28 @@ class Generator:
             return limit
         return min(limit, num_tokens - trajectory.num_turn_tokens() + min(turn_limits))
 
+    def limit_branches(self, trajectory: Trajectory) -> None:
+        """Bounds the turn of the newest branch by what the turns before left of rollout.max_new_tokens, which
+        counts all branches of a rendered history."""
+        line = trajectory.newest_line()
+        before = trajectory.num_sampled_in_all() - line.num_turn_tokens()
+        left = max(0, self.sampling.max_new_tokens - before)
+        self.bounds[line.trajectory_id] = TurnBounds(left, self.stop)
+
+    def follow(self, branch: Trajectory, line: Trajectory) -> None:
+        """The branch prefers the server of `line`, whose cache has most of its context."""
+        server = self._servers.get(line.trajectory_id)
+        if server is not None:
+            self._servers[branch.trajectory_id] = server
+
+    def limit_sampled_in_all(self, trajectory: Trajectory) -> int:
+        """Sampled tokens of all branches at which a trajectory without an agent is cut off."""
+        line = trajectory.newest_line()
+        before = trajectory.num_sampled_in_all() - line.num_sampled_tokens()
+        num_observed = line.num_response_tokens() - line.num_sampled_tokens()
+        room = self.context_tokens - len(line.prompt_tokens) - num_observed
+        return min(self.sampling.max_new_tokens, before + max(0, room))
+
     def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
         """Sampled tokens at which a trajectory is cut off."""
         num_observed = trajectory.num_response_tokens() - trajectory.num_sampled_tokens()
@@ -485,9 +507,23 @@ class Generator:
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
 
 
-def _has_outlived_version(pending: list[Trajectory], server: Server) -> bool:
-    """Whether `server` would continue a trajectory that another version began."""
-    return any(segment.version != server.version for t in pending for segment in t.sampled())
+def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories of `group` that the lines are, or are branches of."""
+    names = {root_id(line.trajectory_id) for line in lines}
+    return [trajectory for trajectory in group.trajectories if trajectory.trajectory_id in names]
+
+
+def _has_outlived_version(group: Group, pending: Sequence[Trajectory], server: Server) -> bool:
+    """Whether `server` would continue a trajectory that another version began, in whichever branch."""
+    lines = [line for trajectory in _whole(group, pending) for line in trajectory.lines()]
+    return any(segment.version != server.version for line in lines for segment in line.sampled())
+
+
+def _newest_version(group: Group, pending: Sequence[Trajectory]) -> PolicyVersion:
+    """The newest version that made a token in front of what is pending: of the line itself and, where turns
+    follow each other through branches, of all before it. An agent's branches may run side by side."""
+    before = [line for whole in _whole(group, pending) if not whole.calls for line in whole.lines()]
+    return max((line.newest_version() or 0 for line in [*before, *pending]), default=0)
 
 
 def _pending(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
+from asyncrl.algorithms.branches import branch_advantages, mean_reward
 from asyncrl.algorithms.turns import TurnRewards, as_runs, credits_by_turn, turns
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory, TurnAdvantages
+from asyncrl.rollout.branch_verdicts import branch_totals, branch_turns
 from asyncrl.rollout.credits import total_reward
 
 Graded = tuple[Trajectory, Score]
@@ -41,15 +43,34 @@ def worths_of(
             Worth(each[0], as_runs(trajectory.turn_lengths(), each) if trajectory.turn_lengths() else [])
             for (trajectory, _), each in zip(sampled, found, strict=True)
         ]
-    rewards = [_reward(score, algorithm) for _, score in sampled]
-    baseline = None if greedy is None else _reward(greedy[1], algorithm)
+    rewards = [_reward(each, algorithm) for each in sampled]
+    baseline = None if greedy is None else _reward(greedy, algorithm)
     group = GroupRewards(rewards, lengths, baseline, algorithm.min_group_size())
-    return [Worth(each) for each in group_advantages(group, advantage, algorithm)]
+    return [
+        _in_branches(group, place, each, sampled[place], advantage, algorithm)
+        for place, each in enumerate(group_advantages(group, advantage, algorithm))
+    ]
 
 
-def _reward(score: Score, algorithm: Algorithm) -> float:
+def _in_branches(
+    group: GroupRewards, place: int, whole: float, graded: Graded, advantage: Advantage, algorithm: Algorithm
+) -> Worth:
+    """The worth of a trajectory whose advantage is `whole` where one verdict is for all of it."""
+    totals = branch_totals(*graded, has_credits=not algorithm.needs_critic())
+    if not totals:
+        return Worth(whole)
+    own = branch_advantages(group, place, totals, advantage, algorithm)
+    lengths, of_turns = branch_turns(graded[0], own)
+    return Worth(own[0], as_runs(lengths, of_turns))
+
+
+def _reward(graded: Graded, algorithm: Algorithm) -> float:
     """The reward that the advantage gets. Under gae the trainer adds the credits, at their tokens."""
+    trajectory, score = graded
     assert score.reward is not None
+    totals = branch_totals(trajectory, score, has_credits=not algorithm.needs_critic())
+    if totals:
+        return mean_reward(totals)
     return score.reward if algorithm.needs_critic() else total_reward(score.reward, score.credits)
 
 

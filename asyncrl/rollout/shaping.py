@@ -22,11 +22,14 @@ class Shaping:
             score = dataclasses.replace(score, reward=cut_off)
         if score.reward is None or not self.algorithm.overlong_buffer_tokens:
             return score
-        longest = max(trajectory.lines(), key=Trajectory.num_sampled_tokens)
-        penalty = soft_overlong(
-            longest.num_sampled_tokens(),
-            max_length=self.generator.limit_sampled_tokens(longest),
-            buffer=self.algorithm.overlong_buffer_tokens,
-        )
+        length, limit = self._length(trajectory)
+        penalty = soft_overlong(length, max_length=limit, buffer=self.algorithm.overlong_buffer_tokens)
         reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
         return dataclasses.replace(score, reward=reward)
+
+    def _length(self, trajectory: Trajectory) -> tuple[int, int]:
+        """(sampled tokens, limit of them): of an agent's longest conversation, or of all branches."""
+        if trajectory.branches and not trajectory.calls:
+            return trajectory.num_sampled_in_all(), self.generator.limit_sampled_in_all(trajectory)
+        longest = max(trajectory.lines(), key=Trajectory.num_sampled_tokens)
+        return longest.num_sampled_tokens(), self.generator.limit_sampled_tokens(longest)

@@ -33,7 +33,7 @@ class StaleTurns:
             "rollout.abort_staleness with rollout.max_staleness, or lower turns.max_turns or "
             "turns.max_tool_seconds.",
             trajectory.trajectory_id,
-            trajectory.num_observations() + 1,
+            sum(line.num_observations() for line in trajectory.lines()) + 1,
             tool_seconds,
             self.num_left,
         )

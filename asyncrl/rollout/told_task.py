@@ -37,12 +37,22 @@ def conversation_of(
 
 
 def conversation_in(trajectory: Trajectory, codec: TextCodec) -> Conversation:
-    observed = [part for part in trajectory.segments if isinstance(part, Observed)]
-    return conversation_of(trajectory.turns(), observed, codec)
+    """Branch after branch."""
+    turns: list[list[int]] = []
+    observed: list[Observed] = []
+    for line in trajectory.lines():
+        if len(turns) > len(observed):
+            # An agent's conversation ends with a turn.
+            observed.append(Observed([], '{"messages": []}'))
+        own = line.turns()
+        turns += own if own[-1] else own[:-1]
+        observed += line.answers()
+    return conversation_of(turns or [[]], observed, codec)
 
 
 def _messages(observed: Observed, codec: TextCodec) -> tuple[told.Message, ...]:
-    """As the environment or the tools gave them; without notes, the tokens that the model read."""
-    if observed.notes:
-        return tuple(json.loads(observed.notes)["messages"])
+    """As the environment or the tools gave them; without notes of them, the tokens that the model read."""
+    messages = json.loads(observed.notes or "{}").get("messages")
+    if messages is not None:
+        return tuple(messages)
     return ({"role": "user", "content": storable(codec.decode(observed.tokens))},)

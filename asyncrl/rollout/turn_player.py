@@ -18,6 +18,7 @@ from typing import Any
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
+from asyncrl.replay.branches import branch_off
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.credits import credits_of
@@ -25,7 +26,7 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.stale_turns import StaleTurns
-from asyncrl.turns.conversation import Conversation, Conversations, Ended, Played
+from asyncrl.turns.conversation import Branched, Conversation, Conversations, Ended, Played
 from verifiers.storable import storable
 
 
@@ -34,7 +35,7 @@ class Answer:
     """The answer to a turn, on its way."""
 
     group: Group
-    work: "asyncio.Task[Observed | Ended]"
+    work: "asyncio.Task[Observed | Branched | Ended]"
     since_seconds: float
     """As `now_seconds`."""
 
@@ -104,7 +105,10 @@ class TurnPlayer:
     async def _play(self, group: Group, trajectory: Trajectory) -> bool:
         """Whether the trajectory ended."""
         task, is_over = group.task, False
-        async with self.conversations.open(task.environment, task.row, _played(trajectory)) as conversation:
+        open_conversation = self.conversations.open
+        async with open_conversation(
+            task.environment, task.row, _played(trajectory), opening=task.messages
+        ) as conversation:
             while not is_over and await self._has_turn(group, trajectory):
                 is_over = await self._answer(group, trajectory, conversation)
         if group.reason is DropReason.STALE:
@@ -113,13 +117,17 @@ class TurnPlayer:
 
     async def _has_turn(self, group: Group, trajectory: Trajectory) -> bool:
         """Whether a turn was generated to its end; False where the run ends or the group was dropped."""
-        async for _ in self.generator.run(group, [trajectory]):
+        line = trajectory.newest_line()
+        if trajectory.branches:
+            self.generator.limit_branches(trajectory)
+        async for _ in self.generator.run(group, [line]):
             pass
-        return group.state is GroupState.OPEN and trajectory.turn_finish is not None and not self._is_over()
+        return group.state is GroupState.OPEN and line.turn_finish is not None and not self._is_over()
 
     async def _answer(self, group: Group, trajectory: Trajectory, conversation: Conversation) -> bool:
         """Whether the trajectory is over; else it waits for its next turn, or was abandoned."""
-        turn, finish = trajectory.turn_tokens(), trajectory.turn_finish
+        line = trajectory.newest_line()
+        turn, finish = line.turn_tokens(), line.turn_finish
         assert finish is not None
         if not turn:
             # What was observed left no room for another turn.
@@ -131,7 +139,11 @@ class TurnPlayer:
         if found is None:
             return False
         if isinstance(found, Observed):
-            self.queue.observe(group, trajectory, found)
+            self.queue.observe(group, line, found)
+            return False
+        if isinstance(found, Branched):
+            branch = branch_off(self.queue, group, trajectory, found.observed, found.context)
+            self.generator.follow(branch, line)
             return False
         self._end(group, trajectory, found)
         return True
@@ -141,8 +153,8 @@ class TurnPlayer:
         group: Group,
         trajectory: Trajectory,
         answerer: str,
-        answer: Coroutine[Any, Any, Observed | Ended],
-    ) -> Observed | Ended | None:
+        answer: Coroutine[Any, Any, Observed | Branched | Ended],
+    ) -> Observed | Branched | Ended | None:
         """The answer; None once nothing will read it."""
         name = trajectory.trajectory_id
         work = asyncio.create_task(answer, name=f"answer to {name}")
@@ -167,9 +179,12 @@ class TurnPlayer:
 
 
 def _played(trajectory: Trajectory) -> list[Played]:
-    """The turns that were answered."""
-    answers = [part for part in trajectory.segments if isinstance(part, Observed)]
-    return [Played(turn, answer.notes) for turn, answer in zip(trajectory.turns(), answers, strict=False)]
+    """The turns that were answered, branch after branch."""
+    return [
+        Played(turn, answer.notes)
+        for line in trajectory.lines()
+        for turn, answer in zip(line.turns(), line.answers(), strict=False)
+    ]
 
 
 def _read_error(task: "asyncio.Task[Any]") -> None:

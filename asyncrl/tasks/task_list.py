@@ -80,18 +80,28 @@ class TaskSet:
     """The sources that `tasks` come from, one after the other, where they have weights."""
 
 
-def template_of(recipe: Recipe) -> PromptTemplate | None:
+def template_of(recipe: Recipe) -> Callable[[Prompt], Prompt] | None:
     """The template of all prompts; None leaves them as they are. Raises InputError."""
-    if recipe.prompt is None:
-        return None
-    examples = [example.model_dump() for example in recipe.prompt.examples]
     section = recipe.prompt
+    if section is None or section.template is None:
+        return _messages_alone if recipe.renders_history() else None
+    examples = [example.model_dump() for example in section.examples]
     return PromptTemplate(section.template, system=section.system, suffix=section.suffix, examples=examples)
+
+
+def _messages_alone(prompt: Prompt) -> Prompt:
+    """The prompt as it is. Raises InputError for text."""
+    if isinstance(prompt, str):
+        raise InputError(
+            f"prompt.history is as_rendered, but the prompt is text, {prompt[:80]!r}, which no chat template "
+            f"renders again. Set prompt.template to chat, or prompt.history to as_sampled."
+        )
+    return prompt
 
 
 def title_of(recipe: Recipe) -> str:
     """Name of the template of all prompts, as results show it."""
-    return template_title(None if recipe.prompt is None else recipe.prompt.template)
+    return template_title(recipe.prompt.template if recipe.prompt is not None else None)
 
 
 def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:

@@ -18,6 +18,7 @@ from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.faults import TurnFaults
+from asyncrl.turns.history import Continued, Exchange, RenderedHistory
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
 MOST_CHARACTERS = 200_000
@@ -38,6 +39,18 @@ class Ended:
     finish: Finish
     verdict: Verdict | None = None
     """The environment's, or a fault; None: the row's verifier judges the last turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """The answer to a turn, where the next turn's context does not begin with what is recorded: a branch of
+    the trajectory begins there."""
+
+    observed: Observed
+    """Without tokens: those are in the context."""
+    context: list[int]
+    shown: list[int]
+    """Tokens of the answer behind the turn as it was sampled, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,17 @@ class Conversations:
     """Faults of environments since the start, retried ones too."""
     faults: TurnFaults = field(default_factory=TurnFaults)
     """Warns of them."""
+    history: RenderedHistory | None = None
+    """Renders the context of each turn (prompt.history: as_rendered); None: it is as it was sampled."""
 
     def by(self, codec: TextCodec, calls: CallFormat | None) -> "Conversations":
         """The same with other stop strings, and counts of their own."""
+        dialogue = self.dialogue if codec is self.codec else self.dialogue.by(codec)
         return replace(
             self,
             codec=codec,
-            dialogue=self.dialogue if codec is self.codec else self.dialogue.by(codec),
+            dialogue=dialogue,
+            history=None if self.history is None else RenderedHistory(dialogue),
             calls=calls,
             num_answered=0,
             answer_seconds=0.0,
@@ -81,10 +98,16 @@ class Conversations:
         )
 
     def open(
-        self, environment: EnvironmentSpec | None, row: Mapping[str, Any], played: Sequence[Played] = ()
+        self,
+        environment: EnvironmentSpec | None,
+        row: Mapping[str, Any],
+        played: Sequence[Played] = (),
+        *,
+        opening: Sequence[Mapping[str, Any]] = (),
     ) -> "Conversation":
-        """The conversation of a row, whose first turns were `played`. Starts nothing before it is asked."""
-        return Conversation(self, environment, row, list(played))
+        """The conversation of a row, whose first turns were `played`. Starts nothing before it is asked.
+        `opening`: the prompt's messages; one without any is a text, behind which all stays as sampled."""
+        return Conversation(self, environment, row, list(played), [dict(each) for each in opening])
 
 
 @dataclass
@@ -95,6 +118,7 @@ class Conversation:
     environment: EnvironmentSpec | None
     row: Mapping[str, Any]
     played: list[Played]
+    opening: list[Message]
     _episode: Episode | None = None
     _is_final: bool = False
     """Its process was given a turn, and no other one can continue (Recovery.NEITHER)."""
@@ -122,7 +146,7 @@ class Conversation:
         """Calls that were answered."""
         return sum(len(json.loads(each.notes).get("calls", ())) for each in self.played)
 
-    async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
+    async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
         """The answer to a turn that ended so. A fault is retried with a new process first."""
         for attempt in range(self.run.limits.num_fault_retries + 1):
             try:
@@ -138,12 +162,13 @@ class Conversation:
                 self.run.faults.retried(self.answerer(), str(error))
             else:
                 self.run.num_answered += 1
-                if isinstance(found, Observed):
-                    self.played.append(Played(turn, found.notes))
+                if not isinstance(found, Ended):
+                    observed = found if isinstance(found, Observed) else found.observed
+                    self.played.append(Played(turn, observed.notes))
                 return found
         raise AssertionError("unreachable")
 
-    async def _timed_answer(self, turn: Sequence[int], finish: Finish) -> Observed | Ended:
+    async def _timed_answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
         calls = self.run.calls.parse(turn) if self.run.calls is not None else []
         if finish is Finish.LENGTH:
             # Cut off by a limit, which is no mistake of the model's.
@@ -175,14 +200,14 @@ class Conversation:
         messages = _messages(reply)
         notes = {"seconds": spent, "messages": messages, "reward": _reward(reply)}
         try:
-            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+            return self._answered(turn, messages, notes)
         except (InputError, TypeError, ValueError) as error:
             # A role or a key that the chat template does not know, or what is no JSON.
             raise EnvironmentFault(f"its messages cannot be written: {error}") from error
 
     def _observed_results(
         self, turn: Sequence[int], calls: Sequence[Call], results: Sequence[CallResult], seconds: float
-    ) -> Observed:
+    ) -> Observed | Branched:
         assert self.run.calls is not None
         messages = _result_messages(results)
         notes = {
@@ -192,12 +217,25 @@ class Conversation:
             "messages": messages,
         }
         if not self.run.calls.is_inline:
-            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+            return self._answered(turn, messages, notes)
         tokens: list[int] = []
         for result in results:
             before, after = self.run.calls.around(result)
             tokens += self.run.dialogue.inline(before, _shortened(result.output), after)
         return Observed(tokens, json.dumps(notes))
+
+    def _answered(
+        self, turn: Sequence[int], messages: Sequence[Message], notes: Mapping[str, Any]
+    ) -> Observed | Branched:
+        """The answer in tokens. Raises InputError where the chat template cannot write it."""
+        if self.run.history is None or not self.opening:
+            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+        answered = [Exchange(each.tokens, json.loads(each.notes)["messages"]) for each in self.played]
+        found = self.run.history.answer(self.opening, answered, Exchange(turn, messages))
+        if isinstance(found, Continued):
+            return Observed(found.tokens, json.dumps(notes))
+        shown = self.run.dialogue.answer(turn, messages)
+        return Branched(Observed([], json.dumps(notes)), found.context, shown)
 
     async def _opened(self) -> Episode:
         """The episode, at the point where the recorded turns end."""

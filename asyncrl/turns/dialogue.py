@@ -7,7 +7,7 @@ text that looks like a special token, or like <tool_call>, does not become one.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
@@ -44,12 +44,16 @@ class Dialogue:
         """The same with another codec of the model."""
         return Dialogue(codec, max_observed_tokens=self._max_tokens)
 
+    @property
+    def codec(self) -> TextCodec:
+        return self._codec
+
     def answer(self, turn: Sequence[int], messages: Sequence[Message]) -> list[int]:
         """Tokens that follow a `turn`: its end where it was cut off, `messages`, and the header of the next
         turn."""
         parts = self._parts(messages)
         tokens: list[int] = []
-        contents = self._contents([_text(message) for message in messages], parts)
+        contents = self.contents(messages, {part.message for part in parts if part.is_json})
         for index, part in enumerate(parts):
             text = part.text
             if index == 0 and turn and turn[-1] in self._codec.stop_token_ids:
@@ -64,14 +68,20 @@ class Dialogue:
         inside = self._cut(self._plain.encode(content), self._max_tokens)
         return [*self._codec.encode_inside(before), *inside, *self._codec.encode_inside(after)]
 
-    def _contents(self, texts: Sequence[str], parts: Sequence[_Template]) -> list[list[int]]:
-        share = self._max_tokens // max(len(texts), 1)
-        quoted = {part.message for part in parts if part.is_json}
+    def contents(self, messages: Sequence[Message], quoted: Collection[int | None]) -> list[list[int]]:
+        """Tokens of the contents of one answer's messages, none of them an added token; those of the indices
+        `quoted` stand in JSON strings."""
+        share = self._max_tokens // max(len(messages), 1)
+        texts = [_text(message) for message in messages]
         written = [
             json.dumps(text, ensure_ascii=False)[1:-1] if i in quoted else text
             for i, text in enumerate(texts)
         ]
         return [self._cut(self._plain.encode(text), share) for text in written]
+
+    def plain(self, text: str) -> list[int]:
+        """Tokens of a text, none of them an added token, whatever it says."""
+        return self._plain.encode(text)
 
     def _cut(self, tokens: Sequence[int], limit: int) -> list[int]:
         """The head and the tail of what is too long, with a remark between them."""
@@ -109,13 +119,17 @@ class Dialogue:
         for index, mark in enumerate(marks):
             before, found, tail = tail.partition(mark)
             if not found:
-                raise InputError(
-                    f"the chat template leaves out the content of a message of the role "
-                    f"{messages[index].get('role')!r} that follows a turn: the model would never read it. "
-                    f"Use a template that writes it, or set turns.call_format: tags."
-                )
+                raise left_out(messages[index])
             parts.append(_Template(before, index, is_json=f'{mark}\\"' in probe))
         return [*parts, _Template(tail)]
+
+
+def left_out(message: Message) -> InputError:
+    return InputError(
+        f"the chat template leaves out the content of a message of the role {message.get('role')!r} that "
+        f"follows a turn: the model would never read it. Use a template that writes it, or set "
+        f"turns.call_format: tags."
+    )
 
 
 def _behind_turn(template: ChatTemplate, messages: Sequence[Message]) -> str:

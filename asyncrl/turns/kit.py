@@ -12,6 +12,7 @@ from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.episode import Episodes
 from asyncrl.turns.formats import call_format
+from asyncrl.turns.history import RenderedHistory
 from asyncrl.turns.tools.registry import load_tools
 from asyncrl.turns.tools.tool import Tool
 
@@ -74,4 +75,5 @@ def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conver
     turns = recipe.turns
     limits = TurnLimits(turns.max_turns, turns.max_tool_seconds, turns.num_fault_retries)
     dialogue = Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens)
-    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls)
+    history = RenderedHistory(dialogue) if recipe.renders_history() else None
+    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls, history=history)

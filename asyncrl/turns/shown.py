@@ -11,6 +11,7 @@ from asyncrl.turns.calls import CallResult
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 from asyncrl.turns.formats import Fenced, Hermes, Llama, Tags
+from asyncrl.turns.history import Exchange, RenderedHistory, Rewritten
 from asyncrl.turns.kit import TurnKit
 from asyncrl.turns.tools.tool import Tool
 
@@ -42,27 +43,68 @@ def answered_example(kit: TurnKit, turns: Turns) -> list[tuple[str, list[int]]]:
     return found
 
 
-def history_notes(kit: TurnKit, turns: Turns) -> list[str]:
-    """One sentence where the chat template writes a turn otherwise once others follow it."""
+def history_notes(kit: TurnKit, turns: Turns, *, is_rendered: bool = False) -> list[str]:
+    """One sentence where the chat template writes a turn otherwise once others follow it, or where it is
+    asked to (prompt.history: as_rendered) and does not."""
     template = kit.codec.template
     if template is None:
         return []
-    followers: list[Message] = []
-    if kit.calls is not None and not kit.calls.is_inline:
-        followers.append({"role": "tool", "name": kit.tools[0].name, "content": ANSWER})
-    if turns.environment is not None:
-        followers.append({"role": "user", "content": ANSWER})
-    changes = [(message["role"], _change(template, message)) for message in followers]
-    found = [f"{change} once a message of the role {role} follows" for role, change in changes if change]
+    changes = [(message["role"], _change(template, message)) for message in _followers(kit, turns)]
+    found = "; ".join(
+        f"{change} once a message of the role {role} follows" for role, change in changes if change
+    )
+    if is_rendered and found:
+        return [
+            f"the chat template rewrites earlier turns ({found}); prompt.history is as_rendered: the model "
+            f"reads what the template writes, and such a turn begins a branch of its trajectory."
+        ]
+    if is_rendered:
+        return [
+            "prompt.history is as_rendered, but the chat template writes earlier turns of an example as they "
+            "were sampled: there are branches only where it changes a turn that is otherwise, such as its "
+            "white space."
+        ]
     if not found:
         return []
     return [
-        f"the chat template would rewrite earlier turns ({'; '.join(found)}); they are kept as sampled: the "
-        f"model reads its own tokens."
+        f"the chat template would rewrite earlier turns ({found}); they are kept as sampled "
+        f"(prompt.history): the model reads its own tokens."
     ]
 
 
-def turn_lines(kit: TurnKit, turns: Turns) -> list[str]:
+def _followers(kit: TurnKit, turns: Turns) -> list[Message]:
+    """An answer of each kind that the chat template writes."""
+    found: list[Message] = []
+    if kit.calls is not None and not kit.calls.is_inline:
+        found.append({"role": "tool", "name": kit.tools[0].name, "content": ANSWER})
+    if turns.environment is not None:
+        found.append({"role": "user", "content": ANSWER})
+    return found
+
+
+def _rendered_lines(kit: TurnKit, turns: Turns) -> list[str]:
+    """The context after an example of a turn that was answered, as prompt.history: as_rendered has it."""
+    history = RenderedHistory(Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens))
+    opening: list[Message] = [{"role": "user", "content": _QUESTION}]
+    assert kit.codec.template is not None
+    is_open = "<think>" in kit.codec.template.render(opening)[-20:]
+    text = _TURN.removeprefix("<think>\n") if is_open else _TURN
+    turn = [*kit.codec.encode_inside(text), *kit.codec.stop_token_ids[:1]]
+    lines: list[str] = []
+    for message in _followers(kit, turns):
+        found = history.answer(opening, [], Exchange(turn, [message]))
+        if isinstance(found, Rewritten):
+            lines += [
+                f"rendered   once a message of the role {message['role']} follows, a branch begins, whose "
+                f"context is such as, between the lines:",
+                "-" * 80,
+                kit.codec.exact_text(found.context),
+                "-" * 80,
+            ]
+    return lines
+
+
+def turn_lines(kit: TurnKit, turns: Turns, *, is_rendered: bool = False) -> list[str]:
     """Lines of `asyncrl prompt` on turns. Raises InputError as `answered_example`."""
     lines = [f"turns      at most {turns.max_turns} (turns.max_turns), {_answerers(kit, turns)}"]
     for tool in kit.tools:
@@ -76,7 +118,9 @@ def turn_lines(kit: TurnKit, turns: Turns) -> list[str]:
             kit.codec.exact_text(tokens),
             "-" * 80,
         ]
-    return lines + [f"note       {note}" for note in history_notes(kit, turns)]
+    if is_rendered:
+        lines += _rendered_lines(kit, turns)
+    return lines + [f"note       {note}" for note in history_notes(kit, turns, is_rendered=is_rendered)]
 
 
 def turns_in_short(kit: TurnKit, turns: Turns) -> str:

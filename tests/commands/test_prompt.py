@@ -142,6 +142,17 @@ def test_a_chat_template_that_rewrites_earlier_turns_is_noted(
         assert run(project, command, turns) == 0
         out = capsys.readouterr().out
         assert f"{mark}the chat template would rewrite earlier turns (it leaves out what stands" in out
+    rendered = "prompt={template: chat, history: as_rendered}"
+    for command, mark in (("prompt", "note       "), ("check", "# note      ")):
+        assert run(project, command, turns, rendered) == 0
+        out = capsys.readouterr().out
+        assert f"{mark}the chat template rewrites earlier turns (it leaves out what stands" in out
+        assert "prompt.history is as_rendered" in out
+        assert ("rendered   once a message of the role user follows" in out) == (command == "prompt")
+    # Rows of text are no conversation that a template could render.
+    for command in ("prompt", "check"):
+        assert run(project, command, turns, "prompt={history: as_rendered}") == 2
+        assert "prompt.history is as_rendered, but the prompt is text" in capsys.readouterr().err
     # It has no place for a result of a tool.
     tools = "turns={tools: [calculator], call_format: hermes}"
     for command in ("prompt", "check"):

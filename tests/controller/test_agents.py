@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from fakes.agents import CONTEXT, Played, agents_on
 from fakes.chat_codec import END, make_chat_codec
+from fakes.recipes import make_recipe
 
 from asyncrl.controller.agents import make_agents
+from asyncrl.controller.assemble import _make_completion
 from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
@@ -87,3 +89,13 @@ async def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> Non
         plain = dataclasses.replace(run, codec=make_chat_codec(tmp_path / "plain", has_template=False))
         with pytest.raises(InputError, match="chat template"):
             await play(Agent(command=["true"]), tmp_path, plain)
+
+
+@pytest.mark.parametrize("verdict", ["trajectory", "branch"])
+def test_the_recipe_says_whether_branches_are_judged_each(verdict: str) -> None:
+    recipe = make_recipe(Path("m"), agent={"command": ["true"], "verdict": verdict})
+    unused: Any = None
+    parts: Any = SimpleNamespace(ended=unused, has_signal=unused)
+    known: Any = SimpleNamespace(recipe=recipe, codec=unused)
+    made = _make_completion(known, parts, unused, unused, unused, unused, parts)
+    assert made.judges_branches == (verdict == "branch")

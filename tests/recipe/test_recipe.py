@@ -54,6 +54,31 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "evaluations start no agents",
         ),
         ({"agent": {"command": ["true"], "function": "./a.py:run"}}, "expected one of the two"),
+        ({"agent": {"verdict": "branch"}}, "neither agent.command nor agent.function is set"),
+        (
+            {"agent": {"command": ["true"], "verdict": "branch", "may_give_verdict": True}},
+            "an agent gives one score, for the whole trajectory",
+        ),
+        (
+            {"prompt": {"history": "as_rendered"}, "agent": {"command": ["true"]}},
+            "an agent says the whole history with each call",
+        ),
+        ({"prompt": {"history": "as_rendered"}}, "with one turn there is no history"),
+        (
+            {
+                "prompt": {"history": "as_rendered"},
+                "turns": {"tools": ["calculator"], "call_format": "tags"},
+            },
+            "results stand in the model's own message",
+        ),
+        (
+            {
+                "prompt": {"history": "as_rendered", "template": "r1"},
+                "turns": {"tools": ["calculator"]},
+            },
+            "writes text, which the chat template never sees. Set prompt.template to chat",
+        ),
+        ({"prompt": {"suffix": "Think."}}, "Set prompt.template, such as chat, or remove prompt.suffix"),
         ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),
         ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be penalized"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),

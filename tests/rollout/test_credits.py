@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.recipe import Verifying
-from asyncrl.records import Observed, Score, Segment, Task, Trajectory, VerifierSpec
+from asyncrl.records import Observed, RecordedCall, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.rollout.credits import credits_of, total_reward
 from asyncrl.rollout.grade import Grader, score_of, with_fitting_credits
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -108,3 +108,17 @@ async def test_a_verdict_that_does_not_fit_is_asked_for_again_and_counted_as_a_f
         one = await grader.grade(task, "text", num_turns=1)
         assert one.outcome == "fault" and "1 turn(s)" in one.detail
         assert grader.outcomes == {("./v.py:V", "correct"): 1, ("./v.py:V", "fault"): 4}
+
+
+def test_places_count_the_tokens_of_all_branches() -> None:
+    whole = Trajectory("0-0", (1,), [said("ab"), observed(0.5)])
+    whole.branches = [Trajectory("0-0.1", (1,), [said("cd"), observed(0.25), said("one. two.")])]
+    given = {"turn_rewards": (1.0, 2.0, 3.0), "spans": ((0, 4, 0.5),)}
+    assert credits(whole, **given) == [(1, 1.5), (3, 2.25), (7, 0.5), (12, 3.0)]
+
+
+def test_spans_lie_in_the_branch_of_an_agents_last_call() -> None:
+    whole = Trajectory("0-0", (1,), [said("ab")])
+    whole.branches = [Trajectory("0-0.1", (1,), [said("one.")]), Trajectory("0-0.2", (1,), [said("two.")])]
+    whole.calls = [RecordedCall(i, 0, str(i), branch, 0) for i, branch in enumerate((0, 2, 1))]
+    assert credits(whole, spans=((0, 4, 0.5),)) == [(5, 0.5)]

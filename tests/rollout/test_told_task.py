@@ -55,3 +55,12 @@ def test_messages_of_a_prompt_are_told() -> None:
         "train:7", "<user>p", (7,), "", VerifierSpec("math"), messages=({"role": "user", "content": "p"},)
     )
     assert told_task(task, "r").question() == "p"
+
+
+def test_the_turns_of_an_agents_branches_are_told_one_branch_after_the_other() -> None:
+    whole = Trajectory("0-0", (1,), [Segment(0, [1], [0.0]), Observed([7], "{}"), Segment(0, [2], [0.0])])
+    whole.branches = [Trajectory("0-0.1", (1,), [Segment(0, [3], [0.0])])]
+    told = conversation_in(whole, CODEC)  # type: ignore[arg-type]
+    assert told.turns == ("1", "2", "3")
+    # An agent's notes have no messages: what the model read is told; nothing lies between two branches.
+    assert told.observations == (({"role": "user", "content": "7"},), ())

@@ -72,3 +72,22 @@ def test_a_template_that_never_shows_a_result_is_refused(tmp_path: Path) -> None
     turns = Turns(tools=["calculator"], call_format="hermes")
     with pytest.raises(InputError, match=r"role 'tool'.*call_format: tags"):
         answered_example(kit_of(tmp_path, "qwen3", turns), turns)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_r1"])
+def test_a_rendered_history_is_told_with_an_example_of_a_branch(family: str, tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, family, GAME)
+    lines = turn_lines(kit, GAME, is_rendered=True)
+    (place,) = (i for i, line in enumerate(lines) if line.startswith("rendered   once a message of the role"))
+    context = lines[place + 2]
+    assert "ANSWER-OF-AN-EXAMPLE" in context and "THOUGHT-OF-AN-EXAMPLE" not in context and ANSWER in context
+    assert "prompt.history is as_rendered: the model reads what the template writes" in lines[-1]
+
+
+def test_a_rendered_history_that_changes_nothing_is_told(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, "smollm2", GAME)
+    (note,) = history_notes(kit, GAME, is_rendered=True)
+    assert (
+        "as_rendered, but the chat template writes earlier turns of an example as they were sampled" in note
+    )
+    assert not any(line.startswith("rendered ") for line in turn_lines(kit, GAME, is_rendered=True))

@@ -40,14 +40,16 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
 
 
 def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int | None = None) -> int:
-    """Packed tokens: trainer.tokens_per_micro_batch or one sequence, whichever is more, but no more than a
-    whole batch has, where each group holds its prompt once."""
+    """Packed tokens: trainer.tokens_per_micro_batch or one trajectory, whichever is more, but no more than a
+    whole batch has, where each group holds its prompt once. Where the chat template renders histories,
+    branches repeat what was sampled, as it is rewritten."""
     context = recipe.model.context_tokens or shape.max_positions
     response = min(recipe.longest_response(), context - 1)
     prompt = max(1, context - response) if longest_prompt is None else min(longest_prompt, context - 1)
-    batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * response)
-    sequence = min(context, prompt + response)
-    return min(batch, max(recipe.trainer.tokens_per_micro_batch, sequence))
+    rewritten = recipe.rollout.max_new_tokens if recipe.renders_history() else 0
+    batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * (response + rewritten))
+    trajectory = min(context, prompt + response) + rewritten
+    return min(batch, max(recipe.trainer.tokens_per_micro_batch, trajectory))
 
 
 def num_local_servers(recipe: Recipe) -> int:

@@ -24,6 +24,7 @@ from asyncrl.model.token_text import TokenTexts
 from asyncrl.readers.page.observations import PageObservation, page_observation
 from asyncrl.readers.page.request import answer, run_of, whole
 from asyncrl.readers.page.runs import Run
+from asyncrl.records import branch_number
 
 MOST_TOKENS = 20_000
 """Most tokens of a group that are sent at once: a browser shows them without a pause."""
@@ -67,6 +68,9 @@ def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/api/runs/{run}/groups", _groups)
     router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}", _group)
     router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}/{sample:\d{1,18}}", _trajectory_of)
+    router.add_get(
+        r"/api/runs/{run}/groups/{group_id:\d{1,18}}/{sample:\d{1,18}}.{branch:\d{1,9}}", _trajectory_of
+    )
     router.add_get("/api/runs/{run}/search", _search)
 
 
@@ -79,8 +83,9 @@ def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
         found[where := f"{path}/{row['group_id']}"] = group = read_group(run, row["group_id"])
         for each in [] if group is None else group["trajectories"]:
             if not each["has_text"]:
-                whole_one = read_trajectory(run, row["group_id"], each["sample"])
-                found[f"{where}/{each['sample']}"] = whole_one
+                branch = branch_number(each["trajectory_id"])
+                name = f"{each['sample']}.{branch}" if branch else each["sample"]
+                found[f"{where}/{name}"] = read_trajectory(run, row["group_id"], each["sample"], branch)
     return found
 
 
@@ -102,12 +107,13 @@ def read_group(run: Run, group_id: int) -> PageGroup | None:
     return cast(PageGroup, {**group, "trajectories": trajectories})
 
 
-def read_trajectory(run: Run, group_id: int, sample: int) -> PageTrajectory | None:
-    """One of a group, with its text."""
+def read_trajectory(run: Run, group_id: int, sample: int, branch: int = 0) -> PageTrajectory | None:
+    """One of a group, or a branch of it, with its text."""
     group = run.journal.group(group_id)
     if group is None:
         return None
-    found = (t for t in group["trajectories"] if t["sample"] == sample)
+    place = sample, branch
+    found = (t for t in group["trajectories"] if (t["sample"], branch_number(t["trajectory_id"])) == place)
     return next((_trajectory(run.texts, t, group["step"], has_text=True) for t in found), None)
 
 
@@ -141,9 +147,11 @@ async def _group(request: web.Request) -> web.Response:
 
 async def _trajectory_of(request: web.Request) -> web.Response:
     group_id, sample = (int(request.match_info[name]) for name in ("group_id", "sample"))
-    found = await asyncio.to_thread(read_trajectory, run_of(request), group_id, sample)
+    branch = int(request.match_info.get("branch", 0))
+    found = await asyncio.to_thread(read_trajectory, run_of(request), group_id, sample, branch)
     if found is None:
-        raise web.HTTPNotFound(text=f"There is no sample {sample} of a group {group_id}.")
+        named = f"branch {branch} of a sample {sample}" if branch else f"sample {sample}"
+        raise web.HTTPNotFound(text=f"There is no {named} of a group {group_id}.")
     return web.json_response(found)
 
 

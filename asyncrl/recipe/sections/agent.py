@@ -1,6 +1,6 @@
 """The section `agent`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,11 @@ class Agent(Section):
     may_give_verdict: bool = False
     """Whether the agent gives the score in place of the row's verifier: a number in [0, 1] in the file that
     ASYNCRL_VERDICT names, or the function's result."""
+    verdict: Literal["trajectory", "branch"] = "trajectory"
+    """Verdicts of a trajectory that has several branches (conversations).
+    trajectory: the last call's reply, for all of its tokens.
+    branch: the last reply of each branch, for that branch's tokens. A trajectory's reward in its group is the
+    mean of those of its branches; one that is a fault makes the trajectory one."""
     num_fault_retries: Count = 1
     """Further starts of a program that crashed, before its trajectory is a fault. What it asked before is
     answered from the record."""
@@ -51,5 +56,15 @@ class Agent(Section):
             raise ValueError(
                 f"agent.command is {self.command} and agent.function is {self.function}: expected one of the "
                 f"two. Remove the other."
+            )
+        if self.verdict == "branch" and not self.is_on():
+            raise ValueError(
+                "agent.verdict is branch, but neither agent.command nor agent.function is set. Set one of "
+                "the two, or remove agent.verdict."
+            )
+        if self.verdict == "branch" and self.may_give_verdict:
+            raise ValueError(
+                "agent.verdict is branch, but agent.may_give_verdict is true: an agent gives one score, for "
+                "the whole trajectory. Set agent.verdict to trajectory, or agent.may_give_verdict to false."
             )
         return self

@@ -1,5 +1,9 @@
 """The section `prompt`."""
 
+from typing import Literal
+
+from pydantic import model_validator
+
 from asyncrl.recipe.sections.section import Section
 
 
@@ -13,10 +17,12 @@ class PromptExample(Section):
 
 
 class Prompt(Section):
-    """Template that every prompt of the data goes through. `asyncrl prompt` shows the result."""
+    """Template that every prompt of the data goes through, and the contexts of later turns. `asyncrl prompt`
+    shows the result."""
 
-    template: str
-    """A name, or jinja that writes {{ question }} and may use {{ system }} and `examples`.
+    template: str | None = None
+    """A name, or jinja that writes {{ question }} and may use {{ system }} and `examples`. Default: the rows'
+    prompts as they are.
     plain: the question, nothing else.
     chat: system, examples as earlier turns and the question, by the model's chat template.
     few_shot: examples as "Question: ... Answer: ...", then the question.
@@ -33,3 +39,22 @@ class Prompt(Section):
     Default: none."""
     examples: list[PromptExample] = []
     """Solved tasks {question, answer}, for few_shot, chat and jinja that uses them."""
+    history: Literal["as_sampled", "as_rendered"] = "as_sampled"
+    """The context of later turns, where environments or tools answer.
+    as_sampled: what the model wrote stays as it wrote it, and answers follow.
+    as_rendered: what the chat template makes of the conversation so far, as at inference. Where it writes
+    earlier turns otherwise (Qwen3: without their thinking), the turn starts a branch of its trajectory."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Prompt":
+        unused = [key for key in ("system", "suffix", "examples") if getattr(self, key)]
+        if unused and self.template is None:
+            raise ValueError(
+                f"prompt.{unused[0]} is set but prompt.template is not, which writes it. Set "
+                f"prompt.template, such as chat, or remove prompt.{unused[0]}."
+            )
+        return self
+
+    def writes_text(self) -> bool:
+        """Whether prompts become text, whatever rows have."""
+        return self.template not in (None, "chat")

@@ -81,6 +81,10 @@ def test_what_turns_observe_counts_for_caches_and_micro_batches() -> None:
     check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=29)
     alone = largest_micro_batch(make_recipe(64), tiny_shape(), 30)
     assert largest_micro_batch(make_recipe(64, turns=turns), tiny_shape(), 30) == alone + 20
+    rendered = make_recipe(64, turns=turns, prompt={"history": "as_rendered"})
+    # Branches repeat what was sampled.
+    more = rendered.rollout.max_new_tokens
+    assert largest_micro_batch(rendered, tiny_shape(), 30) == alone + 20 + more
 
 
 def test_a_run_that_needs_more_than_memory_gib_is_refused_and_one_that_may_have_it_is_not() -> None:

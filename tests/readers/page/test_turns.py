@@ -1,18 +1,25 @@
 """Turns of a trajectory on the page: sampled tokens one by one, what was observed between them."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from fakes.browsed_run import Words
 from fakes.chromium import needs_chromium, tab
 from fakes.opened_page import CUT, opened
-from fakes.turned_run import HOSTILE, LONG, write_turned_run
+from fakes.records import make_queue, make_score, make_task
+from fakes.turned_run import HOSTILE, LONG, said, write_turned_run
+from fakes.turns import told
 
+from asyncrl.journal.explain_turns import turn_sentences
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import list_groups, read_group, read_trajectory
 from asyncrl.readers.page.observations import MOST_CHARACTERS
 from asyncrl.readers.page.runs import Run
+from asyncrl.records import Finish
+from asyncrl.replay.branches import branch_off
 
 OBSERVED = "document.querySelectorAll('#group .observed').length"
 
@@ -124,3 +131,40 @@ async def test_a_narrow_window_shows_turns_whole(run: Path, browser_address: str
         await page.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; }); 0")
         assert await page.evaluate(CUT) == []
         assert await page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_branch_is_told_with_its_own_text_verdict_and_advantage(tmp_path: Path) -> None:
+    folder = tmp_path / "branches"
+    folder.mkdir()
+    queue, words = make_queue(folder, batch=1, samples=1), Words()
+    queue.announce(0)
+    group = queue.admit(make_task())
+    (whole,) = group.trajectories
+    queue.append(group, whole, said(words, "a guess"), None)
+    whole.turn_finish = Finish.STOP
+    branch = branch_off(queue, group, whole, told("try again", tokens=[]), words("asked again"))
+    queue.append(group, branch, said(words, "another guess"), None)
+    queue.end(group, whole, Finish.STOP, None, "")
+    each = {whole.trajectory_id: make_score(1.0), branch.trajectory_id: make_score(0.0)}
+    score = dataclasses.replace(make_score(0.5), branches=each)
+    queue.score(group, whole, score, "another guess", dict.fromkeys(each, "text"))
+    turns = {whole.trajectory_id: [(2, 0.5), (2, -0.5)]}
+    queue.make_ready(group, {whole.trajectory_id: 0.5}, turns)
+    queue.journal.barrier_blocking()
+    words.save(tmp_path / "model")
+    (folder / "recipe.yaml").write_text(f"name: branches\nmodel: {{path: {tmp_path / 'model'}}}\n")
+    found = read_trajectory(Run("branches", folder), 0, 0, 1)
+    assert found is not None and found["trajectory_id"] == branch.trajectory_id
+    assert "".join(text for text, *_ in found["segments"][0]["tokens"]).split() == ["another", "guess"]
+    assert (found["advantage"], found["reward"], found["turn_advantages"]) == (-0.5, 0.0, [(2, -0.5)])
+    assert found["branch_verdict"] is not None and found["branch_verdict"]["outcome"] == "wrong"
+    first = read_trajectory(Run("branches", folder), 0, 0)
+    assert first is not None and first["observations"][0]["messages"][0]["text"] == "try again"
+    assert first["turn_advantages"] == [(2, 0.5)]
+    row = Run("branches", folder).journal.group(0)
+    assert row is not None
+    assert "Turn 2 begins a branch, which has a context of its own." in list(
+        turn_sentences(row["trajectories"][0])
+    )
+    assert read_trajectory(Run("branches", folder), 0, 0, 2) is None
+    queue.journal.close()

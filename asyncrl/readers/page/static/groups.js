@@ -233,6 +233,7 @@ function responseText(trajectory) {
   if (trajectory.compacted) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
   else if (!trajectory.has_text) text.append(fetchButton(trajectory));
   else if (trajectory.num_tokens === 0) text.append("no token yet");
+  else if (!text.hasChildNodes() && trajectory.observations.at(-1)?.num_tokens === 0) text.append("the next turn begins a branch, whose context the chat template rewrote");
   else if (!text.hasChildNodes()) text.append(trajectory.finish === null ? "no token of the next turn yet" : "no token: what was observed left no room for another turn");
   return all;
 }
@@ -242,7 +243,9 @@ function fetchButton(trajectory) {
   const button = element("button", { textContent: `Show its ${whole(trajectory.num_tokens + trajectory.num_observed_tokens)} tokens` });
   button.addEventListener("click", async () => {
     const card = button.closest("article");
-    card.replaceWith(trajectoryCard(await ask(api(state.run, "groups", trajectory.group_id, trajectory.sample))));
+    const [, branch] = trajectory.trajectory_id.split(".");
+    const name = branch === undefined ? trajectory.sample : `${trajectory.sample}.${branch}`;
+    card.replaceWith(trajectoryCard(await ask(api(state.run, "groups", trajectory.group_id, name))));
     colorTokens();
   });
   return button;
@@ -263,24 +266,28 @@ function segmentChips(trajectory) {
 function trajectoryCard(trajectory) {
   const lengths = trajectory.compacted ? trajectory.compacted.map((segment) => segment[1]) : [trajectory.num_tokens];
   const length = lengths.reduce((sum, each) => sum + each, 0);
-  const outcome = trajectory.outcome ?? "no verdict yet";
+  const own = trajectory.branch_verdict;
+  const judged = trajectory.branch_of === null ? trajectory.outcome : (own?.outcome ?? null);
+  const outcome = judged ?? (trajectory.branch_of === null ? "no verdict yet" : `branch of ${trajectory.branch_of}`);
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
   if (trajectory.observations.length > 0) facts.push(`${whole(trajectory.num_observed_tokens)} observed`, plural(trajectory.observations.length + 1, "turn"));
+  if (own !== null) facts.push(`this conversation alone: ${own.outcome.replace("_", " ")}, reward ${number(own.reward)}`);
   if (trajectory.finish) facts.push(trajectory.finish === "length" ? "cut at the length limit" : "ended by itself");
   if (trajectory.verify_seconds !== null) facts.push(`verified in ${(1000 * trajectory.verify_seconds).toFixed(1)} ms`);
   const head = element(
     "div",
     { className: "head" },
     element("b", { textContent: trajectory.trajectory_id }),
-    element("em", { className: `badge ${trajectory.outcome ?? ""}`, textContent: outcome.replace("_", " ") }),
+    element("em", { className: `badge ${judged ?? ""}`, textContent: outcome.replace("_", " ") }),
     ...facts.map((fact) => element("span", { textContent: fact })),
   );
-  const why = [trajectory.extracted === null ? null : `answer: ${trajectory.extracted}`, trajectory.detail].filter(Boolean);
+  const told = trajectory.branch_of === null || own === null ? trajectory : own;
+  const why = [told.extracted === null ? null : `answer: ${told.extracted}`, told.detail].filter(Boolean);
   const isUnknown = trajectory.trained_step === null && trajectory.num_tokens > 0 && !trajectory.compacted;
   const unknown = "importance ratio and entropy of its tokens were not kept (view.groups_per_step), or it was not trained yet";
   return element(
     "article",
-    { dataset: { outcome: trajectory.outcome ?? "none" } },
+    { dataset: { outcome: judged ?? "none" } },
     head,
     ...(why.length ? [element("div", { className: "why", textContent: why.join(" · ") })] : []),
     element("div", {}, ...responseText(trajectory)),

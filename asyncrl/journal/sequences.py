@@ -1,0 +1,62 @@
+"""The sequences of one scored trajectory: its own and those of its branches.
+
+Rewards and advantages inside a trajectory are kept for all of its sampled tokens, branch after branch. Here
+each branch gets its own part.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from asyncrl.records import Credits, ScoredSequence, Trajectory, TurnAdvantages
+
+
+def sequences_of_trajectory(
+    trajectory: Trajectory,
+    *,
+    reward: float,
+    advantage: float,
+    credits: Credits,
+    turn_advantages: TurnAdvantages,
+    branch_rewards: Mapping[str, float],
+) -> list[ScoredSequence]:
+    """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
+    that have a verdict each, the trajectory's own id among them."""
+    lines = trajectory.lines()
+    lengths = [line.num_sampled_tokens() for line in lines]
+    found = []
+    for line, own_credits, runs in zip(
+        lines, split_credits(credits, lengths), split_runs(turn_advantages, lengths), strict=True
+    ):
+        if line.num_sampled_tokens():
+            own = runs[0][1] if runs else advantage
+            found.append(
+                ScoredSequence.of(
+                    line,
+                    reward=branch_rewards.get(line.trajectory_id, reward),
+                    advantage=own,
+                    credits=own_credits,
+                    turn_advantages=runs if any(each != own for _, each in runs) else [],
+                )
+            )
+    return found
+
+
+def split_credits(credits: Credits, lengths: Sequence[int]) -> list[Credits]:
+    """The credits of each branch, at places within it; `lengths` are the branches' sampled tokens."""
+    found: list[Credits] = []
+    first = 0
+    for length in lengths:
+        found.append([(place - first, reward) for place, reward in credits if 0 <= place - first < length])
+        first += length
+    return found
+
+
+def split_runs(runs: TurnAdvantages, lengths: Sequence[int]) -> list[TurnAdvantages]:
+    """The runs of each branch. A turn, and so a run, lies in one branch; without runs, none."""
+    found: list[TurnAdvantages] = []
+    left = list(runs)
+    for length in lengths:
+        own: TurnAdvantages = []
+        while left and sum(count for count, _ in own) < length:
+            own.append(left.pop(0))
+        found.append(own)
+    return found
