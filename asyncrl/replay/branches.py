@@ -11,10 +11,12 @@ from asyncrl.journal import statements
 from asyncrl.journal.counters import DROPPED, Statement
 from asyncrl.records import DropReason, Observed, RecordedCall, Trajectory, branch_id, branch_number
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 
 
-def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context: Sequence[int]) -> Trajectory:
+def open_line(
+    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, context: Sequence[int]
+) -> Trajectory:
     """A conversation that begins with `context`: the trajectory itself as long as it has neither tokens nor
     calls, else a new branch."""
     _check(group, trajectory)
@@ -34,7 +36,7 @@ def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context:
 
 
 def record_call(
-    queue: ReplayQueue,
+    queue: TrajectoryRecord,
     group: Group,
     trajectory: Trajectory,
     call: RecordedCall,
@@ -51,7 +53,9 @@ def record_call(
     queue.journal.write(*rows)
 
 
-def keep_calls(queue: ReplayQueue, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]) -> int:
+def keep_calls(
+    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]
+) -> int:
     """Drops what was sampled for calls that are not among `kept`, with the turns that build on it; the number
     of tokens that this are."""
     _check(group, trajectory)

@@ -42,7 +42,8 @@ def conversation_in(trajectory: Trajectory, codec: TextCodec) -> Conversation:
 
 
 def _messages(observed: Observed, codec: TextCodec) -> tuple[told.Message, ...]:
-    """As the environment or the tools gave them; without notes, the tokens that the model read."""
-    if observed.notes:
-        return tuple(json.loads(observed.notes)["messages"])
+    """As the environment or the tools gave them; without notes of them, the tokens that the model read."""
+    messages = json.loads(observed.notes or "{}").get("messages")
+    if messages is not None:
+        return tuple(messages)
     return ({"role": "user", "content": storable(codec.decode(observed.tokens))},)

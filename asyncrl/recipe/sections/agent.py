@@ -31,7 +31,7 @@ class Agent(Section):
     memory_mib: Positive = 2048
     """Memory of each process of the program (RLIMIT_DATA)."""
     max_agents: Positive = 64
-    """Programs at once; other trajectories wait."""
+    """Programs at once; other trajectories wait. Evaluations have as many places of their own."""
     max_calls: Positive = 64
     """Calls of one trajectory; further ones are refused, and the trajectory ends as cut off."""
     may_give_verdict: bool = False
