@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
     recipe = fetch_model(recipe)
-    row = _find_row(recipe, number, is_heldout=is_heldout)
+    row = find_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     rendered = RunFolder(recipe.folder()).rendering_time()
@@ -79,7 +79,8 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     return "\n".join(lines)
 
 
-def _find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
+def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
+    """Row `number`, counted from 1. Raises InputError."""
     if is_heldout and recipe.data.heldout is None:
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:
