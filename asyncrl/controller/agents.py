@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Agent, Recipe
 from asyncrl.rollout.agents.kit import AgentKit
 from asyncrl.turns.agents.process import ProcessPrograms, agent_command
 
@@ -26,6 +26,12 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         hidden,
     )
     return AgentKit(programs, agent, recipe.turns.call_format, recipe.name)
+
+
+def agent_in_short(agent: Agent) -> str:
+    """Its program, and what it makes."""
+    program = agent.function or " ".join(agent.command or ())
+    return f"{program}, started for each trajectory, held-out ones too, at most {agent.max_calls} calls"
 
 
 def check_agent(recipe: Recipe, codec: TextCodec) -> None:
