@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, play
+from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, has_time_left, play
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -25,7 +25,7 @@ from asyncrl.evaluation.result import (
     greedy_result,
     sampled_result,
 )
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import cut
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, Observed, PolicyVersion, SamplingParams, Task
@@ -87,6 +87,8 @@ class Evaluator:
     """Most sampled tokens of a turn."""
     agents: EvaluatedAgents | None = None
     """Make the samples; None where the recipe has no agent."""
+    answering: dict[object, Callable[[], bool]] = field(default_factory=dict)
+    """Tools, environments and agents at work, each with whether it has time left."""
 
     async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
@@ -105,6 +107,10 @@ class Evaluator:
             answers = await self.answer(tasks, num_samples=1, is_greedy=True)
             greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
         return Result(greedy, sampled, scores, answers, samples)
+
+    def is_answering_in_time(self) -> bool:
+        """Whether a tool, an environment or an agent is at work that its limits still allow."""
+        return any(has_time() for has_time in list(self.answering.values()))
 
     async def answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
@@ -154,7 +160,17 @@ class Evaluator:
             name=f"{self.run_id}-eval-{next(self.counter):010d}",
             streamed=self._streamed,
         ) as player:
-            yield lambda tasks: self._play_in_turn(player, tasks, is_greedy, numbers)
+            with self._working(lambda: has_time_left(player)):
+                yield lambda tasks: self._play_in_turn(player, tasks, is_greedy, numbers)
+
+    @contextlib.contextmanager
+    def _working(self, has_time: Callable[[], bool]) -> Iterator[None]:
+        key = object()
+        self.answering[key] = has_time
+        try:
+            yield
+        finally:
+            del self.answering[key]
 
     def _streamed(self, num_tokens: int) -> None:
         self.num_streamed += num_tokens
@@ -220,7 +236,12 @@ class Evaluator:
                 turns.append(turn.tokens)
                 versions, num_sampled = versions + turn.versions, num_sampled + len(turn.tokens)
                 finish = Finish.LENGTH if turn.is_cut else Finish.STOP
-                with self.waits.waiting("evaluation", f"an answer to a turn by {conversation.answerer()}"):
+                until = now_seconds() + 2 * self.conversations.limits.max_tool_seconds
+                what = f"an answer to a turn by {conversation.answerer()}"
+                with (
+                    self.waits.waiting("evaluation", what),
+                    self._working(lambda until=until: now_seconds() < until),  # type: ignore[misc]
+                ):
                     ended = await conversation.answer(turn.tokens, finish)
                 if isinstance(ended, Observed):
                     whole += ended.tokens

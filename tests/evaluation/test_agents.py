@@ -133,6 +133,25 @@ async def test_a_program_over_its_own_time_is_wrong(tmp_path: Path) -> None:
         assert answer.score.outcome == "wrong" and "agent.timeout_seconds" in answer.score.detail
 
 
+async def test_a_program_that_works_by_itself_has_time_until_its_limit(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    async def looks(client: Client) -> None:
+        seen.append(run.evaluator.is_answering_in_time())
+        run.engine.hold()
+        call = asyncio.create_task(client.say([ASKED]))
+        while run.engine.num_running == 0:
+            await asyncio.sleep(0)
+        # The rest is the server's time.
+        seen.append(run.evaluator.is_answering_in_time())
+        run.engine.release()
+        await call
+
+    async with evaluator_on(tmp_path, looks, answers) as run:
+        await asked(run)
+        assert seen == [True, False] and not run.evaluator.is_answering_in_time()
+
+
 async def test_a_refused_call_is_a_response_that_was_cut(tmp_path: Path) -> None:
     async def asks_too_often(client: Client) -> None:
         with pytest.raises(Refused, match="agent.max_calls is 1"):

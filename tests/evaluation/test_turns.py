@@ -129,8 +129,9 @@ async def test_a_slow_tool_keeps_no_place_on_a_server_and_a_cancelled_evaluation
         work = asyncio.create_task(evaluator.answer(tasks(20), num_samples=1, is_greedy=True))
         while sum(len(episode.texts) for episode in episodes.opened) < 20:
             await asyncio.sleep(0)
-        assert evaluator.fleet.router.num_in_flight == 0
+        assert evaluator.fleet.router.num_in_flight == 0 and evaluator.is_answering_in_time()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
+        assert not evaluator.is_answering_in_time()
         assert all(episode.is_closed for episode in episodes.opened)
