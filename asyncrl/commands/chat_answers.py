@@ -164,7 +164,7 @@ class Answers:
     """None without turns."""
     max_turn_tokens: int | None = None
     _played: turns.Conversation | None = None
-    """Of the conversation so far: its tools keep their state from message to message."""
+    """The conversation so far: its tools keep their state from message to message."""
     _open: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def begin(self) -> None:
