@@ -54,7 +54,8 @@ class Task:
     messages: tuple[Mapping[str, Any], ...] = ()
     """The prompt as chat messages; empty where it is text, and where `row` is."""
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The row's columns, as far as they are JSON; empty where neither turns nor the verifier read them."""
+    """The row's columns, as far as they are JSON; empty where neither turns, an agent nor the verifier read
+    them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,43 @@
-"""`asyncrl chat RUN`: type a message, see the response of the run's newest checkpoint; Ctrl-D ends."""
+"""`asyncrl chat RUN`: type a message, see the response of the run's newest checkpoint; Ctrl-D ends.
+
+With turns in the recipe, tools and environments answer the model as in the run, and both are shown.
+"""
 
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import aiohttp
 
 from asyncrl.commands import standard_input
+from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.commands.prompt import find_row
+from asyncrl.controller.turns import episodes_of, hidden_files
+from asyncrl.data.rows import Unanswered
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
+from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
-from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.records import Finish, SamplingParams
 from asyncrl.run.folder import RunFolder, read_run_recipe
-from asyncrl.serving.sglang import control
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.tasks.openings import Openings
+from asyncrl.tasks.task_list import template_of
+from asyncrl.turns.kit import conversations_of, read_kit
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "
     "conversation continues from message to message, and /new begins another one; without one each line is "
-    "continued as it stands."
+    "continued as it stands. Tools of the recipe answer the model's calls; /row N asks row N of the held-out "
+    "data, which its environment then answers. Ctrl-C ends an answer."
 )
-NEW = "/new"
-INCOMPLETE = "\ufffd"
+NEW, ROW = "/new", "/row"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     except AsyncrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print()
     return 0
 
@@ -76,99 +81,115 @@ def _model_folder(arguments: argparse.Namespace, recipe: Recipe) -> Path:
 
 
 async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> None:
-    conversation = Conversation(
-        TextCodec(folder, rollout=recipe.rollout),
-        context_tokens=recipe.model.context_tokens or read_shape(folder).max_positions,
-        max_new_tokens=recipe.rollout.max_new_tokens,
-    )
+    # Raises before a server starts.
+    kit = read_kit(recipe, folder)
+    context_tokens = recipe.model.context_tokens or read_shape(folder).max_positions
     model = Model(path=str(folder), dtype=recipe.model.dtype, context_tokens=recipe.model.context_tokens)
-    async with serve_folder(recipe.model_copy(update={"model": model}), folder) as served:
+    hidden = hidden_files(recipe, arguments.run)
+    async with (
+        episodes_of(recipe, hidden) as episodes,
+        serve_folder(recipe.model_copy(update={"model": model}), folder) as served,
+    ):
         (server,) = served.fleet.members.serving()[:1]
-        await talk(
-            conversation,
-            _typed_lines(),
-            session=served.session,
-            url=server.url,
-            temperature=arguments.temperature,
-            say=_say,
+        conversations = None if episodes is None else conversations_of(kit, recipe, episodes)
+        answers = Answers(
+            Writer(kit.codec, served.session, server.url, arguments.temperature, _say),
+            Conversation(
+                kit.codec,
+                context_tokens=context_tokens,
+                max_new_tokens=recipe.rollout.max_new_tokens,
+                keeps_tokens=conversations is not None,
+            ),
+            conversations,
+            recipe.turns.max_turn_tokens,
         )
+        _say("".join(f"({remark})\n" for remark in remarks(recipe)))
+        interrupt, loop = Interrupt(), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        try:
+            await talk(answers, _typed_lines(), interrupt, read_row=partial(_row, recipe))
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
 
 
-class Conversation:
-    """The messages so far and what the model reads of them."""
+class Interrupt:
+    """Ctrl-C: ends the answer that is on its way, else the chat. Made in the task of the chat."""
 
-    def __init__(self, codec: TextCodec, *, context_tokens: int, max_new_tokens: int) -> None:
-        self.codec = codec
-        self.messages: list[dict[str, Any]] = []
-        self._context_tokens = context_tokens
-        self._max_new_tokens = max_new_tokens
-        self._is_raw = not codec.has_chat_template
+    def __init__(self) -> None:
+        self._chat = asyncio.current_task()
+        self.answer: asyncio.Task[None] | None = None
 
-    def ask(self, text: str) -> tuple[tuple[int, ...], int]:
-        """(tokens to continue, most tokens of the answer). Raises InputError, and then forgets `text`."""
-        messages = [*self.messages, {"role": "user", "content": text}]
-        _, tokens = self.codec.render_prompt(text if self._is_raw else messages)
-        if not tokens:
-            raise InputError(f"the prompt {text!r} has no tokens.")
-        room = self._context_tokens - len(tokens)
-        if room <= 0:
-            what = "the line" if self._is_raw or not self.messages else "the conversation"
-            raise InputError(
-                f"{what} has {len(tokens)} tokens, the model's context {self._context_tokens}: no room is "
-                f"left for an answer. Shorten it{f', or begin another with {NEW}' if self.messages else ''}."
-            )
-        if not self._is_raw:
-            self.messages = messages
-        return tokens, min(self._max_new_tokens, room)
-
-    def answered(self, text: str) -> None:
-        if not self._is_raw:
-            self.messages.append({"role": "assistant", "content": text})
+    def __call__(self) -> None:
+        task = self.answer or self._chat
+        if task is not None:
+            task.cancel()
 
 
 async def talk(
-    conversation: Conversation,
+    answers: Answers,
     lines: AsyncIterator[str],
+    interrupt: Interrupt,
     *,
-    session: aiohttp.ClientSession,
-    url: str,
-    temperature: float,
-    say: Callable[[str], None],
+    read_row: Callable[[int], AskedRow],
 ) -> None:
     """Answers `lines` until they end. What cannot be asked is said; the conversation continues without it."""
-    codec, number = conversation.codec, 0
-    async for line in lines:
-        if line == NEW:
-            conversation.messages = []
-            continue
-        try:
-            tokens, limit = conversation.ask(line)
-        except InputError as error:
-            say(f"({error})\n")
-            continue
-        number += 1
-        sampling = SamplingParams(max(temperature, 1e-6), limit, codec.stop_token_ids)
-        prefix = Prefix(f"chat-{number:08d}", list(tokens), limit)
-        body = generate_body([prefix], sampling, salt="chat", is_greedy=temperature == 0.0)
-        answer: list[int] = []
-        shown, search = "", codec.stop.search()
-        async for chunk in stream(session, url, body, silence_seconds=60.0):
-            if search.end is not None:
+    say = answers.writer.say
+    try:
+        async for line in lines:
+            work = interrupt.answer = asyncio.create_task(_reply(answers, line, read_row))
+            try:
+                await asyncio.wait([work])
+            finally:
+                interrupt.answer = None
+                await end_tasks(work)
+            if not work.cancelled():
+                work.result()
                 continue
-            answer += chunk.tokens
-            if search.feed(chunk.tokens):
-                del answer[search.end :]
-                if chunk.end is None:
-                    await control.abort(session, url, prefix.request_id)
-            text = codec.decode(answer)
-            # A character may be made of several tokens.
-            if chunk.end is not None or search.end is not None or not text.endswith(INCOMPLETE):
-                say(text[len(shown) :])
-                shown = text
-            if search.end is None and chunk.end is not None and chunk.end.finish() is Finish.LENGTH:
-                say(f" (cut at {limit} tokens)")
-        say("\n")
-        conversation.answered(shown)
+            lost = await answers.end_tools()
+            words = "; the tools have lost their state" if lost else ""
+            say(f"\n(stopped: the conversation is as it was before this message{words})\n")
+    finally:
+        await answers.end_tools()
+
+
+async def _reply(answers: Answers, line: str, read_row: Callable[[int], AskedRow]) -> None:
+    command, _, rest = line.partition(" ")
+    try:
+        if line == NEW:
+            await answers.begin()
+        elif command == ROW:
+            if not rest.strip().isdecimal():
+                raise InputError(f"{line!r}: expected a number of a row, counted from 1, such as {ROW} 1.")
+            await answers.play(read_row(int(rest)))
+        else:
+            await answers.reply(line)
+    except InputError as error:
+        answers.writer.say(f"({error})\n")
+
+
+def remarks(recipe: Recipe) -> list[str]:
+    """One sentence each on what answers the model here, where it is not the same as in the run."""
+    turns = recipe.turns
+    if recipe.agent.is_on():
+        return ["the recipe's agent is not started: you talk to the model alone, without its program"]
+    found = []
+    if turns.tools:
+        found.append(f"calls of {', '.join(tool.name for tool in turns.tools)} are made and shown")
+    if turns.environment is not None:
+        name = turns.environment.name
+        found.append(f"you answer in place of the environment {name}; {ROW} N asks row N, which it answers")
+    return found
+
+
+def _row(recipe: Recipe, number: int) -> AskedRow:
+    """Raises InputError."""
+    row = find_row(recipe, number, is_heldout=recipe.data.heldout is not None)
+    if isinstance(row, Unanswered):
+        raise InputError(row.complaint)
+    row = Openings(recipe.verifying.own_files()).opened(row)
+    template = template_of(recipe)
+    prompt = row.prompt if template is None else template(row.prompt)
+    return AskedRow(prompt, row.environment, row.columns or {})
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,7 @@ import importlib
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.controller.agents import agent_in_short
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.examples.prepare import is_prepared
@@ -109,6 +110,7 @@ def _plan(
             if recipe.turns.is_on() and inputs.kit is not None
             else []
         ),
+        *([f"agent     {agent_in_short(recipe.agent)}"] if recipe.agent.is_on() else []),
         f"sampling  never sampled: {unsampled.describe()}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from asyncrl.commands.arguments import is_override
 from asyncrl.commands.train import explained
-from asyncrl.controller.assemble import make_evaluator
+from asyncrl.controller.agents import make_agent_kit
+from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.turns import episodes_of, make_conversations
+from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
@@ -33,7 +34,7 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import load_recipe, model_recipe, shown
+from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.hub import is_hub_id
@@ -106,11 +107,6 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     is_run = (place / RECIPE).is_file()
     path = place / RECIPE if is_run else place
     recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
-    if recipe.agent.is_on():
-        raise InputError(
-            f"{path} has an agent, and evaluations start none: they would measure the model without it. To "
-            f"do that, name a model folder, such as {shown(recipe.folder())}/checkpoints/step-N/hf."
-        )
     at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
     if BASE in at:
         recipe = prepare_and_fetch(recipe, path, overrides, fetch_model)
@@ -197,12 +193,17 @@ async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Co
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
     watching = background(grader.waits.watch(), "waits for verdicts")
-    async with grader, watching, episodes_of(recipe) as episodes:
+    folder = recipe.folder()
+    hidden = hidden_files(recipe, folder if folder.is_dir() else None, inputs.eval_sets)
+    async with grader, watching, episodes_of(recipe, hidden) as episodes:
         conversations = make_conversations(inputs, episodes)
+        agents = make_agent_kit(recipe, inputs.codec, hidden=hidden)
         for model in models:
             async with serve_folder(recipe, model.folder) as served:
                 run_id = secrets.token_hex(4)
-                evaluator = make_evaluator(inputs, run_id, served.fleet, served.waits, grader, conversations)
+                evaluator = make_evaluator(
+                    inputs, run_id, served.fleet, served.waits, grader, conversations, agents
+                )
                 for eval_set in inputs.eval_sets:
                     await _give(eval_set, evaluator, model.label, comparison)
 

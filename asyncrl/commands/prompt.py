@@ -1,5 +1,5 @@
-"""`asyncrl prompt RECIPE [--row N] [--heldout]`: prints what the model is asked, what ends its answer, and
-what answers its turns."""
+"""`asyncrl prompt RECIPE [--row N] [--heldout]`: prints what the model is asked, what ends its answer, what
+answers its turns, and which agent asks it."""
 
 import argparse
 import contextlib
@@ -8,6 +8,7 @@ import json
 import sys
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.controller.agents import agent_in_short, check_agent
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
     recipe = fetch_model(recipe)
-    row = _find_row(recipe, number, is_heldout=is_heldout)
+    row = find_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     rendered = RunFolder(recipe.folder()).rendering_time()
@@ -56,6 +57,10 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     row = Openings(recipe.verifying.own_files()).opened(row)
     try:
         prompt = row.prompt if template is None else template(row.prompt)
+        check_agent(recipe, codec)
+        if recipe.agent.is_on() and isinstance(prompt, str):
+            # As the file with its task has it.
+            prompt = [{"role": "user", "content": prompt}]
         _, tokens = codec.render_prompt(prompt)
     except InputError as error:
         raise InputError(f"{row.where}: {error}") from error
@@ -77,6 +82,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
             if recipe.turns.is_on()
             else []
         ),
+        *_agent_lines(recipe),
         f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
         *([] if row.environment is None else [f"turns of   {row.environment.name}"]),
         f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",
@@ -84,7 +90,20 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     return "\n".join(lines)
 
 
-def _find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
+def _agent_lines(recipe: Recipe) -> list[str]:
+    agent = recipe.agent
+    if not agent.is_on():
+        return []
+    columns = ", ".join(agent.columns) or "none"
+    return [
+        f"agent      {agent_in_short(agent)}",
+        "           The text above is a first call with the row's messages; what it asks is its own.",
+        f"           It gets the messages, and these columns of the row: {columns} (agent.columns)",
+    ]
+
+
+def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
+    """Row `number`, counted from 1. Raises InputError."""
     if is_heldout and recipe.data.heldout is None:
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:

@@ -1,7 +1,6 @@
 """Builds the parts of a run and connects them: the one place that shows which part knows which."""
 
 import functools
-import itertools
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,12 +8,13 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agents import make_agents
+from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.commits import Commits
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.endpoint import Endpoint
+from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.no_correct_alarm import ZeroReward
@@ -104,7 +104,8 @@ def assemble(
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     run_tasks = RunTasks(waits, functools.partial(describe_run, queue, fleet, waits))
 
-    episodes = None if conversations is not None else make_episodes(recipe, run_folder)
+    hidden = hidden_files(recipe, run_folder, inputs.eval_sets)
+    episodes = None if conversations is not None else make_episodes(recipe, run_folder, hidden)
     of_evaluations = make_conversations(inputs, episodes)
     conversations = conversations or of_evaluations
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
@@ -115,8 +116,8 @@ def assemble(
     player: TurnPlayer | None = None
     if conversations is not None:
         player = TurnPlayer(queue, generator, conversations, shaping, waits)
-    hidden = hidden_files(recipe, run_folder)
-    agents = make_agents(inputs, generator, shaping, waits, state, hidden=hidden)
+    kit = make_agent_kit(recipe, inputs.codec, hidden=hidden)
+    agents = None if kit is None else kit.agents(generator, inputs.codec, shaping, waits, state)
     rollouts = agents.player if agents is not None else player or generator
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
@@ -126,7 +127,7 @@ def assemble(
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
     asked = evaluation_servers.fleet if evaluation_servers else fleet
-    evaluator = make_evaluator(inputs, run_id, asked, waits, grader, of_evaluations)
+    evaluator = make_evaluator(inputs, run_id, asked, waits, grader, of_evaluations, kit)
     heldout = _make_heldout(
         inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
     )
@@ -222,30 +223,6 @@ def _make_heldout(
         journal,
         observer,
         known=known,
-    )
-
-
-def make_evaluator(
-    inputs: Inputs,
-    run_id: str,
-    fleet: Fleet,
-    waits: Waits,
-    grader: Grader,
-    conversations: Conversations | None,
-) -> Evaluator:
-    """Evaluations on the servers of `fleet`; `run_id` opens every request id."""
-    return Evaluator(
-        fleet=fleet,
-        waits=waits,
-        grader=grader,
-        codec=inputs.codec,
-        sampling=inputs.evaluation_sampling(),
-        context_tokens=inputs.context_tokens,
-        run_id=run_id,
-        counter=itertools.count(),
-        # Counts of their own: what rollouts did is not theirs.
-        conversations=None if conversations is None else conversations.by(inputs.codec, conversations.calls),
-        max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
     )
 
 

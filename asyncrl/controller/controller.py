@@ -70,7 +70,6 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from asyncrl.controller.agents import Agents
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.step_metrics import StepReport
@@ -84,6 +83,7 @@ from asyncrl.loops.watchdog import Side, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.agents.kit import Agents
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator

@@ -61,6 +61,7 @@ class RolloutSide:
     def is_due(self) -> bool:
         # A tool is no server: it has limits of its own, and is silent until they are passed.
         is_in_time = self._answers is not None and self._answers.is_answering_in_time()
+        is_in_time = is_in_time or self._heldout.is_answering_in_time()
         return self._session.num_waiting > 0 and not is_in_time
 
     def progress(self) -> Any:

@@ -1,10 +1,11 @@
 """The parts of a run that play turns: processes of environments and tools, conversations, the player."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from asyncrl.controller.inputs import Inputs
+from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.recipe import Recipe
 from asyncrl.system.cache import cache_folder
 from asyncrl.system.run_files import LOGS
@@ -13,8 +14,8 @@ from asyncrl.turns.kit import conversations_of
 from asyncrl.turns.pool import EpisodePool
 
 
-def make_episodes(recipe: Recipe, run_folder: Path | None) -> EpisodePool | None:
-    """None where trajectories have one turn. Starts no process yet."""
+def make_episodes(recipe: Recipe, run_folder: Path | None, hidden: Sequence[Path]) -> EpisodePool | None:
+    """None where trajectories have one turn. Starts no process yet. Processes cannot read `hidden`."""
     turns = recipe.turns
     if not turns.is_on():
         return None
@@ -25,14 +26,14 @@ def make_episodes(recipe: Recipe, run_folder: Path | None) -> EpisodePool | None
         timeout_seconds=turns.timeout_seconds,
         memory_bytes=turns.memory_mib * 2**20,
         prints=None if run_folder is None else run_folder / LOGS / "turns.log",
-        hidden=hidden_files(recipe, run_folder),
+        hidden=hidden,
     )
 
 
 @asynccontextmanager
-async def episodes_of(recipe: Recipe) -> AsyncIterator[EpisodePool | None]:
-    """The processes of an evaluation without a run."""
-    episodes = make_episodes(recipe, None)
+async def episodes_of(recipe: Recipe, hidden: Sequence[Path]) -> AsyncIterator[EpisodePool | None]:
+    """The processes of an evaluation or a chat without a run."""
+    episodes = make_episodes(recipe, None, hidden)
     try:
         yield episodes
     finally:
@@ -47,11 +48,14 @@ def make_conversations(inputs: Inputs, episodes: EpisodePool | None) -> Conversa
     return conversations_of(inputs.kit, inputs.recipe, episodes)
 
 
-def hidden_files(recipe: Recipe, run_folder: Path | None) -> list[Path]:
+def hidden_files(
+    recipe: Recipe, run_folder: Path | None, eval_sets: Sequence[EvaluationSet] = ()
+) -> list[Path]:
     """The run folder, and files on this machine that hold golds: no environment, tool or agent may read
     them."""
     data = recipe.data
     sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
     paths = [Path(source.path) for source in sources if source.path is not None]
+    paths += [Path(eval_set.path) for eval_set in eval_sets if eval_set.path is not None]
     paths += [cache_folder("gym"), cache_folder("tasks")]
     return [*([] if run_folder is None else [run_folder]), *(path for path in paths if path.exists())]

@@ -1,7 +1,7 @@
 """Uses of a row beyond its prompt and answer: the environment that answers its turns, columns that are kept.
 
-Columns are kept where something reads them: environments and tools, or a verifier that takes the task. Other
-rows cost no memory for theirs.
+Columns are kept where something reads them: environments and tools, an agent, or a verifier that takes the
+task. Other rows cost no memory for theirs.
 """
 
 import math
@@ -33,6 +33,8 @@ class RowUse:
     """None: no environment is asked, and rows may name any."""
     takes_task: Callable[[VerifierSpec], bool] = _never
     """Whether a verifier reads more of a task than a response. Raises InputError where there is none."""
+    has_agent: bool = False
+    """Whether agents make the trajectories: they get messages and columns."""
     _named: dict[str, EnvironmentSpec] = field(default_factory=dict)
     _known: dict[int, tuple[VerifierSpec, bool]] = field(default_factory=dict)
     """By identity: rows that name the same verifier share its specification."""
@@ -66,7 +68,7 @@ class RowUse:
 
     def keeps_columns(self, verifier: VerifierSpec, where: str) -> bool:
         """Whether something reads the columns of a row with this verifier. Raises InputError."""
-        if self.turns is not None and self.turns.is_on():
+        if self.has_agent or (self.turns is not None and self.turns.is_on()):
             return True
         known = self._known.get(id(verifier))
         if known is None or known[0] is not verifier:

@@ -13,6 +13,7 @@ from typing import Any
 from asyncrl.data.benchmarks import PLAIN, Benchmark
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import rows_of
+from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
@@ -46,6 +47,8 @@ class EvaluationSet:
     is_completion: bool = False
     kit: TurnKit | None = None
     """Answers the turns; None where a response is one turn."""
+    path: str | None = None
+    """File, folder or hub id of a benchmark's rows."""
 
     @property
     def num_responses(self) -> int:
@@ -99,6 +102,7 @@ def read_evaluation_set(
 
     Fetches rows that are of a hub. Raises InputError.
     """
+    _check_completion(benchmark, recipe)
     rollout = recipe.rollout
     if benchmark.stop:
         rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
@@ -126,7 +130,19 @@ def read_evaluation_set(
         is_greedy=benchmark.num_samples == 1,
         is_completion=benchmark.is_completion,
         kit=kit,
+        path=benchmark.source.path,
     )
+
+
+def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:
+    """Raises InputError where prompt and response would be graded as one text, but the response is none."""
+    if benchmark.is_completion and (recipe.agent.is_on() or recipe.turns.is_on()):
+        key = "agent" if recipe.agent.is_on() else "turns"
+        raise InputError(
+            f"The benchmark {benchmark.name} is a text that the model continues, but the recipe's section "
+            f"{key} makes conversations. Name a benchmark that asks, such as humaneval, or evaluate a model "
+            f"folder without the recipe."
+        )
 
 
 def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSet:

@@ -1,17 +1,21 @@
-"""Evaluation on the serving fleet: asks tasks, greedily or k times, and grades what comes back.
+"""Evaluation on the serving fleet: asks tasks, greedily or k times, and grades what comes back. Turns are
+answered, and agents play, as in rollouts.
 
 Runs during training without stopping it; each response says which policy versions wrote it. What the
 responses amount to is result.py's.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from asyncrl.errors import ServerError
+from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, has_time_left, play
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -21,13 +25,14 @@ from asyncrl.evaluation.result import (
     greedy_result,
     sampled_result,
 )
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import cut
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, Observed, PolicyVersion, SamplingParams, Task
+from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.grade import Grader, score_of
 from asyncrl.rollout.response_lengths import ResponseLengths
-from asyncrl.rollout.told_task import conversation_of
+from asyncrl.rollout.told_task import conversation_in, conversation_of
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.router import Gate
@@ -41,6 +46,8 @@ log = logging.getLogger(__name__)
 
 PROMPTS_PER_REQUEST = 32
 MAX_ATTEMPTS = 3
+Ask = Callable[[list[Task]], Coroutine[Any, Any, list[GradedResponse]]]
+"""One response to each task."""
 
 
 def _nothing(num_responses: int) -> None:
@@ -78,6 +85,10 @@ class Evaluator:
     """Answer the turns of a response; None where it has one turn."""
     max_turn_tokens: int | None = None
     """Most sampled tokens of a turn."""
+    agents: EvaluatedAgents | None = None
+    """Make the samples; None where the recipe has no agent."""
+    answering: dict[object, Callable[[], bool]] = field(default_factory=dict)
+    """Tools, environments and agents at work, each with whether it has time left."""
 
     async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
@@ -97,6 +108,10 @@ class Evaluator:
             greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
         return Result(greedy, sampled, scores, answers, samples)
 
+    def is_answering_in_time(self) -> bool:
+        """Whether a tool, an environment or an agent is at work that its limits still allow."""
+        return any(has_time() for has_time in list(self.answering.values()))
+
     async def answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
     ) -> list[list[GradedResponse]]:
@@ -106,16 +121,14 @@ class Evaluator:
         the server that has room first.
         """
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
-        size = PROMPTS_PER_REQUEST if self.conversations is None else 1
+        size = PROMPTS_PER_REQUEST if self.conversations is None and self.agents is None else 1
         parts = [wanted[i : i + size] for i in range(0, len(wanted), size)]
-        places = asyncio.Semaphore(self._num_requests(size))
-        ask = self._ask_in_turn if self.conversations is None else self._converse_in_turn
         failure: Exception | None = None
         try:
-            async with asyncio.TaskGroup() as requests:
-                running = [
-                    requests.create_task(ask(places, [task for task, _ in part], is_greedy)) for part in parts
-                ]
+            async with self._asking(size, is_greedy) as ask, asyncio.TaskGroup() as requests:
+                running = [requests.create_task(ask([task for task, _ in part])) for part in parts]
+                if self.agents is not None:
+                    requests.create_task(self._fail_without_server(running))
         except* (ServerError, EvaluationFailed) as errors:
             failure = errors.exceptions[0]
         # Not raised above: what an `except*` raises arrives in a group.
@@ -128,6 +141,55 @@ class Evaluator:
                 f"{answers[0].score.detail} See verifying.* in the recipe, or try `asyncrl verify`."
             )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
+
+    @contextlib.asynccontextmanager
+    async def _asking(self, size: int, is_greedy: bool) -> AsyncIterator[Ask]:
+        """The way to ask for `size` responses at once, while the block lasts."""
+        if self.agents is None:
+            places = asyncio.Semaphore(self._num_requests(size))
+            ask = self._ask_in_turn if self.conversations is None else self._converse_in_turn
+            yield lambda tasks: ask(places, tasks, is_greedy)
+            return
+        numbers = itertools.count()
+        async with self.agents.playing(
+            self.fleet,
+            self.waits,
+            self.codec,
+            self.sampling,
+            self.context_tokens,
+            name=f"{self.run_id}-eval-{next(self.counter):010d}",
+            streamed=self._streamed,
+        ) as player:
+            with self._working(lambda: has_time_left(player)):
+                yield lambda tasks: self._play_in_turn(player, tasks, is_greedy, numbers)
+
+    @contextlib.contextmanager
+    def _working(self, has_time: Callable[[], bool]) -> Iterator[None]:
+        key = object()
+        self.answering[key] = has_time
+        try:
+            yield
+        finally:
+            del self.answering[key]
+
+    def _streamed(self, num_tokens: int) -> None:
+        self.num_streamed += num_tokens
+
+    async def _fail_without_server(self, running: Sequence["asyncio.Task[Any]"]) -> None:
+        """Raises EvaluationFailed where some of `running` wait for a server and none may come back."""
+        for task in running:
+            task.add_done_callback(lambda _: self.waits.notify())
+        await self.waits.wait_until(
+            lambda: all(task.done() for task in running) or not self.fleet.members.has_hope(),
+            owner="evaluation",
+            blocker="its agents",
+        )
+        if not all(task.done() for task in running):
+            raise self._without_server()
+
+    def _without_server(self) -> EvaluationFailed:
+        reasons = "; ".join(server.reason for server in self.fleet.members.servers.values())
+        return EvaluationFailed(f"no server is left to answer: {reasons}")
 
     def _num_requests(self, size: int) -> int:
         """Requests at once; one at least."""
@@ -176,7 +238,12 @@ class Evaluator:
                 turns.append(turn.tokens)
                 versions, num_sampled = versions + turn.versions, num_sampled + len(turn.tokens)
                 finish = Finish.LENGTH if turn.is_cut else Finish.STOP
-                with self.waits.waiting("evaluation", f"an answer to a turn by {conversation.answerer()}"):
+                until = now_seconds() + 2 * self.conversations.limits.max_tool_seconds
+                what = f"an answer to a turn by {conversation.answerer()}"
+                with (
+                    self.waits.waiting("evaluation", what),
+                    self._working(lambda until=until: now_seconds() < until),  # type: ignore[misc]
+                ):
                     ended = await conversation.answer(turn.tokens, finish)
                 if isinstance(ended, Observed):
                     whole += ended.tokens
@@ -188,7 +255,8 @@ class Evaluator:
         is_cut = ended.finish is Finish.LENGTH
         if ended.verdict is None:
             told = partial(conversation_of, turns, observed, self.codec)
-            score = await self.grader.grade(task, self.codec.decode(answer), told)
+            num_turns = sum(bool(turn) for turn in turns)
+            score = await self.grader.grade(task, self.codec.decode(answer), told, num_turns=num_turns)
         else:
             score = score_of(ended.verdict)
         self.on_graded(1)
@@ -202,6 +270,31 @@ class Evaluator:
             num_calls=conversation.num_calls(),
         )
 
+    async def _play_in_turn(
+        self, player: AgentPlayer, tasks: list[Task], is_greedy: bool, numbers: Iterator[int]
+    ) -> list[GradedResponse]:
+        return [await self._play(player, task, is_greedy, next(numbers)) for task in tasks]
+
+    async def _play(self, player: AgentPlayer, task: Task, is_greedy: bool, number: int) -> GradedResponse:
+        trajectory, score = await play(player, task, number, is_greedy=is_greedy)
+        if score is None:
+            answer = self.codec.decode(trajectory.answer_tokens())
+            told = partial(conversation_in, trajectory, self.codec)
+            num_turns = len(trajectory.turn_lengths())
+            with self.waits.waiting("evaluation", f'a verdict by "{task.verifier.name}"'):
+                score = await self.grader.grade(task, answer, told, num_turns=num_turns)
+        self.on_graded(1)
+        lines = trajectory.lines()
+        return GradedResponse(
+            self.codec.exact_text(answer_line(trajectory).response_tokens()),
+            trajectory.num_sampled_in_all(),
+            tuple(segment.version for line in lines for segment in line.sampled()),
+            score,
+            trajectory.finish is Finish.LENGTH,
+            num_turns=len(trajectory.turn_lengths()),
+            num_calls=None,
+        )
+
     async def _sample_with_retries(self, prefixes: list[Prefix], is_greedy: bool) -> list[_Sampled]:
         for attempt in itertools.count(1):
             await self.waits.wait_until(
@@ -210,8 +303,7 @@ class Evaluator:
                 blocker="a serving server, with no publish under way",
             )
             if not self._may_ask():
-                reasons = "; ".join(server.reason for server in self.fleet.members.servers.values())
-                raise EvaluationFailed(f"no server is left to answer: {reasons}")
+                raise self._without_server()
             server = min(self.fleet.members.serving(), key=self.fleet.router.load)
             try:
                 return await self._sample(server, prefixes, is_greedy)
@@ -270,7 +362,8 @@ class Evaluator:
 
     async def _grade(self, task: Task, response: _Sampled) -> GradedResponse:
         tokens, text = response.tokens, self.codec.decode(response.tokens)
-        score = await self.grader.grade(task, task.prompt + text if self.is_completion else text)
+        whole = task.prompt + text if self.is_completion else text
+        score = await self.grader.grade(task, whole, num_turns=1 if tokens else 0)
         self.on_graded(1)
         self.lengths.add(len(tokens))
         return GradedResponse(text, len(tokens), tuple(response.versions), score, response.is_cut)

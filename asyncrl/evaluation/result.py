@@ -32,8 +32,8 @@ class GradedResponse:
     """Whether it ended at the limit of its tokens."""
     num_turns: int | None = None
     """None where responses have one turn."""
-    num_calls: int = 0
-    """Calls of tools that were answered."""
+    num_calls: int | None = 0
+    """Calls of tools that were answered; None of an agent, whose tools are its own."""
 
 
 Groups = Sequence[Sequence[GradedResponse]]
@@ -44,9 +44,9 @@ class Answered(TypedDict):
     """Figures of all responses, faults included."""
 
     turns_mean: NotRequired[float]
-    """This and the next one: only where responses have turns."""
+    """Only where responses have turns."""
     tool_use_share: NotRequired[float]
-    """Share of responses that called a tool."""
+    """Share of responses that called a tool; only where environments and tools answer turns."""
 
     response_tokens_mean: float
     cut_share: float
@@ -163,5 +163,7 @@ def _answered(groups: Groups) -> Answered:
     turns = [response.num_turns for response in responses if response.num_turns is not None]
     if turns:
         found["turns_mean"] = sum(turns) / len(turns)
-        found["tool_use_share"] = sum(response.num_calls > 0 for response in responses) / len(responses)
+        calls = [response.num_calls for response in responses if response.num_calls is not None]
+        if calls:
+            found["tool_use_share"] = sum(count > 0 for count in calls) / len(calls)
     return found

@@ -82,6 +82,11 @@ class HeldOutSchedule:
         evaluators = [self._evaluator, *(evaluator for _, evaluator in self._eval_sets)]
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
+    def is_answering_in_time(self) -> bool:
+        """Whether an evaluation waits for a tool or an agent that its limits still allow."""
+        # Those of benchmarks note theirs in the same place.
+        return self._evaluator.is_answering_in_time()
+
     async def close(self) -> None:
         if self.evaluation_servers is not None:
             await self.evaluation_servers.fleet.members.close()

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.agents import check_agent
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.errors import InputError
@@ -180,6 +181,7 @@ def _read_base(recipe: Recipe) -> _Base:
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     kit = read_kit(recipe, folder, now=rendered)
+    check_agent(recipe, kit.codec)
     # Raises for a chat template that cannot write what answers a turn.
     answered_example(kit, recipe.turns)
     verifiers = VerifierCache(recipe.verifying.own_files())

@@ -149,12 +149,6 @@ class Recipe(Section):
                 f"turns.call_format is {turns.call_format}, but calls of an agent's tools are messages. Set "
                 f"turns.call_format to auto, hermes or llama."
             )
-        if self.data.heldout is not None or self.evaluation.benchmarks:
-            raise ValueError(
-                "agent.command or agent.function is set, and data.heldout or evaluation.benchmarks too: "
-                "evaluations start no agents, so they would measure the model without its agent. Remove "
-                "data.heldout and evaluation.benchmarks; the reward of the steps shows what is learned."
-            )
 
     def _check_history(self) -> None:
         prompt, turns = self.prompt, self.turns

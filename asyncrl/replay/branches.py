@@ -12,10 +12,12 @@ from asyncrl.journal import statements
 from asyncrl.journal.counters import DROPPED, Statement
 from asyncrl.records import DropReason, Observed, RecordedCall, Trajectory, branch_id, branch_number
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 
 
-def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context: Sequence[int]) -> Trajectory:
+def open_line(
+    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, context: Sequence[int]
+) -> Trajectory:
     """A conversation that begins with `context`: the trajectory itself as long as it has neither tokens nor
     calls, else a new branch."""
     _check(group, trajectory)
@@ -35,7 +37,11 @@ def open_line(queue: ReplayQueue, group: Group, trajectory: Trajectory, context:
 
 
 def branch_off(
-    queue: ReplayQueue, group: Group, trajectory: Trajectory, observation: Observed, context: Sequence[int]
+    queue: TrajectoryRecord,
+    group: Group,
+    trajectory: Trajectory,
+    observation: Observed,
+    context: Sequence[int],
 ) -> Trajectory:
     """The newest line's turn was answered, and the next turn has a `context` of its own: a new branch. In one
     transaction, so that a restart continues none without the other."""
@@ -51,7 +57,7 @@ def branch_off(
 
 
 def record_call(
-    queue: ReplayQueue,
+    queue: TrajectoryRecord,
     group: Group,
     trajectory: Trajectory,
     call: RecordedCall,
@@ -68,7 +74,9 @@ def record_call(
     queue.journal.write(*rows)
 
 
-def keep_calls(queue: ReplayQueue, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]) -> int:
+def keep_calls(
+    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, kept: Sequence[RecordedCall]
+) -> int:
     """Drops what was sampled for calls that are not among `kept`, with the turns that build on it; the number
     of tokens that this are."""
     _check(group, trajectory)

@@ -51,6 +51,11 @@ class Group:
     """Batches that held it: more than one with replay.repeated_groups_per_batch."""
     reason: DropReason | None = None
 
+    @property
+    def title(self) -> str:
+        """In words for people."""
+        return f"group {self.group_id}"
+
     def num_tokens(self) -> int:
         """Confirmed tokens that were sampled."""
         return sum(trajectory.num_sampled_in_all() for trajectory in self.trajectories)

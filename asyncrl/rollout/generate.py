@@ -15,7 +15,7 @@ from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import StopSearch, StopStrings, cut
 from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, Segment, Trajectory, root_id
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
@@ -94,9 +94,9 @@ class Connection:
 
 @dataclass
 class Generator:
-    """Streams groups until their trajectories end. One instance per run."""
+    """Streams groups until their trajectories end. One instance per run, and one per evaluation of agents."""
 
-    queue: ReplayQueue
+    queue: TrajectoryRecord
     fleet: Fleet
     waits: Waits
     sampling: SamplingParams
@@ -116,6 +116,8 @@ class Generator:
     (rollout.interrupt: continue); its tokens are then marked as continued."""
     max_turn_tokens: int | None = None
     """Most sampled tokens of a turn."""
+    may_go_back: bool = False
+    """Whether older weights may continue a trajectory: in evaluations, which say what versions answered."""
     tokens_per_round: int | None = None
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
@@ -165,7 +167,7 @@ class Generator:
             tokens_before = group.num_tokens()
             connection = self._connect(server, group, pending)
             try:
-                with self.waits.waiting(f"group {group.group_id}", f"tokens from {server.url}"):
+                with self.waits.waiting(group.title, f"tokens from {server.url}"):
                     async for trajectory in self._stream(connection, pending):
                         yield trajectory
                 shunned = server if connection.is_shunned else None
@@ -173,10 +175,10 @@ class Generator:
                 await self.fleet.members.suspect(server, error)
                 # The fleet has warned of a server that leaves, once for all its groups.
                 is_told = not server.is_serving()
-                log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
+                log.log(logging.INFO if is_told else logging.WARNING, "%s: %s", group.title, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:
-                    raise GenerationFailed(f"group {group.group_id}: {error}") from error
+                    raise GenerationFailed(f"{group.title}: {error}") from error
 
     async def interrupt(self, *, timeout_seconds: float, has_lost_trainer: bool = False) -> bool:
         """Aborts everything that streams; False when some stream has not ended within `timeout_seconds`.
@@ -225,7 +227,7 @@ class Generator:
         None when the run ends or the group was dropped meanwhile.
         """
         num_requests = len(pending)
-        newest = _newest_version(group, pending)
+        newest = 0 if self.may_go_back else _newest_version(group, pending)
         tokens = self._expected_tokens(group, pending)
 
         def found() -> Server | None:
@@ -245,7 +247,7 @@ class Generator:
         try:
             await self.waits.wait_until(
                 lambda: is_over() or (self.may_stream() and found() is not None),
-                owner=f"group {group.group_id}",
+                owner=group.title,
                 blocker=f"a serving server of version {newest} or later with room for {num_requests}",
             )
         finally:
@@ -300,7 +302,7 @@ class Generator:
                         yield request.trajectory
         except TimeoutError:
             assert connection.is_ending
-            log.info("group %d leaves %s and resumes from its prefixes", group.group_id, server.url)
+            log.info("%s leaves %s and resumes from its prefixes", group.title, server.url)
         finally:
             self.connections.remove(connection)
             self._expect_prompt(connection, -1)

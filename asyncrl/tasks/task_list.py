@@ -106,7 +106,7 @@ def title_of(recipe: Recipe) -> str:
 
 def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:
     """The uses of rows in this recipe."""
-    return RowUse(recipe.turns, verifiers.takes_task)
+    return RowUse(recipe.turns, verifiers.takes_task, has_agent=recipe.agent.is_on())
 
 
 def read_train_tasks(

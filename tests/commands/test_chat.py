@@ -11,8 +11,10 @@ from fakes.engine import FakeEngine
 from fakes.model_folder import write_tokenizer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from asyncrl.commands import chat
-from asyncrl.commands.chat import Conversation, talk
+from asyncrl.commands import chat, chat_answers
+from asyncrl.commands.chat import Interrupt, talk
+from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.serving.sglang.http import new_session
@@ -30,17 +32,23 @@ def answers(conversation: Conversation, *lines: str, num_tokens: int = 5) -> tup
 
 
 async def _answers(conversation: Conversation, *lines: str, num_tokens: int) -> tuple[str, list[str]]:
-    async def typed() -> AsyncIterator[str]:
-        for line in lines:
-            yield line
-
     said: list[str] = []
     async with FakeEngine(num_tokens=num_tokens) as engine, new_session() as session:
         engine.version = "0"
-        await talk(conversation, typed(), session=session, url=engine.url, temperature=0.0, say=said.append)
+        writer = Writer(conversation.codec, session, engine.url, 0.0, said.append)
+        await talk(Answers(writer, conversation), typed(*lines), Interrupt(), read_row=no_row)
     sent = [conversation.codec.decode(body["input_ids"][0]) for body in engine.bodies]
     assert all(body["sampling_params"][0]["temperature"] == 0.0 for body in engine.bodies)
     return "".join(said), sent
+
+
+async def typed(*lines: str) -> AsyncIterator[str]:
+    for line in lines:
+        yield line
+
+
+def no_row(number: int) -> AskedRow:
+    raise InputError(f"there is no row {number}")
 
 
 def make_conversation(folder: Path, *, template: str | None = TEMPLATE, **options: Any) -> Conversation:
@@ -116,15 +124,16 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
             end = StreamEnd("stop") if 1 in tokens else None
             yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
 
-    monkeypatch.setattr(chat, "stream", stream)
+    monkeypatch.setattr(chat_answers, "stream", stream)
     said: list[str] = []
-
-    async def typed() -> AsyncIterator[str]:
-        yield "é"
-
     conversation = Conversation(TextCodec(tmp_path), context_tokens=80, max_new_tokens=8)
     session: Any = None
-    asyncio.run(talk(conversation, typed(), session=session, url="", temperature=0.0, say=said.append))
+
+    async def chatted() -> None:
+        writer = Writer(conversation.codec, session, "", 0.0, said.append)
+        await talk(Answers(writer, conversation), typed("é"), Interrupt(), read_row=no_row)
+
+    asyncio.run(chatted())
     assert said == ["é", "é", "\n"]
 
 

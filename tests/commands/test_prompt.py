@@ -122,6 +122,25 @@ def test_a_recipe_with_tools_shows_them_how_they_are_called_and_what_comes_back(
     assert "would rewrite" not in out
 
 
+def test_an_agent_is_shown_with_what_a_first_call_gives_the_model(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = "agent={command: [python, agent.py], columns: [level]}"
+    for command in ("prompt", "check"):
+        assert run(project, command, agent) == 2
+        assert "agent needs a chat template, but the model folder" in capsys.readouterr().err
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
+    (project / "model" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    program = "python agent.py, started for each trajectory, held-out ones too, at most 64 calls"
+    source = f"data.train={{path: {project}/gsm.jsonl, columns: gsm8k}}"
+    assert run(project, "prompt", agent, source) == 0
+    out = capsys.readouterr().out
+    assert "\n<user>0+2=;\n" in out and f"agent      {program}\n" in out
+    assert "these columns of the row: level (agent.columns)" in out
+    assert run(project, "check", agent) == 0
+    assert f"# agent     {program}\n" in capsys.readouterr().out
+
+
 def test_a_recipe_without_turns_says_nothing_of_them(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.agents import CONTEXT, Played, agents_on
+from fakes.agents import Played, agents_on
 from fakes.chat_codec import END, make_chat_codec
 from fakes.recipes import make_recipe
 
-from asyncrl.controller.agents import make_agents
+from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.assemble import _make_completion
 from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
@@ -30,23 +30,22 @@ async def unused(client: Any) -> None:
     raise AssertionError("the agent is a process")
 
 
-def inputs(agent: Agent, folder: Path, run: Played) -> Any:
-    """Those of a recipe, as far as agents are concerned."""
-    recipe = SimpleNamespace(
+def recipe_of(agent: Agent, folder: Path) -> Any:
+    """A recipe, as far as agents are concerned."""
+    return SimpleNamespace(
         agent=agent,
         turns=Turns(),
         name="run",
         model=SimpleNamespace(path="model"),
         verifying=SimpleNamespace(own_files=lambda: folder),
     )
-    return SimpleNamespace(recipe=recipe, codec=run.codec, context_tokens=CONTEXT)
 
 
 async def play(agent: Agent, folder: Path, run: Played) -> Group:
     player = run.player
-    parts = (player.recorder.generator, player.shaping, player.waits, player.state)
-    agents = make_agents(inputs(agent, folder, run), *parts, hidden=[folder / "run"])
-    assert agents is not None
+    kit = make_agent_kit(recipe_of(agent, folder), run.codec, hidden=[folder / "run"])
+    assert kit is not None
+    agents = kit.agents(player.recorder.generator, run.codec, player.shaping, player.waits, player.state)
     async with agents.endpoint:
         assert len([each async for each in agents.player.run(run.group)]) == len(run.group.trajectories)
     return run.group

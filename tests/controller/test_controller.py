@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from fakes.controllers import controller_on, make_recipe
-from fakes.engine import FakeEngine
-from fakes.episodes import FakeEpisodes, conversations
+from fakes.engine import STOP, FakeEngine
+from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.supervisor import FakeSupervisor
 from fakes.trainer import FakeTrainer
 
@@ -23,7 +23,7 @@ from asyncrl.launch.failure import first_cause
 from asyncrl.records import ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication
-from asyncrl.turns.environment import End
+from asyncrl.turns.environment import End, Observation
 
 LIMIT_SECONDS = 60.0
 
@@ -371,6 +371,27 @@ async def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_ot
         assert table["dropped: baseline"] == 4 * 2 * 5
         # The greedy answers are no samples: two verdicts per group.
         assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
+
+
+async def test_the_greedy_baseline_of_remax_has_turns_too(engine: FakeEngine, tmp_path: Path) -> None:
+    def twice(turn: int, text: str) -> Observation | End:
+        return End(1.0) if turn else Observation("again")
+
+    recipe = make_recipe(
+        evaluation={"every_steps": 0}, data={"heldout": None}, algorithm={"advantage": "remax"}
+    )
+    played = conversations(FakeEpisodes(twice))
+    engine.answers = lambda prefix: [30, 31, STOP]
+    async with controller_on(tmp_path, recipe, [engine], conversations=played) as (controller, _):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        greedy = [body for body in engine.bodies if body["sampling_params"][0]["temperature"] == 0.0]
+        # The second turn of each continues the first, and what was observed.
+        later = [body for body in greedy if OBSERVED == body["input_ids"][0][-len(OBSERVED) :]]
+        assert len(greedy) == 2 * len(later) == 2 * 4 * 2
+        sequences = [s for batch in trainer.batches for s in batch.sequences]
+        assert len(sequences) == 4 * 2 * 2 and all(sequence.observed for sequence in sequences)
+        assert controller.queue.conservation()["dropped: baseline"] == 4 * 2 * 2 * 3
 
 
 async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_told(tmp_path: Path) -> None:

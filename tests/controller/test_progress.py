@@ -66,7 +66,7 @@ class Tools:
 async def test_a_slow_tool_is_no_stalled_server_until_its_time_is_over(tmp_path: Path) -> None:
     queue = make_queue(tmp_path)
     members = SimpleNamespace(servers={}, has_hope=lambda: True)
-    heldout = SimpleNamespace(num_tokens=0)
+    heldout = SimpleNamespace(num_tokens=0, is_answering_in_time=lambda: False)
     session, tools = CallRecorder(num_waiting=1), Tools()
     fleet = SimpleNamespace(members=members)
     side = RolloutSide(make_recipe(tmp_path), queue, fleet, heldout, session, tools)  # type: ignore[arg-type]
@@ -78,3 +78,6 @@ async def test_a_slow_tool_is_no_stalled_server_until_its_time_is_over(tmp_path:
     assert side.is_due()
     alone = RolloutSide(make_recipe(tmp_path), queue, fleet, heldout, session)  # type: ignore[arg-type]
     assert alone.is_due()
+    # The trainer may wait for an evaluation, and that for a tool.
+    heldout.is_answering_in_time = lambda: True
+    assert not alone.is_due()

@@ -85,6 +85,49 @@ def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project
     assert found["differences"].keys() == {"other"}
 
 
+AGENT = """
+import os, pathlib
+
+async def run(task):
+    pathlib.Path(os.environ["MARKS"], str(os.getpid())).touch()
+    first = await task.say(task.messages, max_tokens=4)
+    if "WAIT" in os.environ:
+        import time
+        time.sleep(1000)
+    await task.say([*task.messages, first, {"role": "user", "content": "1"}], max_tokens=4)
+"""
+
+
+@pytest.mark.exhaustive
+def test_an_agent_plays_each_sample_and_ctrl_c_leaves_none_of_its_programs(project: Path) -> None:
+    (project / "agent.py").write_text(AGENT)
+    (project / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}={% endfor %}"
+    )
+    (marks := project / "marks").mkdir()
+    out = project / "out.json"
+    agent = {"function": "./agent.py:run", "environment": {"MARKS": str(marks)}}
+    serving = {**RECIPE["serving"], "num_servers": 2}
+    (project / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "agent": agent, "serving": serving}))
+    evaluation = Evaluating(project, "--k", "1", "--out", str(out))
+    assert evaluation.finish() == 0, evaluation.said()
+    ((found,),) = [each["results"].values() for each in json.loads(out.read_text())["benchmarks"]]
+    assert (found["num_tasks"], found["num_faults"], found["turns_mean"]) == (8, 0, 2.0)
+    assert found["response_tokens_mean"] <= 8 and "tool_use_share" not in found
+    assert len(list(marks.iterdir())) == 8
+
+    agent["environment"]["WAIT"] = "1"
+    (project / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "agent": agent}))
+    evaluation = Evaluating(project, "--k", "1")
+    evaluation.wait_for(lambda: len(list(marks.iterdir())) == 16)
+    family = psutil.Process(evaluation.process.pid).children(recursive=True)
+    assert any("agents.function" in " ".join(child.cmdline()) for child in family)
+    evaluation.process.send_signal(signal.SIGINT)
+    assert evaluation.finish() == 130, evaluation.said()
+    gone, left = psutil.wait_procs(family, timeout=120)
+    assert gone and not left
+
+
 @pytest.mark.exhaustive
 def test_ctrl_c_ends_in_one_line_that_says_what_was_finished(project: Path) -> None:
     evaluation = Evaluating(project)

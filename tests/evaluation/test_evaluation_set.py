@@ -14,6 +14,7 @@ from fakes.model_folder import write_tokenizer
 from fakes.newcomer import write_project
 
 from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
+from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet, read_evaluation_set
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
@@ -134,6 +135,18 @@ def test_a_completion_is_asked_bare_and_ends_where_the_function_ends(recipe: Rec
         True,
     )
     assert eval_set.codec.stop.first_in("    return x\n\ndef g():") == len("    return x\n")
+
+
+@pytest.mark.parametrize(
+    ("override", "section"),
+    [("agent.command=[python,a.py]", "agent"), ("turns.environment=./game.py:Game", "turns")],
+)
+def test_a_completion_is_refused_where_responses_are_conversations(
+    recipe: Recipe, tmp_path: Path, override: str, section: str
+) -> None:
+    own = load_recipe(tmp_path / "recipe.yaml", [override])
+    with pytest.raises(InputError, match=f"section {section} makes conversations"):
+        set_of(own, copy_of("humaneval_completion", tmp_path, ROWS["humaneval"]))
 
 
 def test_rows_that_cannot_be_asked_are_counted_and_the_others_asked(

@@ -68,9 +68,11 @@ class Reader:
 
     def __init__(self):
         self.texts = []
+        self.turns = []
 
-    async def grade(self, task, text):
+    async def grade(self, task, text, *, num_turns):
         self.texts.append(text)
+        self.turns.append(num_turns)
         return make_score()
 
 
@@ -92,7 +94,7 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
         sampling = SamplingParams(1.0, 4000, codec.stop_token_ids)
         evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, "run", itertools.count())
         row = await greedy(evaluation, [make_task(1), make_task(2)])
-        assert reader.texts == ["12+3=15;;q"] * 2
+        assert (reader.texts, reader.turns) == (["12+3=15;;q"] * 2, [1, 1])
         assert (row["response_tokens_mean"], row["version_min"], row["version_max"]) == (10, 0, 0)
         # The server was told: it did not write to the limit.
         assert evaluation.num_streamed < 2 * 4000

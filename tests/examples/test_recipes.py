@@ -35,9 +35,6 @@ def test_what_a_recipe_prepares_is_what_it_reads(path):
     read = {recipe.model.path, *(source.path for source in sources(recipe.data) if source.gym is None)}
     assert callable(target)
     names = ["model"] if target is gym_pretrain.prepare else ["model", "train.jsonl", "heldout.jsonl"]
-    if recipe.agent.is_on():
-        # Evaluations start no agents.
-        names.remove("heldout.jsonl")
     assert read == {f"{recipe.prepare.folder}/{name}" for name in names}
     if target is pretrain.prepare:
         options = parse_options(pretrain.SumsOptions, recipe.prepare.options)

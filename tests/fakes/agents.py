@@ -160,7 +160,7 @@ async def agents_on(
         new_session() as session,
         aiohttp.ClientSession() as http,
     ):
-        engine.version, engine.answers = "0", lambda prefix: _rest(codec, prefix, answer)
+        engine.version, engine.answers = "0", lambda prefix: rest_of_turn(codec, prefix, answer)
         queue, waits = queue or make_queue(folder, samples=samples), Waits()
         queue.announce(0)
         fleet = fleet_on(engine, session, waits)
@@ -193,7 +193,7 @@ async def agents_on(
             yield Played(player, group, engine, codec, programs, endpoint, http)
 
 
-def _rest(codec: TextCodec, prefix: list[int], answer: Callable[[str], str]) -> list[int]:
+def rest_of_turn(codec: TextCodec, prefix: list[int], answer: Callable[[str], str]) -> list[int]:
     """The rest of the turn that `prefix` may have begun."""
     text = codec.exact_text(prefix)
     before, _, begun = text.rpartition(HEADER)

@@ -18,7 +18,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.records import Task, VerifierSpec
+from asyncrl.records import EnvironmentSpec, Task, VerifierSpec
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.conversation import Conversations
@@ -39,8 +39,9 @@ def make_recipe(**sections: Any) -> Recipe:
     return parse_recipe(raw, source="test")
 
 
-def make_tasks(count: int) -> list[Task]:
-    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec("exact")) for n in range(count)]
+def make_tasks(count: int, environment: EnvironmentSpec | None = None) -> list[Task]:
+    spec = VerifierSpec("exact")
+    return [Task(f"train:{n}", f"{n}", (5, 6), "7", spec, environment) for n in range(count)]
 
 
 @contextlib.asynccontextmanager
@@ -58,7 +59,7 @@ async def controller_on(
     notebook = Notebook()
     inputs = Inputs(
         recipe,
-        make_tasks(50),
+        make_tasks(50, None if conversations is None else EnvironmentSpec("game")),
         make_tasks(3 if recipe.data.heldout else 0),
         TextCodec(write_tokenizer(folder / "m")),
         VerifierCache(folder),

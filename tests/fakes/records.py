@@ -31,6 +31,7 @@ def make_queue(
     max_uses: int = 2,
     order: str = "admission",
     abort_staleness: int | None = None,
+    has_greedy: bool = False,
 ) -> ReplayQueue:
     settings = QueueSettings(
         groups_per_batch=batch,
@@ -41,6 +42,7 @@ def make_queue(
         max_uses=max_uses,
         order=order,
         abort_staleness=abort_staleness,
+        has_greedy=has_greedy,
     )
     journal = Journal(folder / "journal.sqlite")
     return ReplayQueue(journal, settings, has_signal=correctness_differs, wall_clock=lambda: 0.0)

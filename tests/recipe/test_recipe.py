@@ -49,10 +49,6 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "an agent brings its own",
         ),
         ({"agent": {"command": ["true"]}, "turns": {"call_format": "tags"}}, "auto, hermes or llama"),
-        (
-            {"agent": {"command": ["true"]}, "data": {"train": "t.jsonl", "heldout": "h.jsonl"}},
-            "evaluations start no agents",
-        ),
         ({"agent": {"command": ["true"], "function": "./a.py:run"}}, "expected one of the two"),
         ({"agent": {"verdict": "branch"}}, "neither agent.command nor agent.function is set"),
         (

@@ -29,6 +29,12 @@ def test_a_conversation_has_each_turn_and_the_messages_that_answered_it() -> Non
     assert (found.turns, found.observations) == (("1 2", "3 4"), ((ANSWER,),))
 
 
+def test_without_notes_of_messages_the_tokens_are_told() -> None:
+    trajectory = Trajectory("0-0", (7,), [Segment(0, [1], [-0.5]), Observed([8, 9], "{}")])
+    found = conversation_in(trajectory, CODEC)  # type: ignore[arg-type]
+    assert found.observations == (({"role": "user", "content": "8 9"},),)
+
+
 def test_a_turn_that_never_began_is_none() -> None:
     found = conversation_in(played(), CODEC)  # type: ignore[arg-type]
     assert (found.turns, found.observations) == (("1 2",), ((ANSWER,),))

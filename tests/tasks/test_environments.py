@@ -140,6 +140,9 @@ def test_rows_keep_columns_only_where_something_reads_them(tmp_path: Path) -> No
     assert takes.row == {"prompt": "1+1=", "answer": "2", "a": 1, "verifier": "./own.py:Takes"}
     (called,) = tasks(tmp_path, {"a": 1}, turns={"tools": ["calculator"]})
     assert called.row["a"] == 1 and called.environment is None
+    asked = [{"role": "user", "content": "2+2="}]
+    (acted,) = tasks(tmp_path, {"a": 1, "prompt": asked}, agent={"command": ["true"]})
+    assert acted.row["a"] == 1 and acted.messages == tuple(asked)
 
 
 def test_a_column_that_nothing_reads_costs_no_byte(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import OBJECT
+from asyncrl.recipe.markers import OBJECT, TASK_ROWS
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 
 
@@ -12,12 +12,12 @@ class Agent(Section):
     """Any program as the agent of a trajectory: it talks to the model by an OpenAI-compatible endpoint, and
     what the model says is recorded and trained. Its last reply is what the row's verifier judges."""
 
-    command: Annotated[list[str], Field(min_length=1)] | None = None
+    command: Annotated[Annotated[list[str], Field(min_length=1)] | None, TASK_ROWS] = None
     """Program and arguments, such as [python, agent.py]; started once per trajectory, in a scratch folder.
     Arguments that are files in the recipe's folder are found there. Exit code 0 ends the trajectory well. It
     finds OPENAI_BASE_URL, OPENAI_API_KEY (of its trajectory alone) and ASYNCRL_TASK, a file with the task as
     JSON."""
-    function: Annotated[str | None, OBJECT] = None
+    function: Annotated[str | None, OBJECT, TASK_ROWS] = None
     """An async function in place of a command, "./agent.py:run" or "package.module:run": it is awaited with
     an AgentTask, in a process of its own."""
     columns: list[str] = []
@@ -31,7 +31,7 @@ class Agent(Section):
     memory_mib: Positive = 2048
     """Memory of each process of the program (RLIMIT_DATA)."""
     max_agents: Positive = 64
-    """Programs at once; other trajectories wait."""
+    """Programs at once; other trajectories wait. Evaluations have as many places of their own."""
     max_calls: Positive = 64
     """Calls of one trajectory; further ones are refused, and the trajectory ends as cut off."""
     may_give_verdict: bool = False

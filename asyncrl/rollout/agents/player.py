@@ -14,7 +14,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
@@ -28,7 +28,7 @@ from verifiers.verdict import Outcome, Verdict, fault, over_limit
 class AgentPlayer:
     """As `Generator.run`, for trajectories that an agent makes."""
 
-    queue: ReplayQueue
+    queue: TrajectoryRecord
     recorder: CallRecorder
     programs: Programs
     shaping: Shaping
@@ -39,6 +39,8 @@ class AgentPlayer:
     timeout_seconds: float
     num_fault_retries: int
     max_agents: int
+    places: asyncio.Semaphore | None = None
+    """Shared with other players; None: `max_agents` of its own."""
     num_faults: int = 0
     """Programs that crashed since the start, those that were started again too."""
     num_late: int = 0
@@ -46,7 +48,7 @@ class AgentPlayer:
     _places: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.max_agents)
+        self._places = self.places or asyncio.Semaphore(self.max_agents)
 
     async def run(self, group: Group) -> AsyncIterator[Trajectory]:
         """Each trajectory of `group` as it ends, some with a score already. Stops early, without error, when
@@ -131,7 +133,7 @@ class AgentPlayer:
             awaited = (lambda: is_done() or not session.has_call()) if has_call else is_done
             await self.waits.wait_until(
                 awaited,
-                owner=f"a trajectory of group {group.group_id}",
+                owner=f"a trajectory of {group.title}",
                 blocker="its agent",
                 timeout_seconds=None if has_call else left,
             )

@@ -9,7 +9,7 @@ from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import StopStrings
 from asyncrl.records import Trajectory
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
 from asyncrl.rollout.generate import Generator, TurnBounds
 from asyncrl.turns.agents.reply import Replies
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CallRecorder:
-    """One per run."""
+    """One per run, and one per evaluation."""
 
-    queue: ReplayQueue
+    queue: TrajectoryRecord
     generator: Generator
     replies: Replies
     dialogue: Dialogue

@@ -7,6 +7,7 @@ order.
 """
 
 import asyncio
+import json
 import time
 from collections import defaultdict, deque
 from collections.abc import Coroutine
@@ -134,9 +135,10 @@ class Session:
             turns, num_messages = found
             known = next((turn for turn in turns if self._awaits_turn(turn)), turns[-1])
             tokens = [token for part in known.line.turn_parts(known.turn) for token in part.tokens]
-            new = self._recorder.behind(tokens, request.messages[num_messages:])
+            said = request.messages[num_messages:]
+            new = self._recorder.behind(tokens, said)
             if self._awaits_turn(known):
-                line, observation = known.line, Observed(new, "{}")
+                line, observation = known.line, Observed(new, json.dumps({"messages": said}))
                 self._check_room(line, len(new))
             else:
                 before = [t for part in known.line.parts_through(known.turn) for t in part.tokens]

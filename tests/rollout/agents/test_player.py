@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.agents import Client, agents_on
 from fakes.chat_codec import END
-from fakes.records import make_score, make_task, reopen
+from fakes.records import make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import StalenessBreach
 from asyncrl.journal.batches import load_groups
@@ -62,6 +62,15 @@ async def test_an_agent_that_keeps_crashing_is_a_fault_without_a_score(tmp_path:
         score = run.group.scores[trajectory.trajectory_id]
         assert (score.outcome, score.reward) == ("fault", None)
         assert "exit code 1. no network" in score.detail and run.programs.num_started == 2
+
+
+async def test_the_greedy_baseline_is_made_by_an_agent_too(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, samples=2, has_greedy=True)
+    async with agents_on(tmp_path, two_turns, counted, queue=queue) as run:
+        played = await run.play()
+        assert len(played) == 3 and [len(trajectory.turns()) for trajectory in played] == [2, 2, 2]
+        temperatures = [body["sampling_params"][0]["temperature"] for body in run.engine.bodies]
+        assert sorted(temperatures) == [0.0] * 2 + [1.0] * 4
 
 
 async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:

@@ -1,0 +1,280 @@
+"""Answers of a chat: what the model is given and writes, and what tools and environments say between its
+turns."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from asyncrl.errors import InputError, ServerError
+from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.terminal.live import printable
+from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams
+from asyncrl.serving.sglang import control
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
+from asyncrl.turns import conversation as turns
+from asyncrl.turns.dialogue import Dialogue
+from asyncrl.turns.environment import Message
+
+SILENCE_SECONDS = 60.0
+INCOMPLETE = "\ufffd"
+MOST_SHOWN = 2000
+"""Characters of one observation that are shown; the model reads what turns.max_observed_tokens leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    tokens: list[int]
+    text: str
+    finish: Finish
+
+
+@dataclass
+class Writer:
+    """Has the model write, and says what it writes as it comes."""
+
+    codec: TextCodec
+    session: aiohttp.ClientSession
+    url: str
+    temperature: float
+    say: Callable[[str], None]
+    _number: int = 0
+
+    async def write(self, tokens: Sequence[int], limit: int) -> Turn:
+        """The model's next turn. Cancelled, it ends on the server, too. Raises ServerError."""
+        self._number += 1
+        sampling = SamplingParams(max(self.temperature, 1e-6), limit, self.codec.stop_token_ids)
+        prefix = Prefix(f"chat-{self._number:08d}", list(tokens), limit)
+        body = generate_body([prefix], sampling, salt="chat", is_greedy=self.temperature == 0.0)
+        answer: list[int] = []
+        shown, finish, search = "", Finish.STOP, self.codec.stop.search()
+        has_ended = False
+        try:
+            async for chunk in stream(self.session, self.url, body, silence_seconds=SILENCE_SECONDS):
+                has_ended = chunk.end is not None
+                if search.end is not None:
+                    continue
+                answer += chunk.tokens
+                if search.feed(chunk.tokens):
+                    del answer[search.end :]
+                    if chunk.end is None:
+                        await control.abort(self.session, self.url, prefix.request_id)
+                text = self.codec.decode(answer)
+                # A character may be made of several tokens.
+                if chunk.end is not None or search.end is not None or not text.endswith(INCOMPLETE):
+                    self.say(text[len(shown) :])
+                    shown = text
+                if search.end is None and chunk.end is not None:
+                    finish = chunk.end.finish() or Finish.STOP
+        except asyncio.CancelledError:
+            if not has_ended:
+                with contextlib.suppress(ServerError):
+                    await control.abort(self.session, self.url, prefix.request_id)
+            raise
+        if finish is Finish.LENGTH:
+            self.say(f" (cut at {limit} tokens)")
+        return Turn(answer, shown, finish)
+
+
+class Conversation:
+    """The messages so far and what the model reads of them."""
+
+    def __init__(
+        self, codec: TextCodec, *, context_tokens: int, max_new_tokens: int, keeps_tokens: bool = False
+    ) -> None:
+        """With `keeps_tokens` what was written is never rendered again, as in a trajectory of turns."""
+        self.codec = codec
+        self.messages: list[dict[str, Any]] = []
+        self.context_tokens = context_tokens
+        self.max_new_tokens = max_new_tokens
+        self.is_raw = not codec.has_chat_template
+        self._dialogue = Dialogue(codec, max_observed_tokens=context_tokens) if keeps_tokens else None
+        self._known: list[int] = []
+        """Tokens up to the end of the last answer, and those of its last turn, where they are kept."""
+        self._last: list[int] = []
+
+    def begin(self) -> None:
+        """Forgets all of it."""
+        self.messages, self._known, self._last = [], [], []
+
+    def ask(self, text: str) -> tuple[tuple[int, ...], int]:
+        """(tokens to continue, most tokens of the answer). Raises InputError, and then forgets `text`."""
+        message = {"role": "user", "content": text}
+        messages = [*self.messages, message]
+        if self._known and self._dialogue is not None:
+            tokens = (*self._known, *self._dialogue.answer(self._last, [message]))
+        else:
+            _, tokens = self.codec.render_prompt(text if self.is_raw else messages)
+        if not tokens:
+            raise InputError(f"the prompt {text!r} has no tokens.")
+        room = self._room(tokens)
+        if not self.is_raw:
+            self.messages = messages
+        return tokens, room
+
+    def ask_row(self, prompt: str | list[Message]) -> tuple[tuple[int, ...], int]:
+        """As `ask`, for the prompt of a row, which begins a conversation."""
+        self.begin()
+        _, tokens = self.codec.render_prompt(prompt)
+        return tokens, self._room(tokens)
+
+    def answered(self, turn: Turn, context: Sequence[int]) -> None:
+        """`context` ends with `turn`, the last one of the answer."""
+        if self.is_raw:
+            return
+        self.messages.append({"role": "assistant", "content": turn.text})
+        if self._dialogue is not None:
+            self._known, self._last = list(context), turn.tokens
+
+    def _room(self, tokens: Sequence[int]) -> int:
+        room = self.context_tokens - len(tokens)
+        if room <= 0:
+            what = "the line" if self.is_raw or not self.messages else "the conversation"
+            raise InputError(
+                f"{what} has {len(tokens)} tokens, the model's context {self.context_tokens}: no room is "
+                f"left for an answer. Shorten it{', or begin another with /new' if self.messages else ''}."
+            )
+        return min(self.max_new_tokens, room)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRow:
+    """A row of the data, as a run asks it."""
+
+    prompt: str | list[Message]
+    environment: EnvironmentSpec | None
+    row: Mapping[str, Any]
+
+
+@dataclass
+class Answers:
+    """Answers messages and rows: the model's turns, and what answers those."""
+
+    writer: Writer
+    conversation: Conversation
+    conversations: turns.Conversations | None = None
+    """None without turns."""
+    max_turn_tokens: int | None = None
+    _played: turns.Conversation | None = None
+    """The conversation so far: its tools keep their state from message to message."""
+    _open: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def begin(self) -> None:
+        """The next message begins another conversation."""
+        self.conversation.begin()
+        await self.end_tools()
+
+    async def end_tools(self) -> bool:
+        """Kills their process; whether there was one to lose."""
+        had_state = self._played is not None and bool(self._played.played)
+        self._played = None
+        await self._open.aclose()
+        return had_state
+
+    async def reply(self, text: str) -> None:
+        """Raises InputError where `text` cannot be asked."""
+        tokens, limit = self.conversation.ask(text)
+        await self._answer(list(tokens), limit, None, {})
+        if self.conversation.is_raw:
+            await self.end_tools()
+
+    async def play(self, asked: AskedRow) -> None:
+        """Asks a row, whose environment answers until it ends the conversation. Raises InputError."""
+        await self.begin()
+        tokens, limit = self.conversation.ask_row(asked.prompt)
+        self.writer.say(f"{printable(self.writer.codec.exact_text(tokens))}\n")
+        # Its whole conversation is at hand, so it can be rendered as a run does (prompt.history).
+        opening = () if isinstance(asked.prompt, str) else asked.prompt
+        await self._answer(list(tokens), limit, asked.environment, asked.row, opening)
+        if asked.environment is not None or self.conversation.is_raw:
+            await self.begin()
+
+    async def _answer(
+        self,
+        context: list[int],
+        left: int,
+        environment: EnvironmentSpec | None,
+        row: Mapping[str, Any],
+        opening: Sequence[Message] = (),
+    ) -> None:
+        say, played = self.writer.say, await self._opened(environment, row, opening)
+        most = sys.maxsize if self.conversations is None else self.conversations.limits.max_turns
+        for number in itertools.count(1):
+            turn = await self.writer.write(context, min(left, self.max_turn_tokens or left))
+            context, left = context + turn.tokens, left - len(turn.tokens)
+            if played is None:
+                break
+            if environment is None and number >= most and self._calls(turn):
+                say(f"\n(turns.max_turns is {most}: these calls are not made)")
+                break
+            found = await played.answer(turn.tokens, turn.finish)
+            if isinstance(found, turns.Ended):
+                say(_words_of_end(found, turn))
+                break
+            if isinstance(found, turns.Branched):
+                observed, context = found.observed, list(found.context)
+            else:
+                observed, context = found, context + found.tokens
+            say(f"\n{_shown(observed)}")
+            left = min(left, self.conversation.context_tokens - len(context))
+            if left <= 0:
+                say("(no token is left for another turn: see rollout.max_new_tokens, model.context_tokens)")
+                break
+        say("\n")
+        self.conversation.answered(turn, context)
+
+    async def _opened(
+        self, environment: EnvironmentSpec | None, row: Mapping[str, Any], opening: Sequence[Message]
+    ) -> turns.Conversation | None:
+        if self.conversations is None or self._played is not None:
+            return self._played
+        run = self.conversations
+        if environment is None:
+            # The limits of a trajectory are here those of each message, of which there are many.
+            run = replace(run, limits=replace(run.limits, max_turns=sys.maxsize, max_tool_seconds=math.inf))
+        self._played = await self._open.enter_async_context(run.open(environment, row, opening=opening))
+        return self._played
+
+    def _calls(self, turn: Turn) -> bool:
+        calls = None if self.conversations is None else self.conversations.calls
+        return calls is not None and bool(calls.parse(turn.tokens))
+
+
+def _words_of_end(ended: turns.Ended, turn: Turn) -> str:
+    if ended.verdict is None:
+        is_over = ended.finish is Finish.LENGTH and turn.finish is Finish.STOP
+        return "\n(turns.max_turns is reached: nothing answers this turn)" if is_over else ""
+    verdict = ended.verdict
+    score = "" if verdict.score is None else f", score {verdict.score:g}"
+    detail = f": {printable(verdict.detail)}" if verdict.detail else ""
+    return f"\n(the verdict is {verdict.outcome.value}{score}{detail})"
+
+
+def _shown(observed: Observed) -> str:
+    """Lines that show calls and what was answered."""
+    notes = json.loads(observed.notes)
+    calls, lines = notes.get("calls", []), list[str]()
+    for index, message in enumerate(notes["messages"]):
+        if index < len(calls):
+            lines.append(f"| {_call(calls[index])}")
+        content = message.get("content")
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        left_out = len(text) - MOST_SHOWN
+        if left_out > 0:
+            text = f"{text[:MOST_SHOWN]} [... {left_out} characters more]"
+        lines += [f"|   {line}" for line in printable(text).split("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    if call["error"]:
+        return f"a call that cannot be made: {printable(call['error'])}"
+    return printable(f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}")

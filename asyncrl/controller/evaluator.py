@@ -1,0 +1,38 @@
+"""The evaluator of a recipe, for a run and for `asyncrl eval`."""
+
+import itertools
+
+from asyncrl.controller.inputs import Inputs
+from asyncrl.evaluation.agents import EvaluatedAgents
+from asyncrl.evaluation.evaluator import Evaluator
+from asyncrl.loops.waits import Waits
+from asyncrl.rollout.agents.kit import AgentKit
+from asyncrl.rollout.grade import Grader
+from asyncrl.serving.fleet import Fleet
+from asyncrl.turns.conversation import Conversations
+
+
+def make_evaluator(
+    inputs: Inputs,
+    run_id: str,
+    fleet: Fleet,
+    waits: Waits,
+    grader: Grader,
+    conversations: Conversations | None,
+    agents: AgentKit | None,
+) -> Evaluator:
+    """Evaluations on the servers of `fleet`; `run_id` opens every request id."""
+    return Evaluator(
+        fleet=fleet,
+        waits=waits,
+        grader=grader,
+        codec=inputs.codec,
+        sampling=inputs.evaluation_sampling(),
+        context_tokens=inputs.context_tokens,
+        run_id=run_id,
+        counter=itertools.count(),
+        # Counts of their own: what rollouts did is not theirs.
+        conversations=None if conversations is None else conversations.by(inputs.codec, conversations.calls),
+        max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
+        agents=None if agents is None else EvaluatedAgents(agents),
+    )
