@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 from typing import Annotated, Any
 
 from verifiers import strict_json
+from verifiers.golds import json_gold
 from verifiers.judge_answer import Kind, answer_of
 from verifiers.judge_template import NOTE, TEMPLATES, JudgeTemplate
 from verifiers.model_server import ModelServer
@@ -85,11 +86,7 @@ class JudgeVerifier:
 
     def parse_reference(self, raw: object) -> object:
         """Any JSON; null where the judge needs no reference."""
-        try:
-            json.dumps(raw, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"The gold is {raw!r:.200}, expected JSON: {error}.") from error
-        return raw
+        return json_gold(raw)
 
     def cache_key(self, response: str, reference: object, task: Task) -> Hashable | None:
         """The text that the judge reads; server, model and sampling are options, which the pool adds."""
