@@ -9,8 +9,8 @@ from aiohttp import web
 
 HELD = "held"
 """In a script: the request is held until the server ends."""
-Answer = int | str | dict[str, Any] | list[Any]
-"""A status, the text of a completion, or a whole reply."""
+Answer = int | str | dict[str, Any] | list[Any] | tuple[int, str]
+"""A status, the text of a completion, a whole reply, or a status with the body of its reply."""
 
 
 def completion(text: str | None, **choice: Any) -> dict[str, Any]:
@@ -66,6 +66,8 @@ class JudgeServer:
             self.num_at_once -= 1
         if isinstance(answer, int):
             return web.Response(status=answer)
+        if isinstance(answer, tuple):
+            return web.Response(status=answer[0], text=answer[1])
         reply = completion(answer) if isinstance(answer, str) else answer
         return web.Response(text=json.dumps(reply), content_type="application/json")
 
