@@ -378,6 +378,7 @@ def _make_completion(
         waits,
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
         dropped.ended,
+        lambda task: inputs.verifiers.is_group_wise(task.verifier),
     )
 
 

@@ -1,4 +1,4 @@
-"""Tiny random models of the real architectures, with the byte tokenizer and chat template of chat_codec.py."""
+"""Tiny random models of real architectures, with the byte tokenizer and chat template of chat_codec.py."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal

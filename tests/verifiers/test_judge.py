@@ -188,7 +188,7 @@ async def test_the_wait_before_an_attempt_doubles() -> None:
 
     async with JudgeServer(503) as server:
         verifier = judge(server, attempts=4, backoff_seconds=0.5)
-        verifier._server._poster._sleep = wait
+        verifier._model.server._poster._sleep = wait
         assert (await verifier.verify_async("42", None, TASK)).outcome is Outcome.FAULT
     assert waits == [0.5, 1.0, 2.0] and len(server.requests) == 4
 

@@ -1,4 +1,4 @@
-"""`reward_model` and `judge` against real SGLang servers of tiny random models, started as a run starts its own.
+"""`reward_model` and `judge` against real SGLang servers of tiny random models, started as a run's are.
 
 Such a server needs its tokenizer, which a run's servers leave out."""
 
