@@ -1,4 +1,4 @@
-"""What checks of a contract share: their result, and the responses and the task that they try."""
+"""The result of a check of a contract, and the responses and the task that checks try."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ _RANKING = re.compile(
     r"[\s*_`#]*(?:(?i:(?:final\s+)?ranking)\b)?[\s*_:`]*(\d{1,4}(?:\s*[>=]\s*\d{1,4})*)[\s*_.`]*"
 )
 MIN_SHARE = 0.5
-"""Of a response's matches that must have a result, for its score to be one."""
+"""The share of a response's matches that must have a result, for it to have a score."""
 
 
 @dataclass(frozen=True, slots=True)

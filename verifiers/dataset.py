@@ -4,8 +4,7 @@ mutants not.
 Works on rows alone, wherever they come from. The tests of a code row must let its own solution pass, if the
 row has one, and neither an empty program nor one whose functions all return the same. A row whose gold is no
 answer otherwise (a pattern, a schema), or whose verifier judges whole groups, is counted as not
-self-answering: nothing can be said about it here
-beyond that its gold parses."""
+self-answering: nothing can be said about it here beyond that its gold parses."""
 
 import asyncio
 import re

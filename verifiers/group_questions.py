@@ -1,4 +1,4 @@
-"""What a judge of groups is asked, and the letter of a pair in its reply."""
+"""The questions to a judge of groups, and the letter of a pair in its reply."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ class Shown:
 class GroupQuestions:
     def __init__(self, compare: Literal["pairs", "ranking"], template: str | None) -> None:
         """Raises ValueError for a template that makes no sense."""
+        own: tuple[tuple[str, str], ...]
         if compare == "pairs":
             own = (("first", "first_conversation"), ("second", "second_conversation"))
         else:

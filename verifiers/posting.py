@@ -147,7 +147,7 @@ async def _refuse_to_send_again(
 
 
 def _message(body: bytes, headers: Mapping[str, str]) -> str:
-    """What a server says about a request that it refuses, from its beginning; not the values of `headers`."""
+    """The beginning of a server's words about a request that it refuses, without the values of `headers`."""
     text = body.decode("utf-8", "replace")
     try:
         found = json.loads(text)

@@ -56,8 +56,8 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
 def _refuse_group_wise(part: Part) -> None:
     if is_group_wise(part.verifier) and not judges_alone(part.verifier):
         raise ValueError(
-            f"The part {part.name!r} of verifier 'weighted' judges whole groups, expected verifiers that judge "
-            f"one response: name it alone."
+            f"The part {part.name!r} of verifier 'weighted' judges whole groups, and can be no part: name it "
+            f"alone."
         )
 
 

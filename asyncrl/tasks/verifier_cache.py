@@ -77,12 +77,9 @@ class VerifierCache:
                 f"has {num_responses}. Raise rollout.samples_per_group, or name another verifier."
             )
         if (why := why_not_alone(spec.name, verifier)) is not None:
-            way_out = (
-                "Raise rollout.samples_per_group"
-                if key == "data.train"
-                else f"{key} is judged response by response: name another verifier in its rows or its source, "
-                "or leave it out"
-            )
+            way_out = "Raise rollout.samples_per_group"
+            if key != "data.train":
+                way_out = f"{key} is judged response by response: its rows need another verifier"
             raise InputError(f"{why}. {way_out}.")
 
     def parse(self, verifier: Verifier, gold: Any, *, name: str, where: str) -> Any:

@@ -223,3 +223,10 @@ def test_the_fewest_responses_are_a_number(folder: Path) -> None:
     with pytest.raises(ValueError, match="min_responses of the verifier is 'two'"):
         load_verifier(named("NoNumber"), {}, folder=folder)
     assert min_responses(load_verifier("math")) == 1 and not is_group_wise(load_verifier("math"))
+
+
+def test_a_verifier_of_groups_is_no_part_of_a_weighted_one_unless_it_judges_alone_too(folder: Path) -> None:
+    with pytest.raises(ValueError, match="judges whole groups, and can be no part"):
+        load_verifier("weighted", {"parts": [named("Longest")]}, folder=folder)
+    both = load_verifier("weighted", {"parts": [named("Both")]}, folder=folder)
+    assert both.verify("a", ("g",)).score == 1.0

@@ -9,6 +9,7 @@ import pytest
 from fakes.chat_codec import END, make_chat_codec
 from fakes.chat_models import Family, write_chat_model, write_reward_model
 
+from verifiers.group_judge import GroupJudge
 from verifiers.judge import JudgeVerifier
 from verifiers.registry import load_verifier
 from verifiers.reward_model import RewardModelVerifier
@@ -106,3 +107,16 @@ async def test_noise_of_a_real_server_is_a_fault(chat_server: str) -> None:
     assert isinstance(too_much, JudgeVerifier)
     refused = await too_much.verify_async("42", "42", TASK)
     assert refused.outcome is Outcome.FAULT and "status 400: " in refused.detail
+
+
+@pytest.mark.parametrize(("letter", "score"), [("A", 0.5), ("C", 0.5), ("Q", None)])
+async def test_a_real_server_compares_a_group(chat_server: str, letter: str, score: float | None) -> None:
+    """It says the same letter whichever response comes first, so that each place wins once."""
+    options = {"url": chat_server, "model": "judge", "attempts": 1, "extra": says(letter)}
+    judge = load_verifier("group_judge", options)
+    assert isinstance(judge, GroupJudge)
+    found = await judge.verify_group_async(["42", "41", "40"], "42", [TASK] * 3)
+    assert [verdict.score for verdict in found] == [score] * 3
+    counters = judge.counters
+    assert (counters["requests"], counters["completion_tokens"]) == (6, 6)
+    assert counters["unreadable"] == (6 if score is None else 0)
