@@ -69,7 +69,9 @@ class JudgeVerifier:
             raise ValueError(
                 "Option 'letters' needs the option 'template', which tells the judge their meaning."
             )
-        self._template = JudgeTemplate(TEMPLATES[answer] if template is None else template, **constants)
+        self._template = JudgeTemplate(
+            TEMPLATES[answer] if template is None else template, constants=constants
+        )
         self._threshold = threshold
         self._max_characters = max_characters
 

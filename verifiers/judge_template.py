@@ -56,18 +56,18 @@ class JudgeTemplate:
         source: str,
         variables: Sequence[str] = VARIABLES,
         shown: Sequence[tuple[str, str]] = (("response", "conversation"),),
-        **constants: object,
+        constants: Mapping[str, object] | None = None,
     ) -> None:
-        """`shown`: variables of which one must be written each. Raises ValueError for what is no jinja, names
-        other variables, or does not write them."""
+        """`shown`: variables of which one must be written each. `constants`: further variables, with their
+        values. Raises ValueError for what is no jinja, names other variables, or does not write those."""
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
         try:
             self._used = find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise ValueError(f"Option 'template' cannot be read as jinja: {error}") from error
-        self._constants = constants
-        if unknown := sorted(self._used - {*variables, *constants}):
+        self._constants = constants or {}
+        if unknown := sorted(self._used - {*variables, *self._constants}):
             raise ValueError(f"Option 'template' uses {', '.join(unknown)}, expected {', '.join(variables)}.")
         for either, other in shown:
             if not self._used & {either, other}:

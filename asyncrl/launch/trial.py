@@ -77,7 +77,7 @@ async def _try_one(example: GoldExample, pool: VerifierPool, verifiers: Verifier
 async def _try_group(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
     """The gold as an answer, where it can be said, beside nonsense."""
     name, options = example.verifier.name, example.verifier.options
-    verifier = verifiers.get(example.verifier)
+    verifier: Any = verifiers.get(example.verifier)
     more = (f"{NONSENSE} {place}" for place in itertools.count(1))
     responses = [next(responses_of(example), next(more)), NONSENSE]
     responses += itertools.islice(more, max(0, min_responses(verifier) - 2))

@@ -2,6 +2,7 @@
 together."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +81,14 @@ class OneByOne:
             if trajectory.finish is None:
                 end(self.queue, group, trajectory, length)
             self.num_ended += 1
+            yield trajectory
+
+
+class Nothing:
+    """Rollouts that have no trajectory left to generate, or are stopped."""
+
+    async def run(self, group: Group) -> AsyncIterator[Trajectory]:
+        for trajectory in ():
             yield trajectory
 
 
@@ -221,3 +230,33 @@ def test_a_verifier_that_compares_is_refused_where_responses_come_alone(
     else:
         with pytest.raises(InputError, match=said):
             cache.check_group(spec, num_responses, key)
+
+
+async def test_a_group_that_ended_before_a_crash_is_judged_when_the_run_resumes(
+    tmp_path: Path, cache: VerifierCache
+) -> None:
+    queue = queue_in(tmp_path)
+    group = queue.admit(group_task())
+    for length, trajectory in enumerate(group.trajectories, start=1):
+        end(queue, group, trajectory, length)
+    rollouts = OneByOne(queue)
+    rollouts.may_end.set()
+    async with grader_of(cache) as grader:
+        completion = completion_of(queue, rollouts, grader, cache)
+        await dataclasses.replace(completion, rollouts=Nothing()).run(group)
+        assert grader.outcomes == {("./v.py:Longest", "correct"): 3}
+    assert group.state is GroupState.READY
+    queue.journal.close()
+
+
+async def test_a_group_of_a_run_that_is_stopping_waits_for_its_last_response(
+    tmp_path: Path, cache: VerifierCache
+) -> None:
+    queue = queue_in(tmp_path)
+    group = queue.admit(group_task())
+    end(queue, group, group.trajectories[0], 1)
+    async with grader_of(cache) as grader:
+        completion = completion_of(queue, OneByOne(queue), grader, cache)
+        await dataclasses.replace(completion, rollouts=Nothing()).run(group)
+    assert (group.state, group.scores, grader.outcomes) == (GroupState.OPEN, {}, {})
+    queue.journal.close()
