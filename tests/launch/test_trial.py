@@ -218,7 +218,7 @@ GROUP = "    min_responses = 3\n    def verify_group(self, responses, reference)
     [
         ("        return [Verdict(Outcome.WRONG, 0.0)]\n", "on a group of 3 responses: .* 1 verdicts for 3"),
         ("        raise KeyError(responses[1])\n", "qwxz"),
-        ("        while True: pass\n", r"timeout: .* more than 0\.3 s"),
+        ("        while True: pass\n", "timeout: "),
         ("        assert not responses[0].endswith('2}')\n", "AssertionError"),
         (f"        return [{WRONG}] * 3\n", None),
     ],
