@@ -39,8 +39,8 @@ def make_recipe(**sections: Any) -> Recipe:
     return parse_recipe(raw, source="test")
 
 
-def make_tasks(count: int) -> list[Task]:
-    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec("exact")) for n in range(count)]
+def make_tasks(count: int, verifier: str = "exact") -> list[Task]:
+    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec(verifier)) for n in range(count)]
 
 
 @contextlib.asynccontextmanager
@@ -54,11 +54,12 @@ async def controller_on(
     added_servers: Sequence[str] = (),
     known: Metrics | None = None,
     conversations: Conversations | None = None,
+    verifier: str = "exact",
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
         recipe,
-        make_tasks(50),
+        make_tasks(50, verifier),
         make_tasks(3 if recipe.data.heldout else 0),
         TextCodec(write_tokenizer(folder / "m")),
         VerifierCache(folder),
