@@ -14,7 +14,7 @@ from verifiers.judgement import Judgement, Limit
 from verifiers.template import Ended
 from verifiers.verdict import Verdict, fault, over_limit
 from verifiers.verifier_worker import Reply, VerifierWorker
-from verifiers.worker import KEY, READY, VERIFY
+from verifiers.worker import KEY, READY, VERIFY, VERIFY_GROUP
 
 _STARVED_SHARE = 0.5
 _MAX_EXTENSIONS = 4
@@ -50,6 +50,8 @@ class Job:
     """Key of its verdict in the cache."""
     make_key: Callable[[bytes | None], bytes | None] = lambda part: None
     """The key, by the digest of what decides of the response."""
+    is_group: bool = False
+    """Response and task are pickled lists of them."""
     num_prepared: int = 0
     """Preparations that the worker must have been forked after."""
     _packed: dict[str, bytes] = field(default_factory=dict)
@@ -124,7 +126,7 @@ def _late(job: Job, *, seconds: float, cpu_seconds: float) -> Judgement:
 async def verdict_of(worker: VerifierWorker, job: Job) -> Judgement:
     """The worker's own. Raises OSError or IncompleteReadError when it died."""
     worker.num_served += 1
-    return judged(await worker.ask(job.request(VERIFY)))
+    return judged(await worker.ask(job.request(VERIFY_GROUP if job.is_group else VERIFY)))
 
 
 async def key_of(worker: VerifierWorker, job: Job) -> Reply:
@@ -135,7 +137,7 @@ async def key_of(worker: VerifierWorker, job: Job) -> Reply:
 def judged(reply: Reply) -> Judgement:
     """The judgement in a reply with a verdict."""
     assert reply.verdict is not None
-    return Judgement(reply.verdict, limit=reply.limit)
+    return Judgement(reply.verdict, limit=reply.limit, group=reply.found)
 
 
 def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgement:

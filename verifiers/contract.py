@@ -8,12 +8,14 @@ instead of the caller."""
 import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from verifiers.check import HOSTILE_RESPONSES, TASK, Check
 from verifiers.golds import parse_gold
+from verifiers.group_contract import GroupContract
+from verifiers.groups import is_group_wise, judges_alone
 from verifiers.judgement import Limit
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
@@ -21,42 +23,6 @@ from verifiers.task import Task, response_task, takes_task, with_task
 from verifiers.verdict import Outcome, Verdict, correct
 from verifiers.verdict import wrong as not_correct
 from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
-
-HOSTILE_RESPONSES: tuple[str, ...] = (
-    "",
-    " \n\t ",
-    "\x00",
-    "\\boxed{\x00}",
-    "\\boxed{",
-    "\\boxed{}",
-    "}" * 10_000,
-    "\\boxed{" + "{" * 10_000 + "1" + "}" * 10_000 + "}",
-    "\\boxed{" + "9" * 100_000 + "}",
-    "\\boxed{9^{9^{9^{9}}}}",
-    "\\boxed{((((10000!)!)!)!)}",
-    "\\boxed{\\frac{1}{0}}",
-    "\\boxed{" + "(" * 500 + "x" + ")" * 500 + "}",
-    "\\boxed{__import__('os').system('true')}",
-    "\\boxed{" + "a" * 3000 + "!}",
-    "<think>" * 1000,
-    "</think>" * 1000,
-    "\ud800",
-    "\u202e\u0000\ufffe\U0010ffff",
-    "a" * 1_000_000,
-    "{" + '"a":[' * 5000,
-    "\\begin{pmatrix}" + "1 & " * 1000 + "\\end{pmatrix}",
-)
-"""Responses that a policy may produce, by accident or because it pays."""
-QUESTION = "What is 6 times 7?"
-TASK = Task(QUESTION, ({"role": "user", "content": QUESTION},), {"prompt": QUESTION, "difficulty": 1})
-"""The task of all responses, for a verifier that takes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    promise: str
-    passed: bool
-    detail: str = ""
 
 
 async def check_contract(
@@ -84,6 +50,11 @@ async def check_contract(
             return checks
     checks += [Check("it parses the golds", True), _refuses_bad_golds(verifier), _pickles(references)]
     async with VerifierPool(timeout_seconds=2.0) as pool:
+        if is_group_wise(verifier):
+            contract = GroupContract(pool, verifier, name, options, folder)
+            checks += await contract.check(references, right, wrong)
+        if not judges_alone(verifier):
+            return checks
         checks.append(await _answers_everything(pool, name, options, references, folder))
         checks.append(await _same_twice(pool, name, options, references, folder))
         checks.append(await _grades(pool, verifier, (name, options, folder), right, want_correct=True))

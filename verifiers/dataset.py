@@ -3,8 +3,8 @@ mutants not.
 
 Works on rows alone, wherever they come from. The tests of a code row must let its own solution pass, if the
 row has one, and neither an empty program nor one whose functions all return the same. A row whose gold is no
-answer otherwise (a pattern, a schema) is counted as not self-answering: nothing can be said about it here
-beyond that its gold parses."""
+answer otherwise (a pattern, a schema), or whose verifier judges whole groups, is counted as not
+self-answering: nothing can be said about it here beyond that its gold parses."""
 
 import asyncio
 import re
@@ -131,6 +131,9 @@ async def _check_row(
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict
 
+    if pool.is_group_wise(row.verifier_name, row.options, folder=folder):
+        # What an answer is worth depends on the answers beside it.
+        return
     if (exam := _exam_of(reference)) is not None:
         await _hold(exam, row, grade, report)
         return

@@ -5,6 +5,8 @@ or "None" of that. A gold so written would reward responses that say the same.
 """
 
 import cmath
+import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +63,18 @@ def parse_gold(verifier: Verifier, raw: object) -> Any:
     if not getattr(verifier, "takes_any_gold", False):
         refuse_missing(raw)
     return verifier.parse_reference(raw)
+
+
+def json_gold(raw: object) -> object:
+    """`raw`, for verifiers that send it to a server. Raises ValueError for what JSON cannot hold."""
+    try:
+        json.dumps(raw, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            # Of a gold nested a thousand times deep, a full text could exceed Python's stack.
+            f"The gold is {reprlib.repr(raw)}, expected something that JSON can hold: {error}."
+        ) from error
+    return raw
 
 
 def refuse_missing(gold: object) -> None:

@@ -47,7 +47,7 @@ class LetterAnswer:
     """Score of each letter."""
 
     def read(self, reply: str) -> tuple[str, float]:
-        found = _LETTER.fullmatch(_last_line(reply))
+        found = _LETTER.fullmatch(last_line(reply))
         if found is None or found[1] not in self.scores:
             raise ValueError(f"the last line of the judge's reply is none of {', '.join(self.scores)}")
         return found[1], self.scores[found[1]]
@@ -58,7 +58,7 @@ class NumberAnswer:
     scale: Scale
 
     def read(self, reply: str) -> tuple[str, float]:
-        found = _NUMBER.fullmatch(_last_line(reply))
+        found = _NUMBER.fullmatch(last_line(reply))
         if found is None:
             raise ValueError("the last line of the judge's reply is no number")
         if found[2] is not None and float(found[2]) != self.scale.high:
@@ -108,7 +108,8 @@ def _conclusion(reply: str) -> str:
     return "" if "<think>" in conclusion else conclusion
 
 
-def _last_line(reply: str) -> str:
+def last_line(reply: str) -> str:
+    """The last line of the reply's conclusion; empty where it is long."""
     lines = _conclusion(reply).strip().splitlines()
     line = lines[-1].strip() if lines else ""
     return line if len(line) <= _MAX_LINE_CHARACTERS else ""

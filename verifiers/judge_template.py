@@ -7,6 +7,7 @@ no instructions is for the judge to be told; `NOTE` says so, in a system message
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import StrictUndefined
@@ -50,37 +51,65 @@ def escaped(text: str) -> str:
 
 
 class JudgeTemplate:
-    def __init__(self, source: str, **constants: object) -> None:
-        """Raises ValueError for what is no jinja, names other variables, or never writes the response."""
+    def __init__(
+        self,
+        source: str,
+        variables: Sequence[str] = VARIABLES,
+        shown: Sequence[tuple[str, str]] = (("response", "conversation"),),
+        constants: Mapping[str, object] | None = None,
+    ) -> None:
+        """`shown`: variables of which one must be written each. `constants`: further variables, with their
+        values. Raises ValueError for what is no jinja, names other variables, or does not write those."""
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
         try:
             self._used = find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise ValueError(f"Option 'template' cannot be read as jinja: {error}") from error
-        self._constants = constants
-        if unknown := sorted(self._used - {*VARIABLES, *constants}):
-            raise ValueError(f"Option 'template' uses {', '.join(unknown)}, expected {', '.join(VARIABLES)}.")
-        if not self._used & {"response", "conversation"}:
-            raise ValueError(
-                "Option 'template' writes neither {{ response }} nor {{ conversation }}: every response "
-                "would be judged alike."
-            )
+        self._constants = constants or {}
+        if unknown := sorted(self._used - {*variables, *self._constants}):
+            raise ValueError(f"Option 'template' uses {', '.join(unknown)}, expected {', '.join(variables)}.")
+        for either, other in shown:
+            if not self._used & {either, other}:
+                raise ValueError(
+                    f"Option 'template' writes neither {{{{ {either} }}}} nor {{{{ {other} }}}}: every "
+                    f"response would be judged alike."
+                )
 
     def render(self, response: str, reference: Any, task: Task) -> str:
         """The text that the judge reads. Raises ValueError where the template fails."""
         texts = {"response": response, "question": task.question()}
-        if "conversation" in self._used:
-            texts["conversation"] = "\n".join(map(_line, task.conversation()))
-        tagged = {name: f"<{name}>\n{escaped(text)}\n</{name}>" for name, text in texts.items()}
+        if self.uses("conversation"):
+            texts["conversation"] = conversation_text(task)
+        return self.fill(texts, reference)
+
+    def uses(self, name: str) -> bool:
+        """Whether the template writes this variable."""
+        return name in self._used
+
+    def fill(self, texts: Mapping[str, str | Sequence[str]], reference: Any) -> str:
+        """The template with these variables, each between tags of its name; those of a list, `responses`, are
+        numbered from 1 (`<response_1>`). Raises ValueError where the template fails."""
+        tagged = {name: _tagged(name, text) for name, text in texts.items()}
         tagged["reference"] = ""
         if reference is not None:
             told = reference if isinstance(reference, str) else json.dumps(reference, ensure_ascii=False)
-            tagged["reference"] = f"<reference>\n{escaped(told)}\n</reference>"
+            tagged["reference"] = _tagged("reference", told)
         try:
             return self._template.render({**self._constants, **tagged})
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(f"the template cannot be rendered: {error}") from error
+
+
+def conversation_text(task: Task) -> str:
+    """One message a line."""
+    return "\n".join(map(_line, task.conversation()))
+
+
+def _tagged(name: str, text: str | Sequence[str]) -> str:
+    if isinstance(text, str):
+        return f"<{name}>\n{escaped(text)}\n</{name}>"
+    return "\n\n".join(_tagged(f"{name.removesuffix('s')}_{place}", one) for place, one in enumerate(text, 1))
 
 
 def _line(message: Any) -> str:

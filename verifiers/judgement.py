@@ -44,3 +44,6 @@ class Judgement:
     """Faults of the attempts before the one that gave the verdict, in order."""
     limit: Limit | None = None
     """The one that the response met, where that is why it is WRONG."""
+    group: bytes = b""
+    """Verdicts on all responses of a group, packed by `groups.as_json`. `verdict` is then a fault where all
+    of them are, and says nothing otherwise."""

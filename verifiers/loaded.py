@@ -4,13 +4,14 @@ In the caller only built-in verifiers run anything (the fast path, the key in th
 prepared); those of the user's do all of it in the worker."""
 
 import pickle
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from verifiers.attempt import Job, Limits
 from verifiers.cache import part_digest
+from verifiers.groups import is_group_wise, judges_alone, min_responses
 from verifiers.own import is_built_in
 from verifiers.registry import build_verifier, check_options
 from verifiers.task import Task, takes_task, with_task
@@ -35,6 +36,13 @@ class Loaded:
         self.fast: Callable[[str, Any, Task], Verdict | None] | None = None
         if isinstance(verifier, FastVerifier) and self.is_built_in:
             self.fast = with_task(verifier.verify_fast)
+        self.is_group_wise = is_group_wise(verifier)
+        self.judges_alone = judges_alone(verifier)
+        self.min_responses = min_responses(verifier)
+        self.caches_groups = getattr(verifier, "caches_groups", False) is True
+        self.group_waits: Callable[..., Awaitable[object]] | None = None
+        if callable(asked := getattr(verifier, "verify_group_async", None)):
+            self.group_waits = asked
         self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
         self._cache_key: Callable[[str, Any, Task], Hashable | None] | None = None
         if isinstance(verifier, CacheableVerifier):
@@ -48,6 +56,16 @@ class Loaded:
         has_key = self._cache_key is not None and not self.is_built_in
         told = pickle.dumps(task) if self.takes_task else b""
         return Job(self.specification, response, reference, told, self._limits, self.is_built_in, has_key)
+
+    def group_job(self, responses: Sequence[str], reference: bytes, tasks: Sequence[Task]) -> Job:
+        """`reference` is pickled. The time limit is that of as many verifications as there are responses."""
+        limits, told = self._limits, pickle.dumps(list(tasks)) if self.takes_task else b""
+        if not limits.is_own:
+            limits = replace(limits, seconds=limits.seconds * len(responses))
+        packed = pickle.dumps(list(responses))
+        return Job(
+            self.specification, packed, reference, told, limits, self.is_built_in, False, is_group=True
+        )
 
     def preparation(self, reference: Any) -> Hashable | None:
         """The preparation that a built-in verifier needs."""

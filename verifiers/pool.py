@@ -12,24 +12,27 @@ import hashlib
 import logging
 import pickle
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from verifiers.attempt import Job, Late, Limits, death, judged, key_of, ready, verdict_of, within_limits
-from verifiers.cache import ReferenceDigests, VerdictCache, source_stamp
+from verifiers.awaited import begun, waited, waited_group
+from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.golds import parse_gold
+from verifiers.groups import GroupJudgement, of_worker, shared
 from verifiers.judgement import Judgement, Limit
 from verifiers.loaded import Loaded, key_of_options, load
-from verifiers.own import OwnLoop, in_thread, parsed
+from verifiers.own import OwnLoop, in_thread
 from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict
-from verifiers.task import Task, with_task
+from verifiers.task import Task
 from verifiers.template import Template, WorkerDied
-from verifiers.verdict import Outcome, Verdict, fault, too_deep, wrong
-from verifiers.verifier import AsyncVerifier, ClosableVerifier, MeteredVerifier
+from verifiers.verdict import Outcome, Verdict, fault, wrong
+from verifiers.verifier import ClosableVerifier, MeteredVerifier
 from verifiers.verifier_worker import VerifierWorker
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ COMPOSED = ("weighted",)
 CLOSE_SECONDS = 10.0
 """For `close` of a verifier of the user's, before it is left behind."""
 _NO_TASK = Task()
+_TOO_LONG = f"the response has more than {MAX_RESPONSE_CHARACTERS} characters"
 
 
 class VerifierPool:
@@ -129,6 +133,12 @@ class VerifierPool:
         """The reference for `verify`, from a row's value. Raises ValueError on a bad gold."""
         return parse_gold(self._load(verifier_name, options, folder).verifier, raw)
 
+    def is_group_wise(
+        self, verifier_name: str, options: Mapping[str, object], *, folder: Path | None = None
+    ) -> bool:
+        """Whether the verifier judges all responses of a group at once. Raises ValueError as `verify`."""
+        return self._load(verifier_name, options, folder).is_group_wise
+
     async def verify(
         self,
         verifier_name: str,
@@ -160,14 +170,91 @@ class VerifierPool:
         if not self._is_open:
             raise ValueError("This VerifierPool is not started: use `async with` or await start().")
         if len(response) > MAX_RESPONSE_CHARACTERS:
-            detail = f"the response has more than {MAX_RESPONSE_CHARACTERS} characters"
-            return Judgement(wrong(detail=detail))
+            return Judgement(wrong(detail=_TOO_LONG))
         loaded = await self._load_aside(verifier_name, options, folder)
+        if loaded.is_group_wise and not loaded.judges_alone:
+            found = await self.judge_group(
+                verifier_name, options, [response], reference, folder=folder, tasks=lambda: [task()]
+            )
+            return Judgement(found.verdicts[0], found.faults)
         try:
             return await self._judge(loaded, response, reference, task() if loaded.takes_task else _NO_TASK)
         # The boundary: verify_fast and cache_key are the verifier's own code too.
         except (Exception, SystemExit) as error:
             return Judgement(fault_of(error))
+
+    async def judge_group(
+        self,
+        verifier_name: str,
+        options: Mapping[str, object],
+        responses: Sequence[str],
+        reference: Any,
+        *,
+        folder: Path | None = None,
+        tasks: Callable[[], Sequence[Task]] | None = None,
+    ) -> GroupJudgement:
+        """All responses to one task, at least one, by a group-wise verifier. None makes it raise; what keeps
+        the verifier from its answer is a FAULT of them all.
+
+        `tasks` makes the responses' tasks, in their order. Raises ValueError as `verify`, and for a verifier
+        that is not group-wise."""
+        if not self._is_open:
+            raise ValueError("This VerifierPool is not started: use `async with` or await start().")
+        loaded = await self._load_aside(verifier_name, options, folder)
+        if not loaded.is_group_wise:
+            raise ValueError(f"The verifier {verifier_name!r} judges one response at a time.")
+        told = [_NO_TASK] * len(responses) if tasks is None or not loaded.takes_task else list(tasks())
+        fitting = [i for i, text in enumerate(responses) if len(text) <= MAX_RESPONSE_CHARACTERS]
+        verdicts = [wrong(detail=_TOO_LONG)] * len(responses)
+        if not fitting:
+            return GroupJudgement(tuple(verdicts))
+        found = await self._judge_fitting(
+            loaded, [responses[i] for i in fitting], reference, [told[i] for i in fitting]
+        )
+        for i, verdict in zip(fitting, found.verdicts, strict=True):
+            verdicts[i] = verdict
+        return GroupJudgement(tuple(verdicts), found.faults)
+
+    async def _judge_fitting(
+        self, loaded: Loaded, responses: Sequence[str], reference: Any, tasks: Sequence[Task]
+    ) -> GroupJudgement:
+        num, started = len(responses), time.perf_counter()
+        if num < loaded.min_responses:
+            problem = f"the verifier compares at least {loaded.min_responses} responses, there are {num}"
+            return shared([fault(problem)] * num, 0.0)
+        keys = self._group_keys(loaded, responses, reference, tasks)
+        known = [self._cache.get(key) for key in keys]
+        if known and (kept := [verdict for verdict in known if verdict is not None]) and len(kept) == num:
+            self.num_cached += num
+            return shared(kept, time.perf_counter() - started)
+        if loaded.group_waits is not None:
+            work = waited_group(loaded.group_waits, loaded.verifier, responses, reference, tasks)
+            try:
+                found = await (work if loaded.is_built_in else self._own_loop.run(work))
+            # The boundary: the pool may be closed meanwhile.
+            except (Exception, SystemExit) as error:
+                found = shared([fault_of(error)] * num, time.perf_counter() - started)
+        else:
+            make_job = partial(loaded.group_job, responses, tasks=tasks)
+            found = of_worker(await self._in_worker(loaded, reference, make_job), num)
+        for key, verdict in zip(keys, found.verdicts, strict=bool(keys)):
+            self._cache.put(key, verdict)
+        return found
+
+    def _group_keys(
+        self, loaded: Loaded, responses: Sequence[str], reference: Any, tasks: Sequence[Task]
+    ) -> list[bytes]:
+        """The cache's keys of the verdicts on a group, made of all that decides; none where it is not to be
+        cached."""
+        if not loaded.caches_groups:
+            return []
+        told = tuple(self._digests.digest(task) for task in tasks) if loaded.takes_task else ()
+        part = None if None in told else part_digest((tuple(responses), told))
+        key = self._key(loaded, part, reference, _NO_TASK)
+        if key is None:
+            return []
+        members = (key + str(place).encode() for place in range(len(responses)))
+        return [hashlib.blake2b(member, digest_size=32).digest() for member in members]
 
     async def _judge(self, loaded: Loaded, response: str, reference: Any, task: Task) -> Judgement:
         started = time.perf_counter()
@@ -182,13 +269,15 @@ class VerifierPool:
             verdict = storable_verdict(verdict)
             return Judgement(replace(verdict, seconds=time.perf_counter() - started))
         if loaded.waits is not None and not loaded.is_built_in:
-            reference, part = await self._own_loop.run(_begun(loaded, response, reference, task))
+            reference, part = await self._own_loop.run(begun(loaded, response, reference, task))
         key = self._key(loaded, part, reference, task)
         known = self._known(key, started)
         if known is not None:
             return known
         if loaded.waits is None:
-            return await self._in_worker(loaded, response, reference, task, key)
+            return await self._in_worker(
+                loaded, reference, lambda it: self._job(loaded, response, it, reference, task, key)
+            )
         work = waited(loaded.waits, response, reference, task)
         judgement = await (work if loaded.is_built_in else self._own_loop.run(work))
         self._keep(key, judgement)
@@ -236,17 +325,22 @@ class VerifierPool:
             found = self._loaded[key] = load(name, options, folder, self._limits)
         return found
 
-    async def _in_worker(
-        self, loaded: Loaded, response: str, reference: Any, task: Task, key: bytes | None
-    ) -> Judgement:
+    def _job(
+        self, loaded: Loaded, response: str, pickled: bytes, reference: Any, task: Task, key: bytes | None
+    ) -> Job:
+        job = loaded.job(response.encode("utf-8", "surrogatepass"), pickled, task)
+        job.key, job.make_key = key, lambda part: self._key(loaded, part, reference, task)
+        return job
+
+    async def _in_worker(self, loaded: Loaded, reference: Any, make_job: Callable[[bytes], Job]) -> Judgement:
+        """`make_job` is given the pickled reference."""
         try:
             pickled = pickle.dumps(reference)
         except Exception as error:  # whatever a custom reference raises when it is pickled
             return Judgement(
                 fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
             )
-        job = loaded.job(response.encode("utf-8", "surrogatepass"), pickled, task)
-        job.key, job.make_key = key, lambda part: self._key(loaded, part, reference, task)
+        job = make_job(pickled)
         try:
             if (what := loaded.preparation(reference)) is not None:
                 job.num_prepared = await self._template.prepare(job.preparation(pickle.dumps(what)))
@@ -333,35 +427,6 @@ class VerifierPool:
         judgement = await verdict_of(worker, job)
         self._keep(job.key, judgement)
         return judgement
-
-
-async def _begun(loaded: Loaded, response: str, reference: Any, task: Task) -> tuple[Any, bytes | None]:
-    """The reference, and the digest of what decides of the response."""
-    found = parsed(loaded.verifier, reference)
-    try:
-        return found, loaded.part_of(response, found, task)
-    except RecursionError:
-        return found, None
-
-
-async def waited(verifier: AsyncVerifier, response: str, reference: Any, task: Task) -> Judgement:
-    """The judgement of a verifier that waits for something else: two attempts, as long as they take."""
-    started = time.perf_counter()
-    faults: list[Verdict] = []
-    ask = with_task(verifier.verify_async)
-    while True:
-        limit = None
-        try:
-            verdict = storable_verdict(await ask(response, reference, task))
-        except RecursionError:
-            verdict, limit = too_deep(), Limit.RECURSION
-        # The boundary: a verifier that raises has failed, whatever it raises.
-        except (Exception, SystemExit) as error:
-            verdict = fault_of(error)
-        if verdict.outcome is not Outcome.FAULT or faults:
-            verdict = replace(verdict, seconds=time.perf_counter() - started)
-            return Judgement(verdict, tuple(faults), limit)
-        faults.append(verdict)
 
 
 async def _close(verifier: ClosableVerifier, seconds: float | None) -> None:

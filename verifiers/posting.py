@@ -1,6 +1,7 @@
 """Requests of verifiers that ask a server: attempts, time limits, proxies. Knows nothing of what is asked."""
 
 import asyncio
+import json
 import os
 import urllib.parse
 import urllib.request
@@ -10,10 +11,12 @@ from typing import TypeVar
 
 import aiohttp
 
+from verifiers.storable import storable
 from verifiers.verifier import VerifierUnavailable
 
 T = TypeVar("T")
 MAX_REPLY_BYTES = 1_000_000
+_MESSAGE_CHARACTERS = 300
 _RETRIED_STATUS = {408, 409, 425, 429, *range(500, 600)}
 
 
@@ -31,7 +34,7 @@ def key_headers(variable: str) -> dict[str, str]:
 
 
 class Unanswered(Exception):
-    """The server gave no answer that can be read; the message says why, without what was sent."""
+    """The server gave no answer that can be read; the message says why."""
 
 
 class _Refused(Exception):
@@ -116,7 +119,8 @@ class Poster:
             if reply.status in _RETRIED_STATUS:
                 raise ValueError(f"status {reply.status}")
             if not 200 <= reply.status < 300:
-                raise _Refused(f"status {reply.status}")
+                said = _message(await _read_all(reply), headers)
+                raise _Refused(f"status {reply.status}{f': {said}' if said else ''}")
             return await _read_all(reply)
 
 
@@ -140,6 +144,23 @@ async def _refuse_to_send_again(
     """307 and 308 ask to send the response elsewhere; after 301, 302 and 303 the verdict is fetched there."""
     if redirect.response.status in (307, 308):
         raise _Refused(f"status {redirect.response.status}")
+
+
+def _message(body: bytes, headers: Mapping[str, str]) -> str:
+    """The beginning of a server's words about a request that it refuses, without the values of `headers`."""
+    text = body.decode("utf-8", "replace")
+    try:
+        found = json.loads(text)
+        while isinstance(found, dict):
+            found = next(found[key] for key in ("error", "message", "detail") if key in found)
+        text = found if isinstance(found, str) else text
+    except (ValueError, StopIteration, RecursionError):
+        # It says so in another form.
+        pass
+    for value in headers.values():
+        # A server may repeat the key.
+        text = text.replace(value.removeprefix("Bearer "), "***")
+    return storable(" ".join(text.split())[:_MESSAGE_CHARACTERS])
 
 
 async def _read_all(reply: aiohttp.ClientResponse) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from verifiers.groups import is_group_wise, min_responses
 from verifiers.options import checked
 from verifiers.plugins import Plugins
 from verifiers.verifier import Verifier
@@ -27,6 +28,7 @@ BUILT_IN = {
     "length": "verifiers.length:LengthVerifier",
     "remote": "verifiers.remote:RemoteVerifier",
     "judge": "verifiers.judge:JudgeVerifier",
+    "group_judge": "verifiers.group_judge:GroupJudge",
     "reward_model": "verifiers.reward_model:RewardModelVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
     "gym": "verifiers.gym.verifier:GymVerifier",
@@ -80,10 +82,11 @@ def build_verifier(name: str, options: Mapping[str, object], *, folder: Path | N
         raise ValueError(
             f"Verifier {name!r} could not be built with the options {options!r}: {kind}{error}."
         ) from error
-    for method in ("parse_reference", "verify"):
+    for method in ("parse_reference",) if is_group_wise(verifier) else ("parse_reference", "verify"):
         if not callable(getattr(verifier, method, None)):
             raise ValueError(
                 f"Verifier {name!r} has no method {method!r}: a verifier is a class with "
-                "parse_reference(raw) and verify(response, reference)."
+                "parse_reference(raw) and verify(response, reference), or verify_group(responses, reference)."
             )
+    min_responses(verifier)
     return cast(Verifier, verifier)

@@ -11,6 +11,7 @@ import reprlib
 from typing import Annotated, Any
 
 from verifiers import strict_json
+from verifiers.golds import json_gold
 from verifiers.options import Bounds
 from verifiers.posting import Poster, Unanswered
 from verifiers.storable import storable
@@ -49,13 +50,7 @@ class RemoteVerifier:
         return self._server.longest_seconds
 
     def parse_reference(self, raw: object) -> object:
-        try:
-            json.dumps(raw, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"The gold is {raw!r}, expected something that JSON can hold: {error}."
-            ) from error
-        return raw
+        return json_gold(raw)
 
     def verify(self, response: str, reference: object, task: Task | None = None) -> Verdict:
         """The verdict; blocks. Not inside an event loop: use verify_async."""

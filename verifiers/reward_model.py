@@ -116,7 +116,11 @@ class RewardModelVerifier:
     async def _judge(self, response: str, task: Task | None, *, in_turn: bool) -> Verdict:
         if len(response) > self._max_characters:
             return wrong(detail=f"the response has more than {self._max_characters} characters")
-        sent = {"text": self._render(response, task or Task())}
+        text = self._render(response, task or Task())
+        if not text:
+            # A server that is sent no token may die of it: SGLang 0.5.23 does.
+            return wrong(detail="the response is empty, and so is the text for the reward model")
+        sent = {"text": text}
         body = json.dumps({**sent, "model": self._model} if self._model else sent).encode("ascii")
         return await self._server.verdict(body, self._verdict, in_turn=in_turn)
 

@@ -1,11 +1,12 @@
 """The task of a response, for verifiers that need more than the response and its reference.
 
 A verifier that takes it has a third positional parameter without a default in `verify` (or `verify_fast`,
-`verify_async`, `cache_key`), or a parameter named `task`. Others are called with two arguments.
+`verify_async`, `cache_key`), or a parameter named `task`. Others are called with two arguments. One that
+judges a group takes the tasks of its responses in the same way: in third place, or by the name `tasks`.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import FunctionType, MethodType
@@ -17,6 +18,8 @@ Message = Mapping[str, Any]
 
 METHODS = ("verify", "verify_fast", "verify_async", "cache_key")
 """Methods of a verifier that may take the task."""
+GROUP_METHODS = ("verify_group", "verify_group_async")
+"""Methods that may take the tasks of all responses."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NO_DEFAULT = inspect.Parameter.empty
@@ -70,7 +73,8 @@ def takes_task(verifier: object) -> bool:
     said = getattr(verifier, "takes_task", None)
     if isinstance(said, bool):
         return said
-    return any(_place_of_task(getattr(verifier, name, None)) is not None for name in METHODS)
+    methods = [*((name, "task") for name in METHODS), *((name, "tasks") for name in GROUP_METHODS)]
+    return any(_place_of(getattr(verifier, method, None), name) is not None for method, name in methods)
 
 
 def response_task(response: str, task: Task) -> Task:
@@ -80,32 +84,41 @@ def response_task(response: str, task: Task) -> Task:
 
 def with_task(method: Callable[..., T]) -> Callable[[str, Any, Task], T]:
     """`method` of a verifier, called with a task that is left out where the method does not take it."""
-    match _place_of_task(method):
+    return _with(method, "task")
+
+
+def with_tasks(method: Callable[..., T]) -> Callable[[Sequence[str], Any, Sequence[Task]], T]:
+    """The same for one that judges a group, and the tasks of its responses."""
+    return _with(method, "tasks")
+
+
+def _with(method: Callable[..., T], name: str) -> Callable[[Any, Any, Any], T]:
+    match _place_of(method, name):
         case None:
-            return lambda response, reference, task: method(response, reference)
+            return lambda response, reference, told: method(response, reference)
         case "third":
             return method
         case _:
-            return lambda response, reference, task: method(response, reference, task=task)
+            return lambda response, reference, told: method(response, reference, **{name: told})
 
 
-def _place_of_task(method: object) -> str | None:
-    """Where the method takes the task: "third" or "named"; None where it does not."""
+def _place_of(method: object, name: str) -> str | None:
+    """Where the method takes the parameter `name`: "third" or "named"; None where it does not."""
     if isinstance(method, MethodType) and isinstance(method.__func__, FunctionType):
-        return _place_in(method.__func__, 1)
-    return _place_in.__wrapped__(method, 0) if callable(method) else None
+        return _place_in(method.__func__, 1, name)
+    return _place_in.__wrapped__(method, 0, name) if callable(method) else None
 
 
 @lru_cache(maxsize=256)
-def _place_in(function: Callable[..., object], num_bound: int) -> str | None:
-    """As `_place_of_task`; the first `num_bound` parameters are bound. Kept: asked for each verdict."""
+def _place_in(function: Callable[..., object], num_bound: int, name: str) -> str | None:
+    """As `_place_of`; the first `num_bound` parameters are bound. Kept: asked for each verdict."""
     try:
         parameters = list(inspect.signature(function).parameters.values())[num_bound:]
     except (TypeError, ValueError):
         # One in C says nothing.
         return None
     positional = [found for found in parameters if found.kind in _POSITIONAL]
-    if len(positional) >= 3 and (positional[2].name == "task" or positional[2].default is _NO_DEFAULT):
+    if len(positional) >= 3 and (positional[2].name == name or positional[2].default is _NO_DEFAULT):
         return "third"
-    is_named = any(found.name == "task" and found.kind in _BY_NAME for found in parameters)
+    is_named = any(found.name == name and found.kind in _BY_NAME for found in parameters)
     return "named" if is_named else None

@@ -6,7 +6,7 @@ mean that the verifier failed (FAULT); time, memory and recursion are the respon
 `verifiers.judgement`. Each method that takes a response and its reference may take the task as well, as a
 third parameter, see `verifiers.task`."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from verifiers.verdict import Verdict
@@ -59,6 +59,30 @@ class AsyncVerifier(Protocol):
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""
+        ...
+
+
+class GroupVerifier(Protocol):
+    """A verifier that judges all responses to a task at once: it compares them, or ranks them.
+
+    It may have `verify` as well, for a response alone; otherwise that is a group of one. Rules for it are in
+    `verifiers.groups`. Both methods may take the responses' tasks as a third parameter, in the same order."""
+
+    min_responses: int = 1
+    """The fewest responses that it judges: 2 for one that compares. May be left out."""
+    caches_groups: bool = False
+    """Whether a group with the same responses, in the same order, may get the same verdicts without being
+    judged again. May be left out."""
+
+    def parse_reference(self, raw: object) -> Any:
+        """As `Verifier.parse_reference`."""
+        ...
+
+    def verify_group(self, responses: Sequence[str], reference: Any) -> Sequence[Verdict]:
+        """A verdict for each response, in their order. Called in a worker process that is killed when it is
+        late: after the limit of one verification for each response.
+
+        A verifier that waits for a server has `async def verify_group_async` instead, as `AsyncVerifier`."""
         ...
 
 

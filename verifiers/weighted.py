@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from verifiers.golds import parse_gold
+from verifiers.groups import is_group_wise, judges_alone
 from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.task import Task, takes_task, with_task
@@ -52,6 +53,14 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
     return {**part, "options": check_options(part["name"], part.get("options") or {}, folder=folder)}
 
 
+def _refuse_group_wise(part: Part) -> None:
+    if is_group_wise(part.verifier) and not judges_alone(part.verifier):
+        raise ValueError(
+            f"The part {part.name!r} of verifier 'weighted' judges whole groups, and can be no part: name it "
+            f"alone."
+        )
+
+
 class WeightedVerifier:
     """Sums parts: {"name", "options", "weight" (1), "shaping" (false), "required" (false), "field" (null)}.
 
@@ -66,6 +75,8 @@ class WeightedVerifier:
         if not parts:
             raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
         self._parts = [_part(folder=folder, **part) for part in parts]
+        for part in self._parts:
+            _refuse_group_wise(part)
         self._total = weighted_sum((1.0, part.weight) for part in self._parts if not part.shaping)
         if self._total <= 0:
             raise ValueError(

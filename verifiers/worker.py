@@ -11,14 +11,14 @@ from typing import Any
 
 from sandbox import frames
 from sandbox.process import limit_memory
-from verifiers import fork_server
+from verifiers import fork_server, groups
 from verifiers.cache import part_digest
 from verifiers.judgement import Limit
 from verifiers.own import is_built_in, parsed
 from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
-from verifiers.task import Task, with_task
-from verifiers.verdict import Verdict, fault, over_limit, too_deep
+from verifiers.task import Task, with_task, with_tasks
+from verifiers.verdict import Verdict, correct, fault, over_limit, too_deep
 from verifiers.verifier import (
     CacheableVerifier,
     FastVerifier,
@@ -33,12 +33,12 @@ _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.nume
 _WARM_WHEN_IDLE = "verifiers.math.algebra"
 UNLIMITED_MEMORY = 1 << 46
 
-READY, KEY, VERIFY = "ready", "key", "verify"
+READY, KEY, VERIFY, VERIFY_GROUP = "ready", "key", "verify", "verify_group"
 """Steps that a worker is asked for, each with (specification, response, pickled reference, pickled task or
-nothing). READY loads a
-verifier of the user's and reads the gold, before any response is seen, and answers with what is to be
-prepared, pickled. KEY answers with the digest of `cache_key`. VERIFY is all of it at once where the others
-were not asked."""
+nothing). READY loads a verifier of the user's and reads the gold, before any response is seen, and answers
+with what is to be prepared, pickled. KEY answers with the digest of `cache_key`. VERIFY is all of it at once
+where the others were not asked. VERIFY_GROUP is the same for pickled lists of responses and tasks; it finds
+their verdicts, and its own is a fault where all of them are."""
 
 
 def main() -> None:
@@ -72,8 +72,7 @@ def _serve(connection: socket.socket, worker: "_Worker") -> None:
     read_exactly = functools.partial(frames.read_exactly, connection)
     while True:
         header, (specification, response, reference, task) = frames.receive(read_exactly)
-        text = response.decode("utf-8", "surrogatepass")
-        connection.sendall(worker.answer(header["step"], specification, text, reference, task))
+        connection.sendall(worker.answer(header["step"], specification, response, reference, task))
         fork_server.collect_garbage()
 
 
@@ -91,7 +90,7 @@ class _Worker:
         """(specification, pickled reference, reference) of the verification that has begun."""
 
     def answer(
-        self, step: str, specification: bytes, response: str, reference: bytes, packed_task: bytes
+        self, step: str, specification: bytes, response: bytes, reference: bytes, packed_task: bytes
     ) -> bytes:
         """The reply to one request: a verdict where there is one, the limit that it met, what was found.
 
@@ -100,19 +99,22 @@ class _Worker:
         verdict, limit, found = None, None, b""
         try:
             task = pickle.loads(packed_task) if packed_task else Task()
+            text = "" if step == VERIFY_GROUP else response.decode("utf-8", "surrogatepass")
             match step:
                 case "ready":
                     found = self._ready(specification, reference)
                 case "key":
-                    found = self._key(specification, response, reference, task)
+                    found = self._key(specification, text, reference, task)
+                case "verify_group":
+                    verdict, found = self._verify_group(specification, response, reference, task)
                 case _:
-                    verdict = self._verify(specification, response, reference, task)
+                    verdict = self._verify(specification, text, reference, task)
         except VerifierUnavailable as error:
             verdict = fault(str(error))
         # The boundary: a verifier that raises has failed, whatever it raises; sys.exit is no crash either.
         except (Exception, SystemExit) as error:
             verdict, limit = self._failed(error, has_response=step != READY)
-        if step == VERIFY or verdict is not None:
+        if step in (VERIFY, VERIFY_GROUP) or verdict is not None:
             verdict = _timed(storable_verdict(verdict), time.perf_counter() - started)
         return frames.pack(
             {"verdict": None if verdict is None else _fields(verdict), "limit": limit}, [found]
@@ -153,6 +155,17 @@ class _Worker:
             with contextlib.suppress(RecursionError):
                 fast = with_task(verifier.verify_fast)(response, reference, task)
         return with_task(verifier.verify)(response, reference, task) if fast is None else fast
+
+    def _verify_group(
+        self, specification: bytes, packed: bytes, pickled: bytes, tasks: Any
+    ) -> tuple[Verdict, bytes]:
+        verifier, reference = self._begun(specification, pickled)
+        self._read = None
+        responses: list[str] = pickle.loads(packed)
+        # A list of the verifier's own: it may change the one that it is given.
+        found = with_tasks(verifier.verify_group)(list(responses), reference, tasks)  # type: ignore[attr-defined]
+        verdicts = groups.checked_verdicts(found, len(responses))
+        return verdicts[0] if groups.all_faults(verdicts) else correct(), groups.as_json(verdicts)
 
     def _begun(self, specification: bytes, pickled: bytes) -> tuple[Verifier, Any]:
         """The verifier under its limit on memory, and the reference."""

@@ -103,6 +103,7 @@ def _plan(
             f"benchmark {eval_set.name}: {len(eval_set.tasks)} tasks, {eval_set.template}"
             for eval_set in inputs.eval_sets
         ),
+        *_group_verifiers(recipe, inputs),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
         *(
@@ -129,6 +130,16 @@ def _memory(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int
     fullest = max(size for _, size, _ in gpu_bytes(recipe, shape, gpus, longest_prompt=longest_prompt))
     host = host_bytes(recipe, shape)
     return f"about {fullest / 2**30:.1f} GiB on the fullest GPU, {host / 2**30:.1f} GiB of the host's"
+
+
+def _group_verifiers(recipe: Recipe, inputs: Inputs) -> list[str]:
+    """Those that wait for whole groups."""
+    specs = [example.verifier for example in inputs.verifiers.examples.values()]
+    names = sorted({spec.name for spec in specs if inputs.verifiers.is_group_wise(spec)})
+    if not names:
+        return []
+    num_responses = recipe.trajectories_per_group()
+    return [f"verdicts  {', '.join(names)}: asked when all {num_responses} responses of a group are there"]
 
 
 def _template(recipe: Recipe) -> str:

@@ -19,6 +19,7 @@ from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
+from verifiers.groups import why_not_alone
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows = sys.stdout
         # The output of a verifier is no row.
         with contextlib.redirect_stdout(sys.stderr):
-            load_verifier(arguments.verifier, options, folder=Path.cwd())
+            verifier = load_verifier(arguments.verifier, options, folder=Path.cwd())
+            if (why := why_not_alone(arguments.verifier, verifier)) is not None:
+                raise ValueError(f"{why}, and each row of a file has one. --contract checks it with groups.")
             return asyncio.run(_verify(arguments, options, rows))
     except BrokenPipeError:
         # The reader has left, which the command line deals with; it is no mistake in the input.

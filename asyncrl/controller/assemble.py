@@ -356,6 +356,7 @@ def _make_completion(
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
         judges_branches=inputs.recipe.agent.verdict == "branch",
         ended=dropped.ended,
+        is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
     )
 
 

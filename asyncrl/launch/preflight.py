@@ -144,6 +144,8 @@ class _Base:
         parts: tuple[MixturePart, ...] = (),
     ) -> Inputs:
         """Once every verifier of them works."""
+        if recipe.agent.verdict == "branch":
+            self.verifiers.check_branches()
         try:
             self.verifiers.check_machine()
             # What a verifier prints must not end up in a table or in JSON.

@@ -7,22 +7,26 @@ or a schema for a verifier of the user's.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+import itertools
+from collections.abc import Awaitable, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
+from verifiers.awaited import waited, waited_group
+from verifiers.groups import is_group_wise, judges_alone, min_responses
 from verifiers.gym.verifier import GymReference, own_response
 from verifiers.judgement import Judgement, Limit
 from verifiers.own import Gold, is_built_in
-from verifiers.pool import VerifierPool, waited
+from verifiers.pool import VerifierPool
 from verifiers.task import response_task
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
 
+T = TypeVar("T")
 ANSWERED_BY_GOLD = ("math", "exact", "numeric", "choice")
 NONSENSE = "qwxz \\boxed{qwxz vbnk}"
 MAX_WAIT_SECONDS = 120.0
@@ -63,6 +67,39 @@ async def _shown(work: Coroutine[Any, Any, None], title: str) -> None:
 
 
 async def _try_one(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
+    verifier = verifiers.get(example.verifier)
+    if is_group_wise(verifier):
+        await _try_group(example, pool, verifiers)
+    if judges_alone(verifier):
+        await _try_alone(example, pool, verifiers)
+
+
+async def _try_group(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
+    """The gold as an answer, where it can be said, beside nonsense."""
+    name, options = example.verifier.name, example.verifier.options
+    verifier: Any = verifiers.get(example.verifier)
+    more = (f"{NONSENSE} {place}" for place in itertools.count(1))
+    responses = [next(responses_of(example), next(more)), NONSENSE]
+    responses += itertools.islice(more, max(0, min_responses(verifier) - 2))
+    tasks = [response_task(response, example.task) for response in responses]
+    if is_built_in(verifier):
+        work = waited_group(verifier.verify_group_async, verifier, responses, example.reference, tasks)
+    else:
+        work = pool.judge_group(
+            name, options, responses, Gold(example.gold), folder=verifiers.folder, tasks=lambda: tasks
+        )
+    waits = hasattr(verifier, "verify_group_async")
+    found = await (_in_time(work, example, "verify_group_async on a group") if waits else work)
+    failed = next((each for each in found.verdicts if each.outcome is Outcome.FAULT), None)
+    if failed is not None:
+        raise InputError(
+            f'{example.where}: the verifier "{name}" gives no verdict on a group of {len(responses)} '
+            f"responses: {failed.detail}. It is called as verify_group(responses, reference) and returns a "
+            f"verifiers.verdict.Verdict for each, in a list; `asyncrl verify --contract` tries it out."
+        )
+
+
+async def _try_alone(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
     name = example.verifier.name
 
     async def verdict_on(response: str) -> Verdict:
@@ -123,13 +160,18 @@ async def _judged(
         work = waited(verifier, response, reference, task())
     else:
         work = pool.judge(name, options, response, reference, folder=verifiers.folder, task=task)
+    return await _in_time(work, example, f"verify_async on {response[:80]!r}")
+
+
+async def _in_time(work: Awaitable[T], example: GoldExample, called: str) -> T:
+    """Awaits a verifier that waits. Raises InputError when it takes too long."""
     try:
         async with asyncio.timeout(MAX_WAIT_SECONDS):
             return await work
     except TimeoutError:
         raise InputError(
-            f'{example.where}: the verifier "{example.verifier.name}" has not returned from verify_async on '
-            f"{response[:80]!r} after {MAX_WAIT_SECONDS:g} s. Give what it waits for a time limit of its own."
+            f'{example.where}: the verifier "{example.verifier.name}" has not returned from {called} after '
+            f"{MAX_WAIT_SECONDS:g} s. Give what it waits for a time limit of its own."
         ) from None
 
 

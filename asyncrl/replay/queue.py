@@ -211,6 +211,12 @@ class ReplayQueue:
         assert group.state is GroupState.OPEN and trajectory.finish is not None
         self.journal.write(*self._scored(group, trajectory, score, text, branch_texts or {}))
 
+    def score_all(self, group: Group, scored: Sequence[tuple[Trajectory, Score, str]]) -> None:
+        """Records verdicts that were given together, in one transaction: after a crash between two of them
+        the others would be judged without the first."""
+        assert group.state is GroupState.OPEN and all(t.finish is not None for t, _, _ in scored)
+        self.journal.write(*(row for each in scored for row in self._scored(group, *each, {})))
+
     def _scored(
         self,
         group: Group,

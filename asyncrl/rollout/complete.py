@@ -1,6 +1,7 @@
 """From an open group to a ready one: generation, a verdict per trajectory as it ends, then advantages."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,14 +13,14 @@ from asyncrl.algorithms.advantages import Advantage
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
-from asyncrl.records import DropReason, Trajectory
+from asyncrl.records import DropReason, Score, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.branch_verdicts import joint_score, judged_lines
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.grade import Answer, Grader
 from asyncrl.rollout.group_advantages import worths_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
@@ -53,6 +54,8 @@ class GroupCompletion:
     """Whether each branch of an agent has a verdict of its own (agent.verdict)."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
     """Told of each group that becomes ready (None) or is dropped."""
+    is_group_wise: Callable[[Task], bool] = lambda task: False
+    """Whether the task's verifier judges all responses of a group together, once they are there."""
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
@@ -60,41 +63,68 @@ class GroupCompletion:
 
         When it is dropped meanwhile (it became too stale), this ends too.
         """
-        has_failed = False
+        has_failed, is_group_wise = False, self.is_group_wise(group.task)
         async with asyncio.TaskGroup() as verdicts:
-            for trajectory in group.trajectories:
-                if trajectory.finish is not None and trajectory.trajectory_id not in group.scores:
+            for trajectory in _without_verdict(group):
+                if trajectory.finish is not None and not is_group_wise:
                     verdicts.create_task(self._grade(group, trajectory))
             try:
                 async for trajectory in self.rollouts.run(group):
                     # An environment may have given the verdict already.
-                    if trajectory.trajectory_id not in group.scores:
+                    if trajectory.trajectory_id not in group.scores and not is_group_wise:
                         verdicts.create_task(self._grade(group, trajectory))
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
+        left = _without_verdict(group)
+        if left and is_group_wise and not has_failed and all(each.finish is not None for each in left):
+            await self._grade_together(group, left)
         if group.state is not GroupState.OPEN:
             self.ended(group, group.reason)
         elif has_failed:
             self._drop(group, DropReason.SERVER)
-        elif all(trajectory.trajectory_id in group.scores for trajectory in group.trajectories):
+        elif not _without_verdict(group):
             self._make_ready(group)
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         if self.judges_branches and len(lines := judged_lines(trajectory)) > 1:
             await self._grade_branches(group, trajectory, lines)
             return
+        asked = self._answer(trajectory)
+        with self._waiting(group, trajectory):
+            score = await self.grader.grade(
+                group.task, asked.text, asked.conversation, num_turns=asked.num_turns
+            )
+        if group.state is GroupState.OPEN:
+            self.queue.score(group, trajectory, self._shaped(score, trajectory), storable(asked.text))
+
+    async def _grade_together(self, group: Group, trajectories: list[Trajectory]) -> None:
+        answers = [self._answer(trajectory) for trajectory in trajectories]
+        with contextlib.ExitStack() as waiting:
+            for trajectory in trajectories:
+                waiting.enter_context(self._waiting(group, trajectory))
+            scores = await self.grader.grade_group(group.task, answers)
+        if group.state is GroupState.OPEN:
+            self.queue.score_all(
+                group,
+                [
+                    (trajectory, self._shaped(score, trajectory), storable(answer.text))
+                    for trajectory, score, answer in zip(trajectories, scores, answers, strict=True)
+                ],
+            )
+
+    def _answer(self, trajectory: Trajectory) -> Answer:
         text = self.codec.decode(trajectory.answer_tokens())
-        num_turns = len(trajectory.turn_lengths())
+        conversation = partial(conversation_in, trajectory, self.codec)
+        return Answer(text, conversation, len(trajectory.turn_lengths()))
+
+    def _waiting(self, group: Group, trajectory: Trajectory) -> contextlib.AbstractContextManager[None]:
         verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
-        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            conversation = partial(conversation_in, trajectory, self.codec)
-            score = await self.grader.grade(group.task, text, conversation, num_turns=num_turns)
-        if group.state is not GroupState.OPEN:
-            return
+        return self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict)
+
+    def _shaped(self, score: Score, trajectory: Trajectory) -> Score:
         score = self.shaping.of(score, trajectory, trajectory.finish)
-        score = dataclasses.replace(score, credits=credits_of(score, trajectory, self.codec))
-        self.queue.score(group, trajectory, score, storable(text))
+        return dataclasses.replace(score, credits=credits_of(score, trajectory, self.codec))
 
     async def _grade_branches(
         self, group: Group, trajectory: Trajectory, lines: Sequence[Trajectory]
@@ -156,3 +186,7 @@ class GroupCompletion:
     def _drop(self, group: Group, reason: DropReason) -> None:
         self.queue.drop(group, reason)
         self.ended(group, reason)
+
+
+def _without_verdict(group: Group) -> list[Trajectory]:
+    return [each for each in group.trajectories if each.trajectory_id not in group.scores]

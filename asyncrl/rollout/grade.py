@@ -5,7 +5,8 @@ counted and kept all the same.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from asyncrl.rollout.fault_limit import FaultWatch
 from asyncrl.rollout.told_task import Conversation, told_task
 from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache
+from verifiers.groups import all_faults
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 from verifiers.weighted_sum import weighted_sum
@@ -58,6 +60,16 @@ def with_fitting_credits(verdict: Verdict, response: str, num_turns: int | None)
     else:
         return verdict
     return Verdict(Outcome.FAULT, None, detail=detail, seconds=verdict.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response of a group, for a verifier that judges the group."""
+
+    text: str
+    conversation: Callable[[], Conversation]
+    """Its turns, where the verifier reads them."""
+    num_turns: int | None = None
 
 
 class Grader:
@@ -143,6 +155,53 @@ class Grader:
                 break
             self._faults.failed(task, verdict.detail)
         return found
+
+    async def grade_group(self, task: Task, answers: Sequence[Answer]) -> list[Score]:
+        """The scores of all responses of a group, at least one, by a verifier that judges them together.
+
+        A fault of them all is tried again, as in `grade`; a fault among verdicts is that response's. Raises
+        VerifierFailed."""
+        with self.waits.waiting(task.verifier.name, len(answers)):
+            faults, verdicts = await self._group_attempts(task, answers)
+        for verdict in verdicts:
+            if verdict.outcome is Outcome.FAULT:
+                self._faults.gave_up(task, verdict.detail)
+        if not all_faults(verdicts):
+            for fault in faults:
+                self._retried(task, fault)
+        return [score_of(verdict) for verdict in verdicts]
+
+    async def _group_attempts(
+        self, task: Task, answers: Sequence[Answer]
+    ) -> tuple[list[Verdict], list[Verdict]]:
+        """Faults of the whole group, and the verdicts that count at last."""
+        name, texts = task.verifier.name, [answer.text for answer in answers]
+        faults: list[Verdict] = []
+        verdicts: list[Verdict] = []
+        for _ in range(self._max_fault_retries + 1):
+            # Of the attempt before.
+            faults += verdicts[:1]
+            judged = await self._pool.judge_group(
+                name,
+                task.verifier.options,
+                texts,
+                task.reference,
+                folder=self._folder,
+                tasks=lambda: [told_task(task, answer.text, answer.conversation) for answer in answers],
+            )
+            faults += judged.faults
+            verdicts = [
+                with_fitting_credits(verdict, answer.text, answer.num_turns)
+                for verdict, answer in zip(judged.verdicts, answers, strict=True)
+            ]
+            for verdict in verdicts:
+                self.seconds.observe(verdict.seconds)
+                self.outcomes[name, verdict.outcome.value] += 1
+            if not all_faults(verdicts):
+                self._faults.answered(task)
+                break
+            self._faults.failed(task, verdicts[0].detail)
+        return faults, verdicts
 
     def _retried(self, task: Task, fault: Verdict) -> None:
         self.num_retried += 1

@@ -33,15 +33,15 @@ class VerdictWaits:
         self._silences: dict[str, _Silence] = {}
 
     @contextlib.contextmanager
-    def waiting(self, verifier: str) -> Iterator[None]:
-        """The block ends with a verdict, or without one where it raises."""
+    def waiting(self, verifier: str, num_responses: int = 1) -> Iterator[None]:
+        """The block ends with a verdict on each of the responses, or without one where it raises."""
         silence = self._silences.setdefault(verifier, _Silence(self._clock()))
-        silence.num_waiting += 1
+        silence.num_waiting += num_responses
         try:
             yield
             self._answered(verifier, silence)
         finally:
-            silence.num_waiting -= 1
+            silence.num_waiting -= num_responses
             if not silence.num_waiting:
                 del self._silences[verifier]
 

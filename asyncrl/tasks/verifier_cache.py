@@ -9,6 +9,7 @@ from asyncrl.errors import InputError
 from asyncrl.observe.terminal.slow_calls import SlowCalls
 from asyncrl.records import VerifierSpec
 from verifiers.golds import parse_gold
+from verifiers.groups import is_group_wise, min_responses, why_not_alone
 from verifiers.own import Gold, is_built_in
 from verifiers.registry import load_verifier
 from verifiers.task import Task, takes_task
@@ -58,6 +59,38 @@ class VerifierCache:
     def takes_task(self, spec: VerifierSpec) -> bool:
         """Whether the verifier needs the task beside a response. Raises InputError as `get`."""
         return takes_task(self.get(spec))
+
+    def is_group_wise(self, spec: VerifierSpec) -> bool:
+        """Whether the verifier judges all responses of a group at once. Raises InputError as `get`."""
+        return is_group_wise(self.get(spec))
+
+    def check_group(self, spec: VerifierSpec, num_responses: int, key: str) -> None:
+        """Raises InputError where the verifier cannot judge `num_responses` to one task; the tasks are of the
+        recipe's `key`."""
+        verifier = self.get(spec)
+        least = min_responses(verifier)
+        if num_responses >= least:
+            return
+        if num_responses > 1:
+            raise InputError(
+                f'the verifier "{spec.name}" compares at least {least} responses to one task, but a group '
+                f"has {num_responses}. Raise rollout.samples_per_group, or name another verifier."
+            )
+        if (why := why_not_alone(spec.name, verifier)) is not None:
+            way_out = "Raise rollout.samples_per_group"
+            if key != "data.train":
+                way_out = f"{key} is judged response by response: its rows need another verifier"
+            raise InputError(f"{why}. {way_out}.")
+
+    def check_branches(self) -> None:
+        """Raises InputError for a verifier of whole groups: it compares trajectories, not branches."""
+        specs = [example.verifier for example in self.examples.values()]
+        named = next((spec.name for spec in specs if self.is_group_wise(spec)), None)
+        if named is not None:
+            raise InputError(
+                f'the verifier "{named}" judges the trajectories of a group together, but agent.verdict is '
+                f"branch. Set agent.verdict to trajectory, or name another verifier."
+            )
 
     def parse(self, verifier: Verifier, gold: Any, *, name: str, where: str) -> Any:
         """The reference of a row's gold, before a run starts. One of the user's verifiers that takes long is

@@ -64,3 +64,27 @@ def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, capsys: pytest.
     (tmp_path / "own.py").write_text(GOOD)
     cli.main(["check", str(tmp_path / "recipe.yaml")])
     assert "# note      With one optimizer step per batch" in capsys.readouterr().out
+
+
+GROUP = """
+from verifiers.verdict import wrong
+class V:
+    min_responses = 2
+    def parse_reference(self, raw): return raw
+    def verify_group(self, responses, reference): return [wrong() for _ in responses]
+"""
+
+
+def test_a_verifier_of_groups_is_named_and_refused_where_responses_come_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    (tmp_path / "v.py").write_text(GROUP)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe.read_text() + "verifying: {default: ./v.py:V}\n")
+    words = ["check", str(recipe)]
+    assert cli.main([*words, "data.heldout=null", "evaluation.every_steps=0"]) == 0
+    said = f"# verdicts  {tmp_path}/v.py:V: asked when all 8 responses of a group are there\n"
+    assert said in capsys.readouterr().out
+    assert cli.main(words) == 2
+    assert "data.heldout is judged response by response" in capsys.readouterr().err

@@ -86,6 +86,10 @@ def test_standard_input_options_and_verifiers_of_ones_own(tmp_path: Path) -> Non
         (["missing.jsonl"], "missing.jsonl"),
         (["bad.jsonl", "--verifier", "maths"], "Did you mean 'math'"),
         (["bad.jsonl", "--set", "fallbacks"], "expected KEY=VALUE"),
+        (
+            ["bad.jsonl", "--verifier", "group_judge", "--set", "url=http://x", "--set", "model=m"],
+            "cannot judge one alone, and each row of a file has one",
+        ),
         (["bad.jsonl", "--set", "fallback=1"], "has no option 'fallback'. Did you mean 'fallbacks'"),
         ([], "No FILE is given"),
     ],

@@ -92,6 +92,19 @@ async def test_a_verifier_that_accepts_too_much_or_too_little_shows(tmp_path: Pa
     assert refusing.false_negative_rate == 1.0 and "graded wrong as its own answer" in refusing.refused[0]
 
 
+GROUP = """
+class Last:
+    def parse_reference(self, raw): return raw
+    def verify_group(self, responses, reference): raise KeyError("never asked")
+"""
+
+
+async def test_golds_of_a_verifier_of_groups_are_only_parsed(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(GROUP)
+    report = await check(["123"], "./own.py:Last", folder=tmp_path)
+    assert (report.num_rows, report.num_checked, report.is_clean) == (1, 0, True)
+
+
 @pytest.mark.parametrize(("name", "gold"), [("regex", "a+"), ("json_schema", {"type": "object"})])
 async def test_golds_that_are_no_answers_are_only_parsed(name: str, gold: object) -> None:
     report = await check([gold], name)

@@ -58,6 +58,31 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
         assert table["trained"] == 4 * 2 * 2 * 5
 
 
+RANKS = """
+from verifiers.verdict import correct, wrong
+
+class First:
+    min_responses = 2
+    def parse_reference(self, raw): return raw
+    def verify_group(self, responses, reference):
+        return [correct(detail=f"one of {len(responses)}"), *(wrong() for _ in responses[1:])]
+"""
+
+
+async def test_a_run_trains_what_a_verifier_of_groups_prefers(engine: FakeEngine, tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(RANKS)
+    recipe = make_recipe(trainer={"num_steps": 2})
+    parts = controller_on(tmp_path, recipe, [engine], verifier="./v.py:First")
+    async with parts as (controller, _):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        advantages = [[s.advantage for s in batch.sequences] for batch in trainer.batches]
+        outcomes = dict(controller.grader.outcomes)
+    assert [[a > 0 for a in batch] for batch in advantages] == [[True, False, True, False]] * 2
+    # Two verdicts for each group, as many of one kind as of the other; some groups were not taken.
+    assert outcomes["./v.py:First", "correct"] == outcomes["./v.py:First", "wrong"] >= 4
+
+
 async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_and_given(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

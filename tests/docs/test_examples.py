@@ -39,6 +39,24 @@ def test_the_verifier_to_copy_keeps_the_contract():
     assert [check for check in checks if not check.passed] == []
 
 
+def test_the_verifier_of_groups_to_copy_keeps_the_contract():
+    checks = asyncio.run(
+        check_contract(
+            "./fewest_words.py:FewestWords",
+            {},
+            ["42"],
+            folder=EXAMPLES,
+            right=[("42", "42"), ("42", "It is 42.")],
+            wrong=[("42", "It is 41.")],
+        )
+    )
+    assert [check for check in checks if not check.passed] == []
+    page = (ROOT / "verifiers" / "README.md").read_text(encoding="utf-8")
+    assert (
+        "class FewestWords" + (EXAMPLES / "fewest_words.py").read_text().split("class FewestWords")[1] in page
+    )
+
+
 def test_the_readme_shows_the_verifier_to_copy():
     _, source = (EXAMPLES / "parity.py").read_text().split('"""\n\n', 1)
     assert source in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -39,8 +39,8 @@ def make_recipe(**sections: Any) -> Recipe:
     return parse_recipe(raw, source="test")
 
 
-def make_tasks(count: int, environment: EnvironmentSpec | None = None) -> list[Task]:
-    spec = VerifierSpec("exact")
+def make_tasks(count: int, environment: EnvironmentSpec | None = None, verifier: str = "exact") -> list[Task]:
+    spec = VerifierSpec(verifier)
     return [Task(f"train:{n}", f"{n}", (5, 6), "7", spec, environment) for n in range(count)]
 
 
@@ -55,11 +55,12 @@ async def controller_on(
     added_servers: Sequence[str] = (),
     known: Metrics | None = None,
     conversations: Conversations | None = None,
+    verifier: str = "exact",
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
         recipe,
-        make_tasks(50, None if conversations is None else EnvironmentSpec("game")),
+        make_tasks(50, None if conversations is None else EnvironmentSpec("game"), verifier),
         make_tasks(3 if recipe.data.heldout else 0),
         TextCodec(write_tokenizer(folder / "m")),
         VerifierCache(folder),

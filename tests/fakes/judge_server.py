@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
 
 HELD = "held"
 """In a script: the request is held until the server ends."""
-Answer = int | str | dict[str, Any] | list[Any]
-"""A status, the text of a completion, or a whole reply."""
+Answer = int | str | dict[str, Any] | list[Any] | tuple[int, str]
+"""A status, the text of a completion, a whole reply, or a status with the body of its reply."""
 
 
 def completion(text: str | None, **choice: Any) -> dict[str, Any]:
@@ -24,8 +24,10 @@ def completion(text: str | None, **choice: Any) -> dict[str, Any]:
 class JudgeServer:
     """Async context manager. The last answer of the script is repeated."""
 
-    def __init__(self, *script: Answer) -> None:
+    def __init__(self, *script: Answer, judge: Callable[[str], Answer] | None = None) -> None:
+        """`judge` answers a question, in place of the script."""
         self._script: Sequence[Answer] = script
+        self._judge = judge
         self.requests: list[dict[str, Any]] = []
         self.headers: list[str | None] = []
         self.paths: list[str] = []
@@ -55,7 +57,10 @@ class JudgeServer:
         self.requests.append(await request.json())
         self.headers.append(request.headers.get("Authorization"))
         self.paths.append(request.path)
-        answer = self._script[min(len(self.requests), len(self._script)) - 1]
+        if self._judge is not None:
+            answer = self._judge(self.asked())
+        else:
+            answer = self._script[min(len(self.requests), len(self._script)) - 1]
         self.num_at_once += 1
         self.most_at_once = max(self.most_at_once, self.num_at_once)
         try:
@@ -66,6 +71,8 @@ class JudgeServer:
             self.num_at_once -= 1
         if isinstance(answer, int):
             return web.Response(status=answer)
+        if isinstance(answer, tuple):
+            return web.Response(status=answer[0], text=answer[1])
         reply = completion(answer) if isinstance(answer, str) else answer
         return web.Response(text=json.dumps(reply), content_type="application/json")
 

@@ -25,12 +25,12 @@ NO_VERIFY = "    def verify(self, response, reference): raise NotImplementedErro
 WRONG = "Verdict(Outcome.WRONG, 0.0)"
 
 
-def try_rows(folder: Path, *rows: dict[str, Any], **verifying: Any) -> None:
+def try_rows(folder: Path, *rows: dict[str, Any], num_responses: int = 1, **verifying: Any) -> None:
     (folder / "train.jsonl").write_text("\n".join(json.dumps({"prompt": "1+1=", **row}) for row in rows))
     cache, section = VerifierCache(folder), Verifying(**verifying)
     codec = TextCodec(write_tokenizer(folder / "model"))
     data = Data(train=str(folder / "train.jsonl"))
-    TaskMaker("data.train", data, codec, cache, 32).make(
+    TaskMaker("data.train", data, codec, cache, 32, num_responses=num_responses).make(
         train_rows(data, section, RowUse()), data.train_sources()
     )
     try:
@@ -208,3 +208,51 @@ def test_a_gym_must_accept_the_own_answer_of_its_task(tmp_path: Path) -> None:
         InputError, match='the verifier "gym" finds the row\'s own gold wrong: coin_flip scores'
     ):
         try_rows(tmp_path, row)
+
+
+GROUP = "    min_responses = 3\n    def verify_group(self, responses, reference):\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("        return [Verdict(Outcome.WRONG, 0.0)]\n", "on a group of 3 responses: .* 1 verdicts for 3"),
+        ("        raise KeyError(responses[1])\n", "qwxz"),
+        ("        while True: pass\n", "timeout: "),
+        ("        assert not responses[0].endswith('2}')\n", "AssertionError"),
+        (f"        return [{WRONG}] * 3\n", None),
+    ],
+)
+def test_a_verifier_of_groups_is_tried_on_a_group(tmp_path: Path, body: str, said: str | None) -> None:
+    (tmp_path / "v.py").write_text(HEAD + PARSE + GROUP + body)
+    row, limits = {"answer": "2", "verifier": "./v.py:V"}, {"timeout_seconds": 0.1}
+    if said is None:
+        try_rows(tmp_path, row, timeout_seconds=20, num_responses=3)
+    else:
+        with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier .*" + said):
+            try_rows(tmp_path, row, num_responses=3, **limits)
+
+
+def test_a_verifier_of_groups_that_waits_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "MAX_WAIT_SECONDS", 0.1)
+    waits = "    async def verify_group_async(self, responses, reference): await asyncio.Event().wait()\n"
+    (tmp_path / "v.py").write_text("import asyncio\n" + HEAD + PARSE + waits)
+    with pytest.raises(InputError, match=r"has not returned from verify_group_async on a group"):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
+
+
+@pytest.mark.parametrize(("num_responses", "said"), [(1, "cannot judge one alone"), (2, "a group has 2")])
+def test_rows_of_a_verifier_that_compares_more_responses_than_a_group_has_are_refused(
+    tmp_path: Path, num_responses: int, said: str
+) -> None:
+    (tmp_path / "v.py").write_text(HEAD + PARSE + GROUP + "        pass\n")
+    with pytest.raises(InputError, match=rf"train\.jsonl:1: .*{said}.*rollout\.samples_per_group"):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, num_responses=num_responses)
+
+
+def test_the_built_in_judge_of_groups_is_tried_on_its_server(tmp_path: Path) -> None:
+    options = {"url": "http://127.0.0.1:9", "model": "m", "attempts": 1}
+    with pytest.raises(InputError, match=r"on a group of 2 responses: 1 of 1 comparisons have no result.*:9"):
+        try_rows(tmp_path, {"answer": "2"}, default="group_judge", options=options, num_responses=2)

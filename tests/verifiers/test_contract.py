@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.contract import Check, check_contract
+from verifiers.check import Check
+from verifiers.contract import check_contract
 
 BROKEN = """
 import itertools, os
@@ -107,3 +108,71 @@ async def test_the_built_ins_keep_the_contract(name: str) -> None:
     gold = {"choice": "B", "countdown": {"target": 42, "numbers": [6, 7]}}.get(name, "42")
     found = await check_contract(name, {}, [gold])
     assert [check for check in found if not check.passed] == []
+
+
+GROUPS = """
+import time
+from verifiers.verdict import Outcome, Verdict, correct, wrong
+
+class Honest:
+    def parse_reference(self, raw):
+        if not isinstance(raw, str) or not raw:
+            raise ValueError("expected a string")
+        return raw
+    def verify_group(self, responses, reference):
+        return [correct() if reference in text else wrong() for text in responses]
+
+class Raises(Honest):
+    def verify_group(self, responses, reference):
+        return [correct() if text[0] == reference else wrong() for text in responses]
+
+class Hangs(Honest):
+    def verify_group(self, responses, reference):
+        while "}" * 10_000 in responses: pass
+        return super().verify_group(responses, reference)
+
+class Drops(Honest):
+    def verify_group(self, responses, reference):
+        return super().verify_group(set(responses), reference)
+
+class First(Honest):
+    def verify_group(self, responses, reference):
+        return [correct(), *(wrong() for _ in responses[1:])]
+
+class Lenient(Honest):
+    def verify_group(self, responses, reference):
+        return [correct() for _ in responses]
+
+class Both(Honest):
+    def verify(self, response, reference):
+        return correct() if response[0] == reference else wrong()
+"""
+
+
+async def group_checks(tmp_path: Path, name: str) -> dict[str, str]:
+    """The promises that are broken, with why."""
+    (tmp_path / "groups.py").write_text(GROUPS)
+    right, wrong = [("42", "so 42"), ("42", "42!")], [("42", "so 43")]
+    found = await check_contract(f"./groups.py:{name}", {}, ["42"], folder=tmp_path, right=right, wrong=wrong)
+    return {check.promise: check.detail for check in found if not check.passed}
+
+
+async def test_an_honest_group_wise_verifier_keeps_every_promise(tmp_path: Path) -> None:
+    assert await group_checks(tmp_path, "Honest") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "promise", "said"),
+    [
+        ("Raises", "no group of responses makes it raise, hang or fault", "IndexError"),
+        ("Hangs", "no group of responses makes it raise, hang or fault", "timeout"),
+        ("Drops", "no group of responses makes it raise, hang or fault", "verdicts for"),
+        ("First", "a group gets the same verdicts again, and in any order", "correct (1.0), in the reversed"),
+        ("Lenient", "right answers score above wrong ones", "right [1.0, 1.0], wrong [1.0]"),
+        ("Both", "no response makes it raise, hang or fault", "IndexError"),
+    ],
+)
+async def test_a_broken_promise_to_groups_is_named(
+    tmp_path: Path, name: str, promise: str, said: str
+) -> None:
+    assert said in (await group_checks(tmp_path, name))[promise]

@@ -123,3 +123,17 @@ async def test_the_pool_and_the_parts_of_a_weighted_verifier_ask_as_well() -> No
         for name, options in (("format", {}), ("length", {"max_length": 9})):
             # These read no gold.
             pool.parse_reference(name, options, None)
+
+
+def test_verifiers_that_send_a_gold_refuse_what_json_cannot_hold_in_the_same_words() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    options = {"url": "http://127.0.0.1:9/v1"}
+    for gold in (object(), {"a": math.nan}, b"42", deep):
+        said = set()
+        for name, more in (("remote", {}), ("judge", {"model": "m"})):
+            with pytest.raises(ValueError, match="expected something that JSON can hold") as error:
+                load_verifier(name, {**options, **more}).parse_reference(gold)
+            said.add(str(error.value))
+        assert len(said) == 1

@@ -152,6 +152,9 @@ async def test_a_failure_that_may_pass_is_tried_again(status: int) -> None:
     ("script", "said"),
     [
         ((401,), "refused the request: status 401"),
+        (((400, '{"error": {"message": "The input is too long."}}'),), "status 400: The input is too long."),
+        (((422, '{"detail": [{"loc": 1}]}'),), 'status 422: {"detail": [{"loc": 1}]}'),
+        (((400, "[" * 50_000),), "status 400: [[["),
         ((503,), "no verdict in 2 attempts: ValueError: status 503"),
         (({"error": "no"},), "no chat completion"),
         ((completion("A", finish_reason="length"),), "raise the option max_tokens"),
@@ -185,7 +188,7 @@ async def test_the_wait_before_an_attempt_doubles() -> None:
 
     async with JudgeServer(503) as server:
         verifier = judge(server, attempts=4, backoff_seconds=0.5)
-        verifier._server._poster._sleep = wait
+        verifier._model.server._poster._sleep = wait
         assert (await verifier.verify_async("42", None, TASK)).outcome is Outcome.FAULT
     assert waits == [0.5, 1.0, 2.0] and len(server.requests) == 4
 
@@ -204,7 +207,7 @@ async def test_no_more_requests_run_at_once_than_the_recipe_says() -> None:
 
 async def test_the_key_is_of_the_environment_and_never_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "secret-7")
-    async with JudgeServer("A", 401) as server:
+    async with JudgeServer("A", (401, "The key secret-7 is unknown.")) as server:
         verifier = judge(server, key_variable="JUDGE_KEY")
         verifier.check_machine()
         await verifier.verify_async("42", None, TASK)

@@ -109,7 +109,9 @@ async def test_the_limit_holds_for_a_fast_path_and_the_loop_turns_meanwhile(
         work = pool.judge(*named("Fast"), response, "", folder=folder)
         found, turns = await turns_during(work)
         assert (found.verdict.outcome, found.limit) == (outcome, limit)
-        assert pool.num_killed == (1 if limit else 2)
+        # One that gets too little of a busy machine is tried again.
+        assert pool.num_killed == 1 + len(found.faults)
+        assert limit or found.faults
     assert turns > 10
 
 

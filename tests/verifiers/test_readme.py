@@ -9,14 +9,15 @@ import yaml
 
 from sandbox.limits import Limits, parse_limits
 from verifiers.contract import check_contract
+from verifiers.group_judge import GroupJudge
 from verifiers.judge import JudgeVerifier
 from verifiers.registry import load_verifier
 from verifiers.task import Task
 
 README = Path(__file__).parents[2] / "verifiers" / "README.md"
 TEXT = README.read_text(encoding="utf-8")
-WEIGHTED, JUDGE = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-FIRST, CREDITED, OWN = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+WEIGHTED, JUDGE, GROUP_JUDGE = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+FIRST, CREDITED, OWN, _ = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_first_example_gives_the_verdict_it_shows() -> None:
@@ -128,3 +129,8 @@ def test_every_entry_of_the_table_of_rules_holds() -> None:
     for gold, answer, expected in TABLE:
         verdict = math.verify(f"\\boxed{{{answer}}}", math.parse_reference(gold))
         assert (verdict.outcome.value == "correct") is expected, (gold, answer)
+
+
+def test_the_judge_of_groups_takes_the_options_that_the_example_shows() -> None:
+    section = yaml.safe_load(GROUP_JUDGE)["verifying"]
+    assert isinstance(load_verifier(section["default"], section["options"]), GroupJudge)

@@ -101,7 +101,7 @@ def test_a_worker_that_grades_with_options_imports_no_pydantic() -> None:
         "import pickle, sys; from verifiers.worker import _Worker;"
         "specification = pickle.dumps(('exact', {'ignore_case': False}, None));"
         "gold = pickle.dumps(frozenset('a'));"
-        "reply = _Worker({}, 1 << 40).answer('verify', specification, 'a', gold, b'');"
+        "reply = _Worker({}, 1 << 40).answer('verify', specification, b'a', gold, b'');"
         "print(b'correct' in reply, 'pydantic' in sys.modules)"
     )
     assert printed(program) == "True False"

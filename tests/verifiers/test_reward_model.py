@@ -72,3 +72,11 @@ async def test_a_response_cannot_end_its_message() -> None:
 def test_a_template_that_makes_no_sense_is_refused(template: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         model("http://x", template=template)
+
+
+async def test_a_text_without_a_token_is_wrong_and_not_sent() -> None:
+    async with JudgeServer({"embedding": [1.5]}) as server:
+        verifier = model(server.url, template="{{ response }}")
+        found = await verifier.verify_async("", None, Task())
+        assert (found.outcome, server.requests) == (Outcome.WRONG, [])
+        assert (await verifier.verify_async(" ", None, Task())).score is not None

@@ -9,15 +9,16 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
-    prompts, tokens that are never sampled, and the list of these hooks; on a CPU lighter
-    processes, batched attention, packed weights, shorter ways to decode, norm, rotate and sample, and sleep
-    too."""
+    prompts, no random bias in a reward model's head, tokens that are never sampled, and the list of these
+    hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm, rotate
+    and sample, and sleep too."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
         aborts,
         access,
         applied_hooks,
+        head_bias,
         leftovers,
         loaded_weights,
         one_address,
@@ -39,6 +40,7 @@ def load() -> None:
     version_spans.install()
     aborts.install()
     leftovers.install()
+    head_bias.install()
     prompt_sharing.install()
     unsampled.install()
     if not torch.cuda.is_available():

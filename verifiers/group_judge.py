@@ -1,0 +1,147 @@
+"""A language model that compares the responses of a group: the judge's group mode.
+
+`pairs` asks which of two responses is better, `ranking` asks for the order of all. Each question is asked
+twice, with the responses in both orders, so that a preference for a place cancels out. The score of a
+response is the share of the others that it beats; a tie counts half. It waits rather than computes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from verifiers.chat_model import ChatModel
+from verifiers.comparisons import Compared, Match, Ranking, pairings
+from verifiers.golds import json_gold
+from verifiers.group_questions import NOTE, GroupQuestions, Shown
+from verifiers.options import Bounds
+from verifiers.posting import Unanswered
+from verifiers.task import Task
+from verifiers.verdict import Outcome, Verdict, fault, wrong
+from verifiers.verifier import VerifierUnavailable
+
+
+class GroupJudge:
+    takes_any_gold = True
+    takes_task = True
+    min_responses = 2
+    caches_groups = True
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        model: str,
+        compare: Literal["pairs", "ranking"] = "pairs",
+        template: str | None = None,
+        opponents: Annotated[int, Bounds(0, 1000)] = 0,
+        threshold: Annotated[float, Bounds(0.001, 1)] = 0.5,
+        temperature: Annotated[float, Bounds(0, 2)] = 0.0,
+        max_tokens: Annotated[int, Bounds(1, 1_000_000)] = 1024,
+        extra: dict[str, Any] | None = None,
+        max_characters: Annotated[int, Bounds(1, 4_000_000)] = 50_000,
+        timeout_seconds: Annotated[float, Bounds(0.01, 3600)] = 60.0,
+        deadline_seconds: Annotated[float, Bounds(0.01, 36000)] = 300.0,
+        attempts: Annotated[int, Bounds(1, 20)] = 4,
+        backoff_seconds: Annotated[float, Bounds(0, 60)] = 1.0,
+        concurrency: Annotated[int, Bounds(1, 4096)] = 32,
+        key_variable: str = "",
+    ) -> None:
+        self._model = ChatModel(
+            url=url,
+            model=model,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            extra=extra,
+            timeout_seconds=timeout_seconds,
+            deadline_seconds=deadline_seconds,
+            attempts=attempts,
+            backoff_seconds=backoff_seconds,
+            concurrency=concurrency,
+            key_variable=key_variable,
+        )
+        self.counters = self._model.counters
+        if opponents and (compare == "ranking" or opponents % 2):
+            raise ValueError(
+                f"Option 'opponents' is {opponents}, expected an even number, and only with compare: pairs."
+            )
+        self._questions = GroupQuestions(compare, template)
+        self._compare, self._opponents = compare, opponents
+        self._threshold, self._max_characters = threshold, max_characters
+
+    def check_machine(self) -> None:
+        """Raises VerifierUnavailable where the key is not in the environment."""
+        self._model.server.check_key()
+
+    def parse_reference(self, raw: object) -> object:
+        """Any JSON; null where the judge needs no reference."""
+        return json_gold(raw)
+
+    async def verify_group_async(
+        self, responses: Sequence[str], reference: object, tasks: Sequence[Task]
+    ) -> list[Verdict]:
+        """A verdict for each response. One of more than `max_characters` loses without being shown."""
+        fitting = [i for i, text in enumerate(responses) if len(text) <= self._max_characters]
+        shown = [self._questions.show(responses[i], tasks[i]) for i in fitting]
+        question = tasks[0].question()
+        if len(shown) < 2:
+            found = [Compared(None)] * len(shown)
+        elif self._compare == "pairs":
+            found = await self._pairs(shown, question, reference)
+        else:
+            found = await self._ranking(shown, question, reference)
+        num_left_out = len(responses) - len(shown)
+        too_long = wrong(detail=f"the response has more than {self._max_characters} characters")
+        verdicts = [too_long] * len(responses)
+        for i, compared in zip(fitting, found, strict=True):
+            verdicts[i] = self._verdict(compared.beating(num_left_out))
+        return verdicts
+
+    def _verdict(self, compared: Compared) -> Verdict:
+        score = compared.score()
+        if score is None:
+            return fault(compared.problem)
+        outcome = Outcome.CORRECT if score >= self._threshold else Outcome.WRONG
+        return Verdict(outcome, score, detail=compared.words(), method="group_judge")
+
+    async def _pairs(self, shown: list[Shown], question: str, reference: object) -> list[Compared]:
+        asked: dict[str, asyncio.Task[Match]] = {}
+
+        async def match(first: Shown, second: Shown) -> Match:
+            """The first one's points. Equal texts are asked about once."""
+            text = self._questions.pair(first, second, question, reference)
+            if text not in asked:
+                asked[text] = asyncio.ensure_future(self._ask_pair(text))
+            return await asked[text]
+
+        async def meet(first: Shown, second: Shown) -> Match:
+            if first == second:
+                return Match(0.5)
+            here, there = await asyncio.gather(match(first, second), match(second, first))
+            return here.averaged(there.turned())
+
+        pairs = pairings(len(shown), self._opponents)
+        try:
+            matches = await asyncio.gather(*(meet(shown[i], shown[j]) for i, j in pairs))
+        finally:
+            for task in asked.values():
+                task.cancel()
+        return Compared.of_matches(len(shown), pairs, matches)
+
+    async def _ask_pair(self, text: str) -> Match:
+        try:
+            return Match(await self._model.ask(NOTE, text, self._questions.read_pair))
+        except (Unanswered, VerifierUnavailable) as error:
+            return Match(None, str(error))
+
+    async def _ranking(self, shown: list[Shown], question: str, reference: object) -> list[Compared]:
+        async def rank(order: list[int]) -> Ranking:
+            text = self._questions.ranking([shown[i] for i in order], question, reference)
+            found = await self._model.ask(NOTE, text, lambda reply: Ranking.read(reply, len(order)))
+            return found.of_places(order)
+
+        places = list(range(len(shown)))
+        try:
+            rankings = await asyncio.gather(rank(places), rank(places[::-1]))
+        except (Unanswered, VerifierUnavailable) as error:
+            return [Compared(None, problem=str(error))] * len(shown)
+        return Compared.of_rankings(shown, rankings)
