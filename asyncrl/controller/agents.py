@@ -8,6 +8,7 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
+from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.recorder import CallRecorder
@@ -72,5 +73,6 @@ def make_agents(
         timeout_seconds=agent.timeout_seconds,
         num_fault_retries=agent.num_fault_retries,
         max_agents=agent.max_agents,
+        faults=FaultsInARow(agent.max_faults_in_a_row),
     )
     return Agents(endpoint, player)

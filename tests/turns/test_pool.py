@@ -131,7 +131,7 @@ async def answer(pool: EpisodePool, text: str, name: str = "Odd", **options: Any
 
 async def test_each_trajectory_has_an_environment_of_its_own(pool: EpisodePool) -> None:
     first, second = await pool.open(named("Odd", secret=7)), await pool.open(named("Odd", secret=8))
-    assert await first.start({}) is None and first.recovery is Recovery.REPLAYABLE
+    assert await first.start({}) is None and first.recoveries.environment is Recovery.REPLAYABLE
     assert await first.start({"start": "text"}) == [{"role": "user", "content": "Guess."}]
     assert await second.start({"start": "list", "n": 5}) == [
         {"role": "system", "content": "s"},
@@ -362,7 +362,7 @@ async def test_trajectories_draw_different_numbers(pool: EpisodePool) -> None:
 async def test_tools_answer_calls_in_order_and_what_they_raise_is_read(folder: Path) -> None:
     async with EpisodePool(folder=folder, tools=["count", "odd", "awaits"], tool_loader=LOADER) as pool:
         episode = await pool.open(None)
-        assert episode.recovery is Recovery.REPLAYABLE and await episode.start({}) is None
+        assert episode.recoveries.tools["count"] is Recovery.REPLAYABLE and await episode.start({}) is None
         results = await episode.call(
             [
                 Call("count"),
@@ -418,6 +418,7 @@ async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folde
         assert [result.is_error for result in late] == [False, True, True]
         assert "no answer within 0.5 s" in late[1].output and "lost their state" in late[1].output
         assert "not called" in late[2].output
+        assert [result.has_lost for result in late] == [False, True, True]
         assert [result.output for result in await episode.call([Call("count")])] == ["1"]
         await episode.close()
 

@@ -7,11 +7,14 @@ refused a call (context, tokens, calls) may end as it likes: the verifier judges
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
+from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -22,6 +25,15 @@ from asyncrl.rollout.shaping import Shaping
 from asyncrl.turns.agents.program import Access, Exit, Program, Programs
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
+
+log = logging.getLogger(__name__)
+
+AGENT = "agent"
+"""Names it among the run's plug-ins: there is one."""
+
+
+class AgentFailed(AsyncrlError):
+    """The agent's program no longer ends well; the message holds what it printed last."""
 
 
 @dataclass
@@ -39,6 +51,7 @@ class AgentPlayer:
     timeout_seconds: float
     num_fault_retries: int
     max_agents: int
+    faults: FaultsInARow = field(default_factory=lambda: FaultsInARow(24))
     num_faults: int = 0
     """Programs that crashed since the start, those that were started again too."""
     num_late: int = 0
@@ -93,10 +106,10 @@ class AgentPlayer:
                     return False
                 if exit is None:
                     self.num_late += 1
+                if exit is None or exit.code == 0 or session.limit:
+                    self.faults.answered(AGENT)
                     break
-                if exit.code == 0 or session.limit:
-                    break
-                self.num_faults += 1
+                self._failed(group, exit)
         finally:
             await session.stop()
         session.keep_answered()
@@ -136,6 +149,25 @@ class AgentPlayer:
                 timeout_seconds=None if has_call else left,
             )
 
+    def _failed(self, group: Group, exit: Exit) -> None:
+        """Raises AgentFailed when that lasts too long."""
+        self.num_faults += 1
+        words = _ended_badly(exit)
+        number = self.faults.failed(AGENT)
+        if number is not None:
+            raise AgentFailed(
+                f"the agent's program failed {number} times in a row (agent.max_faults_in_a_row), the last "
+                f"time on {group.task.task_id}: {words}\nFix it and run the same command again: the run "
+                f"resumes, with every reply that it has."
+            )
+        if self.faults.is_first(AGENT, words):
+            log.warning(
+                "the agent's program failed on %s: %s. It is started again (agent.num_fault_retries), then "
+                "its trajectory leaves the group. Further faults of this cause are counted, not shown.",
+                group.task.task_id,
+                words,
+            )
+
     def _is_over(self, group: Group) -> bool:
         return group.state is not GroupState.OPEN or self.state.is_ending
 
@@ -156,12 +188,13 @@ def _verdict(exit: Exit | None, timeout_seconds: float, *, has_limit: bool) -> V
             f"the agent needed more than {timeout_seconds:g} s of its own (agent.timeout_seconds)"
         )
     if exit.code != 0 and not has_limit:
-        return fault(f"agent: it ended with {_ending(exit.code)}. {exit.detail}".rstrip())
+        return fault(f"agent: {_ended_badly(exit)}")
     if exit.score is None:
         return None
     outcome = Outcome.CORRECT if exit.score >= 1.0 else Outcome.WRONG
     return Verdict(outcome, exit.score, method="agent")
 
 
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _ended_badly(exit: Exit) -> str:
+    ending = f"signal {-exit.code}" if exit.code < 0 else f"exit code {exit.code}"
+    return f"it ended with {ending}. {exit.detail}".rstrip()
