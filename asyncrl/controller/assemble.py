@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agents
 from asyncrl.controller.commits import Commits
 from asyncrl.controller.controller import Controller
@@ -119,7 +120,8 @@ def assemble(
     agents = make_agents(inputs, generator, shaping, waits, state, hidden=hidden)
     rollouts = agents.player if agents is not None else player or generator
     grader = _make_grader(inputs, run_folder, journal)
-    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
+    player_of_agents = None if agents is None else agents.player
+    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
     dropped = _make_dropped(inputs, metrics)
     completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
@@ -131,7 +133,8 @@ def assemble(
         inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
     )
     report = StepReport(
-        metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations
+        *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
+        agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
     )
 
     num_steps = recipe.trainer.num_steps
@@ -143,6 +146,7 @@ def assemble(
     batches = StepBatches(
         *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
+        has_agents=recipe.agent.is_on(),
     )
     takes = Takes(
         session=trainer,
@@ -192,7 +196,7 @@ def assemble(
         requests=requests,
         service=service,
         sides=(
-            RolloutSide(recipe, queue, fleet, heldout, trainer, player),
+            RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )

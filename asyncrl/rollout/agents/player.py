@@ -8,12 +8,14 @@ refused a call (context, tokens, calls) may end as it likes: the verifier judges
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
@@ -22,12 +24,15 @@ from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.serving.router import Gate
 from asyncrl.turns.agents.program import Access, Exit, Program, Programs
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
 
 log = logging.getLogger(__name__)
 
+MOST_SECONDS = 4096
+"""Programs whose own time is kept for the next step's metrics."""
 AGENT = "agent"
 """Names it among the run's plug-ins: there is one."""
 
@@ -56,6 +61,16 @@ class AgentPlayer:
     """Programs that crashed since the start, those that were started again too."""
     num_late: int = 0
     """Programs that were over their time since the start."""
+    num_restarts: int = 0
+    """Further starts of programs that crashed, since the start."""
+    num_ended: int = 0
+    """Programs that ended in any way since the start."""
+    num_waiting: int = 0
+    """Trajectories that wait for a place now."""
+    ended_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SECONDS))
+    """Own time of the programs that ended last; the metrics take it out."""
+    _sessions: set[Session] = field(default_factory=set)
+    """Of the programs that run now."""
     _places: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,20 +100,68 @@ class AgentPlayer:
     ) -> None:
         is_over = False
         try:
-            async with self._places:
-                if not self._is_over(group):
+            async with self._place(trajectory):
+                if await self._may_begin(group):
                     with Session(self.recorder, group, trajectory) as session:
-                        is_over = await self._attempts(group, trajectory, session)
+                        self._sessions.add(session)
+                        try:
+                            is_over = await self._attempts(group, trajectory, session)
+                        finally:
+                            self._sessions.discard(session)
         finally:
             ended.put_nowait(trajectory if is_over else None)
+
+    @asynccontextmanager
+    async def _place(self, trajectory: Trajectory) -> AsyncIterator[None]:
+        self.num_waiting += 1
+        try:
+            what = f"a place among the agents (agent.max_agents is {self.max_agents})"
+            with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", what):
+                await self._places.acquire()
+        finally:
+            self.num_waiting -= 1
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _may_begin(self, group: Group) -> bool:
+        """Waits while a drain lets nothing begin; False where the run ends or the group was dropped."""
+        generator = self.recorder.generator
+        await self.waits.wait_until(
+            lambda: (
+                self._is_over(group) or generator.has_begun(group) or generator.fleet.router.gate is Gate.OPEN
+            ),
+            owner=f"the agents of group {group.group_id}",
+            blocker="the next version, before which none begins (rollout.interrupt: drain)",
+        )
+        generator.played_groups.add(group.group_id)
+        return not self._is_over(group)
+
+    @property
+    def num_running(self) -> int:
+        """Programs at work now."""
+        return len(self._sessions)
+
+    def num_answered(self) -> int:
+        """Calls that agents made and programs that ended, since the start: more of them is a move."""
+        return self.recorder.num_calls + self.num_ended
+
+    def is_answering_in_time(self) -> bool:
+        """Whether a program works by itself and has time left for that."""
+        limit = self.timeout_seconds
+        return any(not each.has_call() and each.own_seconds() < limit for each in self._sessions)
 
     async def _attempts(self, group: Group, trajectory: Trajectory, session: Session) -> bool:
         """Whether the trajectory is over; False where the run ends or the group was dropped."""
         try:
             for attempt in range(self.num_fault_retries + 1):
                 if attempt:
+                    self.num_restarts += 1
                     await session.restart()
                 exit = await self._run_program(group, session)
+                self.num_ended += 1
+                self.ended_seconds.append(session.own_seconds())
                 await session.stop()
                 if session.failure is not None:
                     raise session.failure
@@ -145,7 +208,7 @@ class AgentPlayer:
             await self.waits.wait_until(
                 awaited,
                 owner=f"a trajectory of group {group.group_id}",
-                blocker="its agent",
+                blocker=Blocker(BlockerKind.AGENT, "is asking the model" if has_call else "works by itself"),
                 timeout_seconds=None if has_call else left,
             )
 
