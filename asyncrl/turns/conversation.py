@@ -4,6 +4,7 @@ A turn with calls is answered by the tools, another one by the environment; with
 over, and the row's verifier judges. Used alike by rollouts, evaluations and chat.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,7 @@ class Conversation:
                 self.run.num_faults += 1
                 await self._close()
                 faults.failed(self._asked, str(error), error.trace)
+                await asyncio.sleep(faults.in_a_row.pause_seconds(self._asked))
                 if self._is_final or attempt == self.run.limits.num_fault_retries:
                     faults.gave_up(self._asked, str(error))
                     return Ended(finish, _fault(error))

@@ -21,7 +21,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, FaultsInARow
+from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -172,18 +172,35 @@ async def test_an_environment_that_no_longer_answers_ends_the_run_with_its_trace
 
 
 async def test_an_answer_or_a_limit_between_faults_ends_nothing(tmp_path: Path) -> None:
-    clock = Clock()
-    found = itertools.cycle([EnvironmentFault("it broke"), TurnLimit("too slow")])
+    clock, num_asked = Clock(), itertools.count()
 
-    def fails_half_of_the_time(turn: int, text: str) -> Observation | End:
+    def fails_twice_then_is_late(turn: int, text: str) -> Observation | End:
         clock.seconds += MIN_SECONDS
-        raise next(found)
+        # Both trajectories fail once; what each is asked then is over its limit.
+        raise EnvironmentFault("it broke") if next(num_asked) < 2 else TurnLimit("too slow")
 
-    async with player_of(tmp_path, FakeEpisodes(fails_half_of_the_time)) as (player, group, engine):
-        player.conversations.faults = TurnFaults(FaultsInARow(2, clock))
+    async with player_of(tmp_path, FakeEpisodes(fails_twice_then_is_late)) as (player, group, engine):
+        faults = player.conversations.faults = TurnFaults(FaultsInARow(3, clock))
         await play(player, group)
+        assert {score.outcome for score in group.scores.values()} <= {"wrong", "fault"}
         assert player.conversations.num_faults == 2
-        assert {score.outcome for score in group.scores.values()} == {"wrong"}
+    for _ in range(2):
+        faults.failed('the environment "game"', "it broke", "")
+    with pytest.raises(EnvironmentFailed):
+        clock.seconds += MIN_SECONDS
+        faults.failed('the environment "game"', "it broke", "")
+
+
+async def test_an_environment_that_fails_at_once_is_asked_slowly_until_the_run_ends(tmp_path: Path) -> None:
+    def fails(turn: int, text: str) -> Observation | End:
+        raise EnvironmentFault("it broke")
+
+    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+        watched = player.conversations.faults = TurnFaults(FaultsInARow(2, Clock()))
+        await play(player, group)
+        assert watched.in_a_row.pause_seconds('the environment "game"') == PAUSE_SECONDS
+        watched.answered('the environment "game"')
+        assert watched.in_a_row.pause_seconds('the environment "game"') == 0.0
 
 
 async def test_an_environment_that_never_starts_is_named_by_its_start(tmp_path: Path) -> None:

@@ -304,6 +304,42 @@ async def test_a_template_that_dies_is_replaced(pool: EpisodePool) -> None:
     assert isinstance(await answer(pool, "again"), Observation)
 
 
+async def test_a_template_that_dies_with_many_at_work_is_replaced(pool: EpisodePool) -> None:
+    opened: list[Any] = []
+
+    async def hangs() -> None:
+        episode = await pool.open(named("Odd"))
+        await episode.start({})
+        opened.append(episode)
+        try:
+            with pytest.raises(EnvironmentFault, match="its process is gone"):
+                await episode.step("sleep")
+            # At once, as conversations do: the processes of the old template end while another one starts.
+            assert isinstance(await answer(pool, "again"), Observation)
+        finally:
+            await episode.close()
+
+    works = [asyncio.create_task(hangs()) for _ in range(8)]
+    while len(opened) < len(works):
+        await asyncio.sleep(0.01)
+    assert pool._template is not None and pool._template._process is not None
+    os.kill(pool._template._process.pid, signal.SIGKILL)
+    async with asyncio.timeout(50.0):
+        await asyncio.gather(*works)
+
+
+async def test_a_template_that_did_not_start_again_is_tried_once_more(pool: EpisodePool) -> None:
+    await answer(pool, "first")
+    template = pool._template
+    assert template is not None and template._process is not None
+    module, template._module = template._module, "no_such_module"
+    os.kill(template._process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match="did not start"):
+        await answer(pool, "again")
+    template._module = module
+    assert isinstance(await answer(pool, "again"), Observation)
+
+
 async def test_others_wait_for_a_place(folder: Path) -> None:
     async with EpisodePool(folder=folder, max_processes=1) as pool:
         first = await pool.open(named("Odd"))

@@ -11,6 +11,9 @@ from asyncrl.observe.metrics.fault_causes import cause_of
 
 MIN_SECONDS = 20.0
 """Without an answer before a run ends: what a plug-in's server or a busy machine may take to come back."""
+PAUSE_SECONDS = 1.0
+"""Before a plug-in is asked again that failed too often, but not yet for long: one that fails at once would
+cost a run many groups until then."""
 MOST_CAUSES = 20
 """Warned of in a run, so that a plug-in that fails differently each time does not flood the terminal."""
 
@@ -44,6 +47,11 @@ class FaultsInARow:
         if row.num_faults >= self.max_in_a_row and now - row.since_seconds >= MIN_SECONDS:
             return row.num_faults
         return None
+
+    def pause_seconds(self, name: str) -> float:
+        """How long to wait before the plug-in is asked again."""
+        row = self._rows.get(name)
+        return PAUSE_SECONDS if row is not None and row.num_faults >= self.max_in_a_row else 0.0
 
     def is_first(self, what: str, detail: str) -> bool:
         """Whether to warn: the cause is the first of its kind, and few were warned of."""

@@ -173,6 +173,7 @@ class AgentPlayer:
                     self.faults.answered(AGENT)
                     break
                 self._failed(group, exit)
+                await asyncio.sleep(self.faults.pause_seconds(AGENT))
         finally:
             await session.stop()
         session.keep_answered()
