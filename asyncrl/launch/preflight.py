@@ -27,6 +27,7 @@ from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.launch.turn_trial import try_turns
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
@@ -142,12 +143,14 @@ class _Base:
         eval_sets: tuple[EvaluationSet, ...],
         parts: tuple[MixturePart, ...] = (),
     ) -> Inputs:
-        """Once every verifier of them works."""
+        """Once every verifier, environment, tool and agent of them works."""
         try:
             self.verifiers.check_machine()
             # What a verifier prints must not end up in a table or in JSON.
             with contextlib.redirect_stdout(sys.stderr):
                 try_verifiers(self.verifiers, recipe.verifying)
+                tasks = train.with_each_environment() if isinstance(train, TaskTable) else train
+                try_turns(recipe, self.kit, [*tasks, *heldout])
         finally:
             self.verifiers.close()
         return Inputs(
