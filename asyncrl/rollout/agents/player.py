@@ -205,9 +205,8 @@ class AgentPlayer:
                 return
             # While it waits for the model, its own time stands still.
             has_call = session.has_call()
-            awaited = (lambda: is_done() or not session.has_call()) if has_call else is_done
             await self.waits.wait_until(
-                awaited,
+                lambda was=has_call: is_done() or session.has_call() is not was,  # type: ignore[misc]
                 owner=f"a trajectory of group {group.group_id}",
                 blocker=Blocker(BlockerKind.AGENT, "is asking the model" if has_call else "works by itself"),
                 timeout_seconds=None if has_call else left,

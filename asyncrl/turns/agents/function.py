@@ -20,9 +20,10 @@ AgentFunction = Callable[[AgentTask], Coroutine[Any, Any, Any]]
 
 def load_function(name: str) -> AgentFunction:
     """Raises ValueError with a sentence that names the mistake."""
-    function: AgentFunction = FUNCTIONS.find(name, None)
-    if not inspect.iscoroutinefunction(function):
+    found: Any = FUNCTIONS.find(name, None)
+    if not inspect.iscoroutinefunction(found):
         raise ValueError(f"agent.function is {name}, which is not an async function. Expected async def.")
+    function: AgentFunction = found
     return function
 
 

@@ -1,15 +1,20 @@
 """A run around agents that are at work: drains, servers that sleep, the end, the watchdog, the metrics."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes.agents import Client, Played, agents_on
 from fakes.chat_codec import END
+from fakes.notebook import Notebook
 from fakes.records import make_task
 
 from asyncrl.controller.agent_metrics import AgentMeter, agent_calls
+from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.status_writer import _answers_wait
+from asyncrl.observe.metrics.exposition import text
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain
@@ -136,10 +141,13 @@ async def test_the_watchdog_leaves_an_agent_its_time_and_a_wait_for_it_is_named(
         await until(lambda: agent.at_work == 1)
         assert player.is_answering_in_time()
         await until(lambda: "waits for its agent, which works by itself" in player.waits.describe_waits())
+        assert re.fullmatch(r"for 1 agents: \d+ s", str(_answers_wait(player.waits.pending)))
         run.engine.hold()
         agent.may_work.set()
         await until(lambda: run.engine.num_running == 1)
         assert not player.is_answering_in_time()
+        # In a run, each token does.
+        player.waits.notify()
         await until(lambda: "waits for its agent, which is asking the model" in player.waits.describe_waits())
         run.engine.release()
         await work
@@ -165,6 +173,9 @@ async def test_metrics_say_what_agents_did_since_the_last_step(tmp_path: Path) -
         seconds = (found["agent_seconds_p50"], found["agent_seconds_p99"])
         assert all(value is not None and value >= 0 for value in seconds)
         assert (found["agents_running"], found["agents_waiting"]) == (0, 0)
+        metrics = RunMetrics("t", Notebook(), run.queue, None, None, None, run.player)  # type: ignore[arg-type]
+        scraped = text([*metrics._of_agents(run.player)]).splitlines()
+        assert {'asyncrl_agents{state="running"} 0', "asyncrl_agent_faults_total 1"} <= set(scraped)
         # Told once.
         assert set(meter.read().values()) == {0, None}
         for trajectory in ended:
