@@ -306,7 +306,7 @@ class Template(Generic[W]):
     async def _exchange(
         self, control: socket.socket | None, messages: list[bytes], passed: list[int], *, is_own: bool = True
     ) -> tuple[int, int]:
-        """`is_own`: nobody else knows the socket yet."""
+        """`is_own`: no other call knows the socket yet."""
         try:
             async with self._lock:
                 if control is None or not (is_own or control is self._control):
