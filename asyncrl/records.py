@@ -255,6 +255,16 @@ class Trajectory:
                 found[-1].append(segment)
         return found[turn]
 
+    def num_tokens_before(self, turn: int) -> int:
+        """Tokens in front of a turn, from 0: the prompt, earlier turns and what was observed."""
+        count = len(self.prompt_tokens)
+        for segment in self.segments:
+            if turn == 0:
+                break
+            count += len(segment.tokens)
+            turn -= isinstance(segment, Observed)
+        return count
+
     def parts_through(self, turn: int) -> list[Segment | Observed]:
         """All up to the end of a turn; nothing for -1."""
         kept: list[Segment | Observed] = []

@@ -112,6 +112,11 @@ class Worker:
 STANDARD_ERROR = 2
 
 
+def _messages(kind: bytes, what: int | bytes) -> list[bytes]:
+    order = ORDER.pack(kind, what if isinstance(what, int) else len(what))
+    return [order, what] if isinstance(what, bytes) else [order]
+
+
 class Template(Generic[W]):
     """The warm process from which workers are forked. What they print goes to the file `prints`, else to
     standard error."""
@@ -138,7 +143,9 @@ class Template(Generic[W]):
         self._restarting = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._prepared: dict[bytes, int] = {}
-        self._workers: set[W] = set()
+        self._workers: dict[W, socket.socket] = {}
+        """With the control socket of the template that forked it: no other one knows its process."""
+        self._is_closed = False
         self._tasks: set[asyncio.Task[Ended | None]] = set()
 
     async def start(self) -> None:
@@ -161,17 +168,26 @@ class Template(Generic[W]):
                 stderr=to if self._prints is not None else None,
             )  # fmt: skip
         theirs.close()
-        self._control = ours
         try:
             await self._reply(ours)
-            # A template that replaces one that died.
+            # A template that replaces one that died. No order of another call may come in between.
             for payload in list(self._prepared):
-                await self._order(PREPARE, payload)
-        except WorkerDied as error:
-            await self.close()
-            raise RuntimeError(f"The template of {self._module} did not start: {error}") from error
+                await self._exchange(ours, _messages(PREPARE, payload), [])
+        except BaseException as error:
+            ours.close()
+            await self._end_process()
+            if isinstance(error, WorkerDied):
+                raise RuntimeError(f"The template of {self._module} did not start: {error}") from error
+            raise
+        self._control = ours
 
     async def close(self) -> None:
+        """For good."""
+        self._is_closed = True
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Ends the process and its workers; another one may be started."""
         for worker in list(self._workers):
             worker.close()
         self._workers.clear()
@@ -183,6 +199,9 @@ class Template(Generic[W]):
                 control.shutdown(socket.SHUT_RDWR)
             async with self._lock:
                 control.close()
+        await self._end_process()
+
+    async def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             # The workers follow: the kernel kills them when the template dies.
@@ -195,7 +214,7 @@ class Template(Generic[W]):
         Returns the `num_prepared` of the workers that have it. Raises WorkerDied."""
         async with self._preparing:
             if payload not in self._prepared:
-                await self._revived(lambda: self._order(PREPARE, payload))
+                await self._revived(lambda: self._order(self._control, PREPARE, payload))
                 self._prepared[payload] = len(self._prepared) + 1
         return self._prepared[payload]
 
@@ -214,23 +233,31 @@ class Template(Generic[W]):
             return await ask()
         except WorkerDied:
             async with self._restarting:
-                if self._control is None:
-                    # Closed on purpose.
+                if self._is_closed:
                     raise
                 # Another call may have replaced it meanwhile.
                 if self._control is broken:
-                    await self.close()
-                    await self.start()
+                    await self._give_up()
+                    await self._start_again()
             return await ask()
+
+    async def _start_again(self) -> None:
+        try:
+            await self.start()
+        except RuntimeError as error:
+            # The next call tries once more.
+            raise WorkerDied(str(error)) from error
 
     async def _fork(self) -> W:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         frames_pipe, written = os.pipe()
         os.set_blocking(frames_pipe, False)
-        num_prepared = len(self._prepared)
+        num_prepared, control = len(self._prepared), self._control
         try:
-            process, _ = await self._order(FORK, self._memory_limit_bytes, (theirs.fileno(), written))
+            process, _ = await self._order(
+                control, FORK, self._memory_limit_bytes, (theirs.fileno(), written)
+            )
         except BaseException:
             ours.close()
             os.close(frames_pipe)
@@ -241,17 +268,18 @@ class Template(Generic[W]):
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         worker = self._make_worker(process, reader, writer, frames_pipe)
         worker.num_prepared = num_prepared
-        self._workers.add(worker)
+        assert control is not None, "it has answered"
+        self._workers[worker] = control
         return worker
 
     async def end(self, worker: W) -> Ended | None:
-        """Kill the worker and return how it ended, which tells a death of its own from the kill; None
-        when all is closed."""
-        if worker not in self._workers:
+        """Kill the worker and return how it ended, which tells a death of its own from the kill; None when
+        its template is gone, and the worker with it."""
+        control = self._workers.pop(worker, None)
+        if control is None:
             return None
-        self._workers.discard(worker)
         try:
-            status, peak_bytes = await self._order(END, worker.process)
+            status, peak_bytes = await self._order(control, END, worker.process)
             return Ended(status, peak_bytes, worker.crash_frames())
         except WorkerDied:
             return None
@@ -264,21 +292,26 @@ class Template(Generic[W]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _order(self, kind: bytes, what: int | bytes, passed: Sequence[int] = ()) -> tuple[int, int]:
-        """`what`: the order's number, or the message that follows the order."""
-        messages = [ORDER.pack(kind, what if isinstance(what, int) else len(what))]
-        if isinstance(what, bytes):
-            messages.append(what)
+    async def _order(
+        self, control: socket.socket | None, kind: bytes, what: int | bytes, passed: Sequence[int] = ()
+    ) -> tuple[int, int]:
+        """The answer of the template at `control` to an order. `what`: the order's number, or the message
+        that follows the order. Raises WorkerDied where that template is gone."""
         # Shielded: a canceled caller must not leave a reply in the socket for the next one to read.
-        exchange = self._exchange(messages, [os.dup(descriptor) for descriptor in passed])
+        exchange = self._exchange(
+            control, _messages(kind, what), [os.dup(each) for each in passed], is_own=False
+        )
         return await asyncio.shield(asyncio.ensure_future(exchange))
 
-    async def _exchange(self, messages: list[bytes], passed: list[int]) -> tuple[int, int]:
+    async def _exchange(
+        self, control: socket.socket | None, messages: list[bytes], passed: list[int], *, is_own: bool = True
+    ) -> tuple[int, int]:
+        """`is_own`: no other call knows the socket yet."""
         try:
             async with self._lock:
-                control = self._control
-                if control is None:
-                    raise WorkerDied("the pool is closed")
+                if control is None or not (is_own or control is self._control):
+                    what = "pool is closed" if self._is_closed else "template process is gone"
+                    raise WorkerDied(f"the {what}")
                 try:
                     # Short messages on an otherwise empty socket: this never blocks.
                     for message in messages:

@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.commits import Commits
 from asyncrl.controller.controller import Controller
@@ -120,7 +121,8 @@ def assemble(
     agents = None if kit is None else kit.agents(generator, inputs.codec, shaping, waits, state)
     rollouts = agents.player if agents is not None else player or generator
     grader = _make_grader(inputs, run_folder, journal)
-    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
+    player_of_agents = None if agents is None else agents.player
+    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
     dropped = _make_dropped(inputs, metrics)
     completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
@@ -132,7 +134,8 @@ def assemble(
         inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
     )
     report = StepReport(
-        metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations
+        *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
+        agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
     )
 
     num_steps = recipe.trainer.num_steps
@@ -144,6 +147,7 @@ def assemble(
     batches = StepBatches(
         *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
+        has_agents=recipe.agent.is_on(),
     )
     takes = Takes(
         session=trainer,
@@ -193,7 +197,7 @@ def assemble(
         requests=requests,
         service=service,
         sides=(
-            RolloutSide(recipe, queue, fleet, heldout, trainer, player),
+            RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )

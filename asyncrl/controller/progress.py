@@ -18,7 +18,7 @@ MAX_TRAINER_KILLS = 3
 
 
 class Answers(Protocol):
-    """Answers of environments and tools: the `TurnPlayer`."""
+    """Answers of environments, tools and agents: the `TurnPlayer`, or the `AgentPlayer`."""
 
     def num_answered(self) -> int:
         """Since the start."""

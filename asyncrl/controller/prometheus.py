@@ -18,6 +18,7 @@ from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState
@@ -39,8 +40,10 @@ class RunMetrics:
         fleet: Fleet,
         grader: Grader,
         session: TrainerSession,
+        agents: AgentPlayer | None = None,
     ) -> None:
-        """`name` is the recipe's."""
+        """`name` is the recipe's; `agents` make its trajectories, if any do."""
+        self._agents = agents
         self._name = name
         self._observer = observer
         self._queue = queue
@@ -82,7 +85,8 @@ class RunMetrics:
 
     def text(self) -> str:
         """The answer to a scrape."""
-        return text([*self._of_run(), *self._of_tokens(), *self._of_queue(), *self._of_servers()])
+        own = self._of_agents(self._agents) if self._agents is not None else ()
+        return text([*self._of_run(), *self._of_tokens(), *self._of_queue(), *self._of_servers(), *own])
 
     def _of_run(self) -> Iterator[Iterator[str]]:
         version = importlib.metadata.version("asyncrl")
@@ -151,6 +155,21 @@ class RunMetrics:
         )
         waiting = self._session.num_waiting
         yield gauge("trainer_waiting", "Requests of the trainer that wait for rollouts.", waiting)
+
+    def _of_agents(self, player: AgentPlayer) -> Iterator[Iterator[str]]:
+        yield gauge(
+            "agents",
+            "Programs at work (running), and trajectories that wait for a place (waiting).",
+            [({"state": "running"}, player.num_running), ({"state": "waiting"}, player.num_waiting)],
+        )
+        yield counter("agents_ended_total", "Programs that ended in any way.", player.num_ended)
+        yield counter("agent_faults_total", "Programs that crashed.", player.num_faults)
+        yield counter("agent_restarts_total", "Further starts after a crash.", player.num_restarts)
+        yield counter("agents_late_total", "Programs over agent.timeout_seconds.", player.num_late)
+        recorder = player.recorder
+        yield counter("agent_calls_total", "Calls of the model, without those on record.", recorder.num_calls)
+        yield counter("agent_branches_total", "Conversations after a first one.", recorder.num_branches)
+        yield counter("agent_refused_calls_total", "Requests that were refused.", recorder.num_refused)
 
     def _of_servers(self) -> Iterator[Iterator[str]]:
         servers = list(self._fleet.members.servers.values())

@@ -210,16 +210,24 @@ class StatusWriter:
         return [_row(server, self._readings[0], now) for server in servers]
 
 
+_ANSWERS = {
+    BlockerKind.TURN: "answers to turns",
+    BlockerKind.AGENT: "agents",
+    BlockerKind.VERDICT: "verdicts",
+}
+
+
 def _answers_wait(waits: list[Wait]) -> str | None:
-    """`waits`: the longest first. Those for answers to turns and for verdicts; None without any."""
+    """`waits`: the longest first. Those for answers to turns, agents and verdicts; None without any."""
     found = []
-    for kind, what in ((BlockerKind.TURN, "answers to turns"), (BlockerKind.VERDICT, "verdicts")):
+    for kind, what in _ANSWERS.items():
         own = [wait for wait in waits if wait.blocker.kind is kind]
         if own:
             subjects = {wait.blocker.subject for wait in own}
             names = sorted(f'"{name}"' for name in subjects) if what == "verdicts" else sorted(subjects)
             seconds = now_seconds() - own[0].since_seconds
-            found.append(f"{len(own)} {what} by {', '.join(names)}: {seconds:.0f} s")
+            by = "" if kind is BlockerKind.AGENT else f" by {', '.join(names)}"
+            found.append(f"{len(own)} {what}{by}: {seconds:.0f} s")
     return f"for {', and '.join(found)}" if found else None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
@@ -332,15 +333,18 @@ class StepReport:
         accuracies: Sequence[tuple[PolicyVersion, float]],
         piece: Callable[[int], str] = str,
         conversations: Conversations | None = None,
+        agents: AgentMeter | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
-        text of a token. `conversations` are those of rollouts, where trajectories have turns."""
+        text of a token. `conversations` are those of rollouts, where trajectories have turns; `agents` meters
+        those that make trajectories."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
         self._accuracies = accuracies
         self._piece = piece
         self._conversations = conversations
+        self._agents = agents
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -381,6 +385,7 @@ class StepReport:
                 **self._grader.pool_metrics(),
                 **self._retried(),
                 **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
+                **(self._agents.read() if self._agents is not None else {}),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.version,

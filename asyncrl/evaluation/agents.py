@@ -19,7 +19,6 @@ from asyncrl.records import DropReason, Finish, SamplingParams, Score, Segment, 
 from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.rollout.agents.kit import AgentKit
 from asyncrl.rollout.agents.player import AgentPlayer
-from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.fleet import Fleet
@@ -138,12 +137,6 @@ async def play(
         pass
     assert trajectory.finish is not None, "an evaluation ends by being cancelled"
     return trajectory, group.scores.get(trajectory.trajectory_id)
-
-
-def has_time_left(player: AgentPlayer) -> bool:
-    """Whether a program works by itself, within agent.timeout_seconds."""
-    sessions = (each for each in player.recorder.sessions.values() if isinstance(each, Session))
-    return any(not each.has_call() and each.own_seconds() < player.timeout_seconds for each in sessions)
 
 
 def answer_line(trajectory: Trajectory) -> Trajectory:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, has_time_left, play
+from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, play
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -160,7 +160,7 @@ class Evaluator:
             name=f"{self.run_id}-eval-{next(self.counter):010d}",
             streamed=self._streamed,
         ) as player:
-            with self._working(lambda: has_time_left(player)):
+            with self._working(player.is_answering_in_time):
                 yield lambda tasks: self._play_in_turn(player, tasks, is_greedy, numbers)
 
     @contextlib.contextmanager

@@ -28,6 +28,7 @@ from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.launch.turn_trial import try_turns
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
@@ -66,6 +67,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
     train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    base.verifiers.check_groups(recipe.trajectories_per_group())
     heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
@@ -143,7 +145,7 @@ class _Base:
         eval_sets: tuple[EvaluationSet, ...],
         parts: tuple[MixturePart, ...] = (),
     ) -> Inputs:
-        """Once every verifier of them works."""
+        """Once every verifier, environment, tool and agent of them works."""
         if recipe.agent.verdict == "branch":
             self.verifiers.check_branches()
         try:
@@ -151,6 +153,8 @@ class _Base:
             # What a verifier prints must not end up in a table or in JSON.
             with contextlib.redirect_stdout(sys.stderr):
                 try_verifiers(self.verifiers, recipe.verifying)
+                tasks = train.with_each_environment() if isinstance(train, TaskTable) else train
+                try_turns(recipe, self.kit, [*tasks, *heldout])
         finally:
             self.verifiers.close()
         return Inputs(

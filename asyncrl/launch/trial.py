@@ -46,21 +46,21 @@ def try_verifiers(verifiers: VerifierCache, verifying: Verifying) -> None:
 async def _try_all(examples: list[GoldExample], verifiers: VerifierCache, verifying: Verifying) -> None:
     async with VerifierPool(timeout_seconds=verifying.timeout_seconds) as pool:
         for example in examples:
-            await _shown(_try_one(example, pool, verifiers), _title(example))
+            await shown(_try_one(example, pool, verifiers), _title(example), "no verdict yet")
 
 
 def _title(example: GoldExample) -> str:
     return f'trying the verifier "{example.verifier.name}" on {example.where}'
 
 
-async def _shown(work: Coroutine[Any, Any, None], title: str) -> None:
-    """Awaits `work`, under its title once it has taken a few seconds."""
+async def shown(work: Coroutine[Any, Any, None], title: str, state: str) -> None:
+    """Awaits `work`, under its title and state once it has taken a few seconds."""
     task = asyncio.ensure_future(work)
     try:
         with LateStage(title) as progress:
             while not task.done():
                 await asyncio.wait({task}, timeout=TICK_SECONDS)
-                progress.show("no verdict yet")
+                progress.show(state)
             await task
     finally:
         task.cancel()

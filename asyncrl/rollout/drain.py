@@ -10,6 +10,10 @@ A trajectory whose tool works has no request, but tokens: it counts as in flight
 follow, because none may hold tokens of two versions. Servers then idle for the slowest tool: a publish waits
 turns.max_tool_seconds per trajectory at most, besides its tokens.
 
+An agent counts from its start, before its first call: its place among agent.max_agents may be the one that an
+agent with tokens waits for. No agent of another group starts. A publish waits agent.timeout_seconds of their
+own time at most, besides their tokens.
+
 Groups that have tokens continue, in rounds and on other servers too, while one can take them. What cannot
 (its only server died, or the run stops) is dropped when the next version would have to (`Generator.run`).
 """
@@ -66,10 +70,10 @@ class Drain:
         return not (can_continue and self._has_begun_group())
 
     def _has_begun_group(self) -> bool:
-        """Whether a group with tokens is between two streams: it waits for a server or a tool."""
+        """Whether a group is between two streams: it waits for a server, a tool or an agent."""
         return any(
             group.state is GroupState.OPEN
-            and group.num_tokens() > 0
+            and self.generator.has_begun(group)
             and any(trajectory.finish is None for trajectory in group.trajectories)
             for group in self.queue.live.values()
         )

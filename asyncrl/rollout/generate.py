@@ -126,6 +126,8 @@ class Generator:
     """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
     bounds: dict[str, TurnBounds] = field(default_factory=dict)
     """Trajectory -> what bounds its current turn besides the recipe; trajectories without are not here."""
+    played_groups: set[int] = field(default_factory=set)
+    """Groups whose agents were started: they have begun, before their first token."""
     grown: Callable[[Trajectory], None] = lambda trajectory: None
     """Told of each trajectory that got confirmed tokens, or whose turn or itself ended."""
     running: dict[str, Server] = field(default_factory=dict)
@@ -202,6 +204,10 @@ class Generator:
             timeout_seconds=timeout_seconds,
         )
 
+    def has_begun(self, group: Group) -> bool:
+        """Whether a drain waits for the group, and lets it stream."""
+        return group.num_tokens() > 0 or group.group_id in self.played_groups
+
     def may_stream(self) -> bool:
         """Whether groups may start to stream, as far as it is not a matter of servers."""
         return not (self.state.is_held or self.queue.is_catching_up() or self.is_parked())
@@ -237,7 +243,7 @@ class Generator:
                 before=before,
                 at_least=newest,
                 shunned=shunned,
-                is_new=group.num_tokens() == 0,
+                is_new=not self.has_begun(group),
             )
 
         def is_over() -> bool:
@@ -396,6 +402,7 @@ class Generator:
 
     def forget(self, group: Group) -> None:
         """The group's conversations are over."""
+        self.played_groups.discard(group.group_id)
         for trajectory in group.trajectories:
             for line in trajectory.lines():
                 self._servers.pop(line.trajectory_id, None)

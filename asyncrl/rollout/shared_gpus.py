@@ -5,9 +5,9 @@ A take announces a version, which wakes the servers: they join with it, as after
 they sleep. What is in flight then is aborted and resumes from its prefix, or with rollout.interrupt drain it
 ends first; a running evaluation ends first too, so that it has one version.
 
-Tools need no GPU: with continue, retract and abort they work on while the servers sleep, an answer that comes
-meanwhile is recorded, and its trajectory's next turn waits for the servers. With drain the servers sleep only
-once all turns of what has begun have ended.
+Tools and agents need no GPU: with continue, retract and abort they work on while the servers sleep, an answer
+that comes meanwhile is recorded, and its trajectory's next turn waits for the servers; an agent's own time
+stands still in that wait. With drain the servers sleep only once all turns of what has begun have ended.
 """
 
 from collections.abc import Callable

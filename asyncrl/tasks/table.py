@@ -57,6 +57,15 @@ class TaskTable(Sequence[Task]):
             if key in wanted and self._packed.row(index).text in prompts:
                 yield self[index]
 
+    def with_each_environment(self) -> list[Task]:
+        """A task of each environment that the rows name; the first task where they name none."""
+        found: dict[str, int] = {}
+        for index in range(len(self)):
+            found.setdefault(repr(self._packed.row(index).environment), index)
+            if len(found) >= len(self._packed.environments):
+                break
+        return [self[index] for index in found.values()]
+
     def longest_prompt(self) -> int:
         """The longest prompt in tokens, among those with the most bytes."""
         return max(len(self[index].prompt_tokens) for index in self._packed.longest)

@@ -115,8 +115,8 @@ def read_train_tasks(
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
     rows = train_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
-    template, num_responses = template_of(recipe), recipe.trajectories_per_group()
-    maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template, num_responses)
+    template = template_of(recipe)
+    maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template, is_grouped=True)
     name = table_name(recipe, codec, context_tokens)
     tasks = maker.make(rows, sources, name=name)
     if sources[0].weight is None:
@@ -164,8 +164,8 @@ class TaskMaker:
     verifiers: VerifierCache
     context_tokens: int
     template: Callable[[Prompt], Prompt] | None = None
-    num_responses: int = 1
-    """Responses to a task that are judged together, by a verifier that judges groups."""
+    is_grouped: bool = False
+    """Whether several responses to a task may be judged together (`VerifierCache.check_groups`)."""
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""
@@ -357,7 +357,8 @@ class TaskMaker:
         """Its key and itself, looked up once for rows in a row that share it."""
         if self._newest is None or self._newest[0] is not spec:
             self._newest = spec, key_of(spec), self.verifiers.get(spec)
-            self.verifiers.check_group(spec, self.num_responses, self.key)
+            if not self.is_grouped:
+                self.verifiers.check_alone(spec, self.key)
         return self._newest[1:]
 
     def _broken(self, where: str, complaint: str) -> None:

@@ -64,23 +64,25 @@ class VerifierCache:
         """Whether the verifier judges all responses of a group at once. Raises InputError as `get`."""
         return is_group_wise(self.get(spec))
 
-    def check_group(self, spec: VerifierSpec, num_responses: int, key: str) -> None:
-        """Raises InputError where the verifier cannot judge `num_responses` to one task; the tasks are of the
+    def check_alone(self, spec: VerifierSpec, key: str) -> None:
+        """Raises InputError where the verifier cannot judge one response alone, as it must for rows of the
         recipe's `key`."""
-        verifier = self.get(spec)
-        least = min_responses(verifier)
-        if num_responses >= least:
-            return
-        if num_responses > 1:
-            raise InputError(
-                f'the verifier "{spec.name}" compares at least {least} responses to one task, but a group '
-                f"has {num_responses}. Raise rollout.samples_per_group, or name another verifier."
-            )
-        if (why := why_not_alone(spec.name, verifier)) is not None:
-            way_out = "Raise rollout.samples_per_group"
-            if key != "data.train":
-                way_out = f"{key} is judged response by response: its rows need another verifier"
-            raise InputError(f"{why}. {way_out}.")
+        if (why := why_not_alone(spec.name, self.get(spec))) is not None:
+            raise InputError(f"{why}. {key} is judged response by response: its rows need another verifier.")
+
+    def check_groups(self, num_responses: int) -> None:
+        """Raises InputError where a verifier of the rows read so far, the training rows, cannot judge
+        `num_responses` to one task."""
+        for spec in (example.verifier for example in self.examples.values()):
+            verifier = self.get(spec)
+            least = min_responses(verifier)
+            if num_responses < least:
+                raise InputError(
+                    f'the verifier "{spec.name}" compares at least {least} responses to one task, but a '
+                    f"group has {num_responses}. Raise rollout.samples_per_group, or name another verifier."
+                )
+            if num_responses == 1 and (why := why_not_alone(spec.name, verifier)) is not None:
+                raise InputError(f"{why}. Raise rollout.samples_per_group.")
 
     def check_branches(self) -> None:
         """Raises InputError for a verifier of whole groups: it compares trajectories, not branches."""

@@ -25,6 +25,8 @@ class CallResult:
     """Text that the model reads."""
     is_error: bool = False
     seconds: float = 0.0
+    has_lost: bool = False
+    """Whether all tools had lost their state after it, since their process was ended."""
 
 
 class CallFormat(Protocol):

@@ -65,7 +65,7 @@ async def _checks(
         episode = await pool.open(spec)
     except EnvironmentFault as fault:
         return [Check(promise, False, _words(fault))]
-    recovery = episode.recovery
+    recovery = episode.recoveries.environment
     await episode.close()
     checks = [Check(promise, True), await _starts_alike(pool, spec, rows)]
     if not checks[-1].passed:

@@ -4,6 +4,7 @@ A turn with calls is answered by the tools, another one by the environment; with
 over, and the row's verifier judges. Used alike by rollouts, evaluations and chat.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.faults import TurnFaults
 from asyncrl.turns.history import Continued, Exchange, RenderedHistory
+from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part, read_turn
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
 MOST_CHARACTERS = 200_000
@@ -121,7 +123,9 @@ class Conversation:
     opening: list[Message]
     _episode: Episode | None = None
     _is_final: bool = False
-    """Its process was given a turn, and no other one can continue (Recovery.NEITHER)."""
+    """Its process was given something that no other one can continue (Recovery.NEITHER)."""
+    _asked: str = ""
+    """The part that was asked last, in words for people."""
     _seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,19 +152,25 @@ class Conversation:
 
     async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
         """The answer to a turn that ended so. A fault is retried with a new process first."""
+        faults = self.run.faults
         for attempt in range(self.run.limits.num_fault_retries + 1):
+            self._asked = f"the start of {self.answerer()}"
             try:
                 found = await self._timed_answer(turn, finish)
             except TurnLimit as limit:
+                faults.answered(self._asked)
                 return Ended(finish, over_limit(str(limit)))
             except EnvironmentFault as error:
                 self.run.num_faults += 1
                 await self._close()
+                faults.failed(self._asked, str(error), error.trace)
+                await asyncio.sleep(faults.in_a_row.pause_seconds(self._asked))
                 if self._is_final or attempt == self.run.limits.num_fault_retries:
-                    self.run.faults.gave_up(self.answerer(), str(error))
+                    faults.gave_up(self._asked, str(error))
                     return Ended(finish, _fault(error))
-                self.run.faults.retried(self.answerer(), str(error))
+                faults.retried(self._asked, str(error))
             else:
+                faults.answered(self._asked)
                 self.run.num_answered += 1
                 if not isinstance(found, Ended):
                     observed = found if isinstance(found, Observed) else found.observed
@@ -182,7 +192,7 @@ class Conversation:
         left = self.run.limits.max_tool_seconds - self._seconds
         if left <= 0:
             raise TurnLimit(f"the trajectory spent {self._seconds:.3g} s in tools (turns.max_tool_seconds)")
-        self._is_final = episode.recovery is Recovery.NEITHER
+        self._ask(episode, calls)
         began = self.run.clock()
         try:
             results = await episode.call(calls) if calls else []
@@ -210,7 +220,9 @@ class Conversation:
     ) -> Observed | Branched:
         assert self.run.calls is not None
         messages = _result_messages(results)
+        losses = [place for place, result in enumerate(results) if result.has_lost]
         notes = {
+            **({"losses": losses} if losses else {}),
             "seconds": seconds,
             "calls": [asdict(call) for call in calls],
             "are_errors": [result.is_error for result in results],
@@ -242,29 +254,24 @@ class Conversation:
         if self._episode is None:
             self._episode = await self.run.episodes.open(self.environment)
             await self._episode.start(self.row)
-            if self.played and self._episode.recovery is Recovery.NEITHER:
-                raise EnvironmentFault(
-                    f"its process was lost after {len(self.played)} turns, and the environment says that it "
-                    f"cannot be played again (recovery)"
-                )
-            if self._episode.recovery is Recovery.REPLAYABLE:
-                for index, each in enumerate(self.played):
-                    await self._replay(self._episode, index, each)
+            await bring_back(self._episode, self._recorded(), _result_messages, _messages)
         return self._episode
 
-    async def _replay(self, episode: Episode, index: int, played: Played) -> None:
-        """Raises EnvironmentFault where the answer is not the recorded one."""
-        known = json.loads(played.notes)
-        if "calls" in known:
-            messages = _result_messages(await episode.call([Call(**call) for call in known["calls"]]))
-        else:
-            reply = await episode.step(self.run.codec.decode(played.tokens))
-            messages = _messages(reply) if isinstance(reply, Observation) else []
-        if messages != known["messages"]:
-            raise EnvironmentFault(
-                f"turn {index + 1} was played again after a loss and answered otherwise than recorded: an "
-                f"environment that depends on chance or time must say so (recovery: stateless or neither)"
-            )
+    def _ask(self, episode: Episode, calls: Sequence[Call]) -> None:
+        """Notes what is asked from here on, for its faults."""
+        self.run.faults.answered(self._asked)
+        self._asked = self.answerer()
+        if calls:
+            # The model may have written any names.
+            known = sorted({f'"{call.name}"' for call in calls if call.name in episode.recoveries.tools})
+            self._asked = f"the tools {', '.join(known)}" if known else "the tools"
+        self._is_final = False
+        if episode.recoveries.some_are(Recovery.NEITHER):
+            asked = [*self._recorded(), RecordedTurn("", [], list(calls) or None)]
+            self._is_final = lost_part(episode.recoveries, asked) is not None
+
+    def _recorded(self) -> list[RecordedTurn]:
+        return [read_turn(self.run.codec.decode(each.tokens), each.notes) for each in self.played]
 
     async def _close(self) -> None:
         if self._episode is not None:

@@ -1,6 +1,7 @@
 """The seam between a conversation and the process that hosts its environment and tools."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asyncrl.records import EnvironmentSpec
@@ -20,11 +21,24 @@ class TurnLimit(Exception):
     """A turn needed more time or memory than it may: the response's doing. The message says which limit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Recoveries:
+    """How each part of an episode continues after its process was lost."""
+
+    environment: Recovery = Recovery.STATELESS
+    """That of no environment, too."""
+    tools: Mapping[str, Recovery] = field(default_factory=dict)
+
+    def some_are(self, recovery: Recovery) -> bool:
+        """Whether a part recovers so."""
+        return recovery in (self.environment, *self.tools.values())
+
+
 class Episode(Protocol):
     """One trajectory's environment and tools. Each call may raise EnvironmentFault or TurnLimit; a tool that
     raises or is late is a CallResult, since the model reads it."""
 
-    recovery: Recovery
+    recoveries: Recoveries
 
     async def start(self, row: Mapping[str, Any]) -> list[Message] | None:
         """None without an environment, or where the row's prompt opens the conversation."""

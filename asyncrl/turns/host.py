@@ -242,7 +242,7 @@ class _Host:
 
     def _build(self, cast: Cast) -> dict[str, Any]:
         self._tools = self._loaded.tools(cast)
-        recoveries = [recovery_of(tool, f"The tool {tool.name!r}") for tool in self._tools.values()]
+        tools = {name: recovery_of(tool, f"The tool {tool.name!r}") for name, tool in self._tools.items()}
         parts: list[object] = list(self._tools.values())
         own = Recovery.STATELESS
         if cast.environment is not None:
@@ -250,12 +250,10 @@ class _Host:
                 cast.environment, self._loaded.environment(cast), cast.options
             )
             own = recovery_of(self._environment, ENVIRONMENTS.say(cast.environment))
-            recoveries.append(own)
             parts.append(self._environment)
         return {
-            "recovery": _together(recoveries),
-            "environment_recovery": own,
-            "tools": list(self._tools),
+            "recovery": own,
+            "tools": tools,
             "closes": any(callable(getattr(part, "close", None)) for part in parts),
         }
 
@@ -282,14 +280,6 @@ class _Host:
 
 async def _as_coroutine(found: Any) -> Any:
     return await found
-
-
-def _together(recoveries: Sequence[Recovery]) -> Recovery:
-    """How a trajectory continues whose parts recover so."""
-    for worst in (Recovery.NEITHER, Recovery.REPLAYABLE):
-        if worst in recoveries:
-            return worst
-    return Recovery.STATELESS
 
 
 def _failure(request: str, error: BaseException) -> dict[str, Any]:

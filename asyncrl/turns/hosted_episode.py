@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncrl.turns.calls import Call, CallResult
 from asyncrl.turns.environment import End, Message, Observation, Recovery
-from asyncrl.turns.episode import EnvironmentFault, TurnLimit
+from asyncrl.turns.episode import EnvironmentFault, Recoveries, TurnLimit
 from asyncrl.turns.host import CALL, CLOSE, START, STEP, Cast
 from asyncrl.turns.process import EpisodeProcess, Late, ToolError
 from asyncrl.turns.replies import unpack_reply
@@ -27,7 +27,7 @@ NOT_CALLED = "Error: not called, because an earlier call of this turn took all o
 class NoEpisode:
     """Without environment and tools: nothing answers, and nothing has a process."""
 
-    recovery = Recovery.STATELESS
+    recoveries = Recoveries()
 
     async def start(self, row: Mapping[str, Any]) -> list[Message] | None:
         return None
@@ -49,9 +49,8 @@ class HostedEpisode:
         self._pool = pool
         self._cast = cast
         self._process: EpisodeProcess | None = process
-        self.recovery = Recovery(built["recovery"])
-        self._environment_recovery = Recovery(built["environment_recovery"])
-        self._tools: list[str] = built["tools"]
+        tools = {name: Recovery(recovery) for name, recovery in built["tools"].items()}
+        self.recoveries = Recoveries(Recovery(built["recovery"]), tools)
         self._closes = bool(built["closes"])
         self._row: bytes | None = None
         self._answered: list[tuple[bytes, Any]] = []
@@ -72,7 +71,7 @@ class HostedEpisode:
             return End()
         body = text.encode("utf-8", "surrogatepass")
         answer = await self._step(await self._living(), body)
-        if self._tools:
+        if self.recoveries.tools:
             self._answered.append((body, answer))
         return unpack_reply(answer)
 
@@ -82,11 +81,12 @@ class HostedEpisode:
         is_late = False
         for call in calls:
             if is_late:
-                results.append(CallResult(call.name, NOT_CALLED, is_error=True))
+                results.append(CallResult(call.name, NOT_CALLED, is_error=True, has_lost=True))
                 continue
             began = time.monotonic()
             output, is_error, is_late = await self._called(call, max(deadline - began, 0.001))
-            results.append(CallResult(call.name, output, is_error, time.monotonic() - began))
+            has_lost, seconds = self._process is None, time.monotonic() - began
+            results.append(CallResult(call.name, output, is_error, seconds, has_lost))
         return results
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ class HostedEpisode:
         """(output, whether it is an error, whether the turn's time is used up)."""
         if call.error:
             return f"Error: {call.error}", True, False
-        if call.name not in self._tools:
-            return f"Error: {_unknown(call.name, self._tools)}", True, False
+        if call.name not in self.recoveries.tools:
+            return f"Error: {_unknown(call.name, list(self.recoveries.tools))}", True, False
         try:
             body = json.dumps(call.arguments).encode()
         except (RecursionError, ValueError, TypeError) as error:
@@ -169,7 +169,7 @@ class HostedEpisode:
             return self._process
         if not self._has_place:
             raise EnvironmentFault("the episode is closed")
-        if self._answered and self._environment_recovery is Recovery.NEITHER:
+        if self._answered and self.recoveries.environment is Recovery.NEITHER:
             raise EnvironmentFault(
                 f"a tool was killed with the process after {len(self._answered)} turns, and the environment "
                 f"says that it cannot be played again (recovery)"
@@ -178,7 +178,7 @@ class HostedEpisode:
         self._process = process
         if self._row is not None:
             await self._start(process)
-        if self._environment_recovery is Recovery.REPLAYABLE:
+        if self.recoveries.environment is Recovery.REPLAYABLE:
             for body, answer in self._answered:
                 if await self._step(process, body) != answer:
                     raise EnvironmentFault(

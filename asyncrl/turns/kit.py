@@ -6,11 +6,13 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.recipe import Recipe, Rollout
 from asyncrl.turns.calls import CallFormat, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.episode import Episodes
+from asyncrl.turns.faults import TurnFaults
 from asyncrl.turns.formats import call_format
 from asyncrl.turns.history import RenderedHistory
 from asyncrl.turns.tools.registry import load_tools
@@ -76,4 +78,5 @@ def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conver
     limits = TurnLimits(turns.max_turns, turns.max_tool_seconds, turns.num_fault_retries)
     dialogue = Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens)
     history = RenderedHistory(dialogue) if recipe.renders_history() else None
-    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls, history=history)
+    faults = TurnFaults(FaultsInARow(turns.max_faults_in_a_row))
+    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls, history=history, faults=faults)

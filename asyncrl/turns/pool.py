@@ -21,6 +21,7 @@ from asyncrl.turns.host import BUILD, Cast, Preparation
 from asyncrl.turns.hosted_episode import HostedEpisode, NoEpisode
 from asyncrl.turns.process import EpisodeProcess, Late, death
 from asyncrl.turns.registry import check_options
+from asyncrl.turns.variables import kept_variables
 from verifiers.template import Template, WorkerDied
 
 START_SECONDS = 60.0
@@ -30,11 +31,11 @@ MOUNTING_TOOLS = frozenset(["python"])
 """Tools whose sandbox mounts, which Landlock forbids: where one is named, nothing is hidden. Its programs see
 no file of the machine anyway."""
 KEPT_VARIABLES = frozenset(
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ LD_LIBRARY_PATH VIRTUAL_ENV SSL_CERT_FILE SSL_CERT_DIR "
-    "CUDA_VISIBLE_DEVICES XDG_CACHE_HOME PYTHONHASHSEED COVERAGE_PROCESS_START".split()
+    "PATH HOME USER LOGNAME SHELL VIRTUAL_ENV CUDA_VISIBLE_DEVICES XDG_CACHE_HOME PYTHONHASHSEED "
+    "COVERAGE_PROCESS_START".split()
 )
-"""Environment variables that reach environments and tools, besides LC_*: neither tokens nor keys. What else
-they need is an option, or in a file."""
+"""Environment variables that reach environments and tools, besides those of any program of the user's
+(`asyncrl.turns.variables`). What else they need is an option, or in a file."""
 
 
 class EpisodePool:
@@ -184,6 +185,12 @@ def _names(tool: str | Mapping[str, Any]) -> list[str]:
 
 def clean_environment(variables: Mapping[str, str], temporary: str) -> dict[str, str]:
     """The variables of environments and tools, whose temporary files are in the folder `temporary`."""
-    kept = {key: value for key, value in variables.items() if key in KEPT_VARIABLES or key.startswith("LC_")}
+    own = {key: value for key, value in variables.items() if key in KEPT_VARIABLES}
     # Threads of a library would be lost in a fork, and reserve memory that its limit counts.
-    return {**kept, "TMPDIR": temporary, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return {
+        **kept_variables(variables),
+        **own,
+        "TMPDIR": temporary,
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }

@@ -96,12 +96,14 @@ def test_verify_data_lists_the_broken_golds_of_each_source_and_of_a_file(
 
 
 GAME = """
+from asyncrl.turns import Observation
+
 class Game:
     def start(self, row):
         return None
 
     def step(self, text):
-        return "again"
+        return Observation("again")
 """
 TEMPLATES = Path(__file__).parents[1] / "model" / "chat_templates"
 

@@ -7,13 +7,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 
-def write_base_model(folder: Path, *, seed: int = 0) -> Path:
-    """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero."""
+def write_base_model(folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None = None) -> Path:
+    """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero. Another
+    `tokenizer` has its ids 0 to 2 for the same special tokens."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=len(CHARACTERS) + 3,
+        vocab_size=len(CHARACTERS) + 3 if tokenizer is None else tokenizer.get_vocab_size(),
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -31,6 +32,9 @@ def write_base_model(folder: Path, *, seed: int = 0) -> Path:
     model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     model.save_pretrained(folder)
     file = write_tokenizer(folder) / "tokenizer.json"
+    if tokenizer is not None:
+        tokenizer.save(str(file))
+        return folder
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.model = WordLevel(tokenizer.get_vocab(), unk_token="<bos>")
     tokenizer.add_special_tokens(["<pad>"])

@@ -9,7 +9,7 @@ from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.calls import Call, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.environment import End, Message, Observation, Recovery
-from asyncrl.turns.episode import Episode
+from asyncrl.turns.episode import Episode, Recoveries
 
 Step = Callable[[int, str], Observation | End]
 """(turn, counted from 0; its text) -> the answer."""
@@ -17,7 +17,7 @@ Step = Callable[[int, str], Observation | End]
 
 class FakeEpisode:
     def __init__(self, step: Step, recovery: Recovery, may_answer: asyncio.Event) -> None:
-        self.recovery = recovery
+        self.recoveries = Recoveries(recovery, {"tool": recovery})
         self.row: Mapping[str, Any] | None = None
         self.texts: list[str] = []
         self.calls: list[Call] = []

@@ -57,6 +57,9 @@ class WholeRun:
         recipe[section][name] = value
         self.recipe_path.write_text(yaml.safe_dump(recipe))
 
+    def has_heldout(self) -> bool:
+        return yaml.safe_load(self.recipe_path.read_text())["data"].get("heldout") is not None
+
     def words(self) -> list[str]:
         """What follows `asyncrl train`."""
         return [str(self.recipe_path)]

@@ -30,9 +30,10 @@ def try_rows(folder: Path, *rows: dict[str, Any], num_responses: int = 1, **veri
     cache, section = VerifierCache(folder), Verifying(**verifying)
     codec = TextCodec(write_tokenizer(folder / "model"))
     data = Data(train=str(folder / "train.jsonl"))
-    TaskMaker("data.train", data, codec, cache, 32, num_responses=num_responses).make(
+    TaskMaker("data.train", data, codec, cache, 32, is_grouped=True).make(
         train_rows(data, section, RowUse()), data.train_sources()
     )
+    cache.check_groups(num_responses)
     try:
         try_verifiers(cache, section)
     finally:

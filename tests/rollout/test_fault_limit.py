@@ -12,9 +12,10 @@ from asyncrl.journal import statements
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.fault_causes import cause_of, group_faults
+from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
-from asyncrl.rollout.fault_limit import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
+from asyncrl.rollout.fault_limit import FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
 from asyncrl.tasks.verifier_cache import VerifierCache
 

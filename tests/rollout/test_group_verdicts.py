@@ -213,23 +213,19 @@ async def test_verdicts_of_a_group_are_one_transaction(
     queue.journal.close()
 
 
-@pytest.mark.parametrize(
-    ("num_responses", "key", "said"),
-    [
-        (1, "data.heldout", "cannot judge one alone. data.heldout is judged response by response"),
-        (1, "data.train", "Raise rollout.samples_per_group"),
-        (2, "data.train", None),
-    ],
-)
+@pytest.mark.parametrize(("num_responses", "said"), [(1, "Raise rollout.samples_per_group"), (2, None)])
 def test_a_verifier_that_compares_is_refused_where_responses_come_alone(
-    cache: VerifierCache, num_responses: int, key: str, said: str | None
+    cache: VerifierCache, num_responses: int, said: str | None
 ) -> None:
     spec = VerifierSpec("./v.py:Longest")
+    with pytest.raises(InputError, match="cannot judge one alone. data.heldout is judged"):
+        cache.check_alone(spec, "data.heldout")
+    cache.remember(GoldExample("row 1", spec, "7", "7"), "longest")
     if said is None:
-        cache.check_group(spec, num_responses, key)
+        cache.check_groups(num_responses)
     else:
         with pytest.raises(InputError, match=said):
-            cache.check_group(spec, num_responses, key)
+            cache.check_groups(num_responses)
 
 
 def test_a_verifier_that_compares_trajectories_is_refused_where_branches_are_judged(

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.clock import Clock
 from fakes.engine import STOP, FakeEngine
 from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.fleets import fleet_on
@@ -19,6 +21,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
 from asyncrl.loops.waits import Waits
+from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -30,7 +33,7 @@ from asyncrl.records import (
     Task,
     Trajectory,
 )
-from asyncrl.replay.group import Group
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import GenerationFailed, Generator
@@ -39,7 +42,8 @@ from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.environment import End, Observation, Recovery
-from asyncrl.turns.episode import EnvironmentFault, TurnLimit
+from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
+from asyncrl.turns.faults import EnvironmentFailed, TurnFaults
 
 TURN = [30, 31, STOP]
 NUM_PROMPT = 3
@@ -147,6 +151,70 @@ async def test_a_fault_has_no_score_and_a_turn_over_its_limit_is_wrong(
     # Two trajectories, one cause; a limit is the response's doing.
     told = [words for words in caplog.messages if "gave no answer to a turn: it broke" in words]
     assert len(told) == (outcome == "fault")
+
+
+async def test_an_environment_that_no_longer_answers_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def fails(turn: int, text: str) -> Observation | End:
+        clock.seconds += MIN_SECONDS / 2
+        raise EnvironmentFault("step raised KeyError: 'a'", "Traceback: game.py, line 7")
+
+    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+        player.conversations.faults = TurnFaults(FaultsInARow(3, clock))
+        with pytest.raises(EnvironmentFailed) as raised:
+            await play(player, group)
+        words = str(raised.value)
+        assert words.startswith('the environment "game" failed 3 times in a row (turns.max_faults_in_a_row)')
+        assert "step raised KeyError: 'a'" in words and "game.py, line 7" in words
+        # The run resumes with it.
+        assert group.state is GroupState.OPEN and len(group.scores) < 2
+
+
+async def test_an_answer_or_a_limit_between_faults_ends_nothing(tmp_path: Path) -> None:
+    clock, num_asked = Clock(), itertools.count()
+
+    def fails_twice_then_is_late(turn: int, text: str) -> Observation | End:
+        clock.seconds += MIN_SECONDS
+        # Both trajectories fail once; what each is asked then is over its limit.
+        raise EnvironmentFault("it broke") if next(num_asked) < 2 else TurnLimit("too slow")
+
+    async with player_of(tmp_path, FakeEpisodes(fails_twice_then_is_late)) as (player, group, engine):
+        faults = player.conversations.faults = TurnFaults(FaultsInARow(3, clock))
+        await play(player, group)
+        assert {score.outcome for score in group.scores.values()} <= {"wrong", "fault"}
+        assert player.conversations.num_faults == 2
+    for _ in range(2):
+        faults.failed('the environment "game"', "it broke", "")
+    with pytest.raises(EnvironmentFailed):
+        clock.seconds += MIN_SECONDS
+        faults.failed('the environment "game"', "it broke", "")
+
+
+async def test_an_environment_that_fails_at_once_is_asked_slowly_until_the_run_ends(tmp_path: Path) -> None:
+    def fails(turn: int, text: str) -> Observation | End:
+        raise EnvironmentFault("it broke")
+
+    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+        watched = player.conversations.faults = TurnFaults(FaultsInARow(2, Clock()))
+        await play(player, group)
+        assert watched.in_a_row.pause_seconds('the environment "game"') == PAUSE_SECONDS
+        watched.answered('the environment "game"')
+        assert watched.in_a_row.pause_seconds('the environment "game"') == 0.0
+
+
+async def test_an_environment_that_never_starts_is_named_by_its_start(tmp_path: Path) -> None:
+    clock, episodes = Clock(), FakeEpisodes(three_turns)
+
+    async def refuses(environment: object) -> Episode:
+        clock.seconds += MIN_SECONDS
+        raise EnvironmentFault("its server is away")
+
+    episodes.open = refuses  # type: ignore[method-assign]
+    async with player_of(tmp_path, episodes) as (player, group, engine):
+        player.conversations.faults = TurnFaults(FaultsInARow(2, clock))
+        with pytest.raises(EnvironmentFailed, match='the start of the environment "game" failed 2 times'):
+            await play(player, group)
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))

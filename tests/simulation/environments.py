@@ -17,7 +17,7 @@ from asyncrl.serving.router import Gate
 from asyncrl.turns.calls import Call, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.environment import End, Message, Observation, Recovery
-from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
+from asyncrl.turns.episode import EnvironmentFault, Episode, Recoveries, TurnLimit
 
 CUT_OFF, HEADER = FIRST_OBSERVED, FIRST_OBSERVED + 1
 """How the template ends a turn that was cut off, and begins the next one."""
@@ -109,6 +109,7 @@ class SimulatedEpisode:
     def __init__(self, episodes: SimulatedEpisodes) -> None:
         self._episodes, self._world, self._turns = episodes, episodes.world, episodes.turns
         self.recovery = Recovery(self._turns.recovery)
+        self.recoveries = Recoveries(self.recovery, {"tool": self.recovery})
         self._given: list[list[int]] = []
         self._is_dead = False
         self._is_closed = False

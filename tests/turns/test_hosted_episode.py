@@ -1,8 +1,10 @@
 """Conversations on real processes: one that is lost is replaced, and brought to the same point."""
 
+import dataclasses
+import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import psutil
 import pytest
 from fakes.episodes import OBSERVED, conversations
 from fakes.processes import wait_for_end
+from fakes.turn_tools import LOADER
 
 from asyncrl.records import EnvironmentSpec, Finish, Observed
+from asyncrl.turns.calls import Call
 from asyncrl.turns.conversation import Ended, Played
 from asyncrl.turns.hosted_episode import HostedEpisode
 from asyncrl.turns.pool import EpisodePool
@@ -88,6 +92,41 @@ async def test_a_bug_is_a_fault_with_its_traceback_after_a_retry(pool: EpisodePo
         end = await conversation.answer([9], Finish.STOP)
         assert end.verdict.outcome is Outcome.FAULT and "step raised KeyError" in end.verdict.detail
         assert "game.py" in end.verdict.trace and conversation.run.num_faults == 2
+
+
+class CallsByNumber:
+    """A turn of 5 calls `count`, one of 6 has `odd` hang, one of 7 has it say something."""
+
+    stop: tuple[str, ...] = ()
+    is_inline = False
+
+    def parse(self, turn: Sequence[int]) -> list[Call]:
+        arguments = {6: {"do": "sleep"}, 7: {"do": "say"}}.get(turn[0])
+        return [Call("count") if arguments is None else Call("odd", arguments)]
+
+
+async def test_tools_are_played_again_from_where_they_lost_their_state_and_stateless_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    async with EpisodePool(tools=["count", "odd"], tool_loader=LOADER, timeout_seconds=1.0) as pool:
+        run = dataclasses.replace(conversations(pool, max_turns=9), calls=CallsByNumber())  # type: ignore[arg-type]
+        async with run.open(None, {}) as conversation:
+            said = []
+            for number in (5, 6, 5, 7, 5):
+                found = await conversation.answer([number], Finish.STOP)
+                assert isinstance(found, Observed)
+                said.append(json.loads(found.notes))
+            lose(conversation)
+            found = await conversation.answer([5], Finish.STOP)
+            contents = [notes["messages"][0]["content"] for notes in [*said, json.loads(found.notes)]]
+            assert contents[0::2] == ["1", "1", "2"] and contents[5] == "3"
+            assert "lost their state" in contents[1]
+            assert [note.get("losses") for note in said][:2] == [
+                None,
+                [0],
+            ]
+            # Played again, `odd` would have hung once more.
+            assert pool.num_killed == 1
 
 
 async def test_each_conversation_gives_its_place_back(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def answer(pool: EpisodePool, text: str, name: str = "Odd", **options: Any
 
 async def test_each_trajectory_has_an_environment_of_its_own(pool: EpisodePool) -> None:
     first, second = await pool.open(named("Odd", secret=7)), await pool.open(named("Odd", secret=8))
-    assert await first.start({}) is None and first.recovery is Recovery.REPLAYABLE
+    assert await first.start({}) is None and first.recoveries.environment is Recovery.REPLAYABLE
     assert await first.start({"start": "text"}) == [{"role": "user", "content": "Guess."}]
     assert await second.start({"start": "list", "n": 5}) == [
         {"role": "system", "content": "s"},
@@ -304,6 +304,42 @@ async def test_a_template_that_dies_is_replaced(pool: EpisodePool) -> None:
     assert isinstance(await answer(pool, "again"), Observation)
 
 
+async def test_a_template_that_dies_with_many_at_work_is_replaced(pool: EpisodePool) -> None:
+    opened: list[Any] = []
+
+    async def hangs() -> None:
+        episode = await pool.open(named("Odd"))
+        await episode.start({})
+        opened.append(episode)
+        try:
+            with pytest.raises(EnvironmentFault, match="its process is gone"):
+                await episode.step("sleep")
+            # At once, as conversations do: the processes of the old template end while another one starts.
+            assert isinstance(await answer(pool, "again"), Observation)
+        finally:
+            await episode.close()
+
+    works = [asyncio.create_task(hangs()) for _ in range(8)]
+    while len(opened) < len(works):
+        await asyncio.sleep(0.01)
+    assert pool._template is not None and pool._template._process is not None
+    os.kill(pool._template._process.pid, signal.SIGKILL)
+    async with asyncio.timeout(50.0):
+        await asyncio.gather(*works)
+
+
+async def test_a_template_that_did_not_start_again_is_tried_once_more(pool: EpisodePool) -> None:
+    await answer(pool, "first")
+    template = pool._template
+    assert template is not None and template._process is not None
+    module, template._module = template._module, "no_such_module"
+    os.kill(template._process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match="did not start"):
+        await answer(pool, "again")
+    template._module = module
+    assert isinstance(await answer(pool, "again"), Observation)
+
+
 async def test_others_wait_for_a_place(folder: Path) -> None:
     async with EpisodePool(folder=folder, max_processes=1) as pool:
         first = await pool.open(named("Odd"))
@@ -362,7 +398,7 @@ async def test_trajectories_draw_different_numbers(pool: EpisodePool) -> None:
 async def test_tools_answer_calls_in_order_and_what_they_raise_is_read(folder: Path) -> None:
     async with EpisodePool(folder=folder, tools=["count", "odd", "awaits"], tool_loader=LOADER) as pool:
         episode = await pool.open(None)
-        assert episode.recovery is Recovery.REPLAYABLE and await episode.start({}) is None
+        assert episode.recoveries.tools["count"] is Recovery.REPLAYABLE and await episode.start({}) is None
         results = await episode.call(
             [
                 Call("count"),
@@ -418,6 +454,7 @@ async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folde
         assert [result.is_error for result in late] == [False, True, True]
         assert "no answer within 0.5 s" in late[1].output and "lost their state" in late[1].output
         assert "not called" in late[2].output
+        assert [result.has_lost for result in late] == [False, True, True]
         assert [result.output for result in await episode.call([Call("count")])] == ["1"]
         await episode.close()
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import OBJECT, TASK_ROWS
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT, TASK_ROWS
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 
 
@@ -45,6 +45,9 @@ class Agent(Section):
     num_fault_retries: Count = 1
     """Further starts of a program that crashed, before its trajectory is a fault. What it asked before is
     answered from the record."""
+    max_faults_in_a_row: Annotated[Positive, CHANGEABLE] = 24
+    """Starts of the program that ended badly without one that ended well between them, after which the run
+    ends with what it printed last, if they span at least 20 seconds."""
 
     def is_on(self) -> bool:
         """Whether agents make the trajectories."""

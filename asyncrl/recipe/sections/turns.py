@@ -60,6 +60,10 @@ class Turns(Section):
     num_fault_retries: Annotated[Count, CHANGEABLE] = 1
     """Retries of a trajectory's environment after a fault, before the trajectory is dropped."""
 
+    max_faults_in_a_row: Annotated[Positive, CHANGEABLE] = 24
+    """Faults of an environment or of tools without an answer between them, retries included, after which the
+    run ends with their error, if they span at least 20 seconds. Raise it for a server with longer outages."""
+
     def is_on(self) -> bool:
         """Whether trajectories may have more than one turn."""
         return self.environment is not None or bool(self.tools)

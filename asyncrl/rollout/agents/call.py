@@ -23,7 +23,7 @@ class Choice:
 
     def tokens(self) -> list[int]:
         """Those of the turn so far."""
-        return [token for part in self.line.turn_parts(self.recorded.turn) for token in part.tokens]
+        return self.line.turns()[self.recorded.turn]
 
     def change(self) -> None:
         """Its turn has got tokens, or its end."""

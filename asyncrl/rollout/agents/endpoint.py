@@ -65,6 +65,13 @@ class AgentEndpoint:
         return session
 
     async def _on_chat(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._chat(request)
+        except RequestRefused:
+            self._recorder.num_refused += 1
+            raise
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
         session = self._session(request)
         try:
             body = await request.json()
@@ -101,6 +108,7 @@ class AgentEndpoint:
                         reply.usage_event(call.request, found, name=call.name, created=call.created)
                     )
             except RequestRefused as error:
+                self._recorder.num_refused += 1
                 await response.write(reply.event(error.body()))
             await response.write(b"data: [DONE]\n\n")
             await response.write_eof()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
@@ -66,5 +67,6 @@ class AgentKit:
             num_fault_retries=self.section.num_fault_retries,
             max_agents=self.section.max_agents,
             places=places,
+            faults=FaultsInARow(self.section.max_faults_in_a_row),
         )
         return Agents(endpoint, player)

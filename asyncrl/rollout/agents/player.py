@@ -7,11 +7,16 @@ refused a call (context, tokens, calls) may end as it likes: the verifier judges
 """
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
+from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
@@ -19,9 +24,21 @@ from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.serving.router import Gate
 from asyncrl.turns.agents.program import Access, Exit, Program, Programs
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
+
+log = logging.getLogger(__name__)
+
+MOST_SECONDS = 4096
+"""Programs whose own time is kept for the next step's metrics."""
+AGENT = "agent"
+"""Names it among the run's plug-ins: there is one."""
+
+
+class AgentFailed(AsyncrlError):
+    """The agent's program no longer ends well; the message holds what it printed last."""
 
 
 @dataclass
@@ -41,10 +58,21 @@ class AgentPlayer:
     max_agents: int
     places: asyncio.Semaphore | None = None
     """Shared with other players; None: `max_agents` of its own."""
+    faults: FaultsInARow = field(default_factory=lambda: FaultsInARow(24))
     num_faults: int = 0
     """Programs that crashed since the start, those that were started again too."""
     num_late: int = 0
     """Programs that were over their time since the start."""
+    num_restarts: int = 0
+    """Further starts of programs that crashed, since the start."""
+    num_ended: int = 0
+    """Programs that ended in any way since the start."""
+    num_waiting: int = 0
+    """Trajectories that wait for a place now."""
+    ended_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SECONDS))
+    """Own time of the programs that ended last; the metrics take it out."""
+    _sessions: set[Session] = field(default_factory=set)
+    """Those of programs that run now."""
     _places: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,20 +102,68 @@ class AgentPlayer:
     ) -> None:
         is_over = False
         try:
-            async with self._places:
-                if not self._is_over(group):
+            async with self._place(trajectory):
+                if await self._may_begin(group):
                     with Session(self.recorder, group, trajectory) as session:
-                        is_over = await self._attempts(group, trajectory, session)
+                        self._sessions.add(session)
+                        try:
+                            is_over = await self._attempts(group, trajectory, session)
+                        finally:
+                            self._sessions.discard(session)
         finally:
             ended.put_nowait(trajectory if is_over else None)
+
+    @asynccontextmanager
+    async def _place(self, trajectory: Trajectory) -> AsyncIterator[None]:
+        self.num_waiting += 1
+        try:
+            what = f"a place among the agents (agent.max_agents is {self.max_agents})"
+            with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", what):
+                await self._places.acquire()
+        finally:
+            self.num_waiting -= 1
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _may_begin(self, group: Group) -> bool:
+        """Waits while a drain lets nothing begin; False where the run ends or the group was dropped."""
+        generator = self.recorder.generator
+        await self.waits.wait_until(
+            lambda: (
+                self._is_over(group) or generator.has_begun(group) or generator.fleet.router.gate is Gate.OPEN
+            ),
+            owner=f"the agents of group {group.group_id}",
+            blocker="the next version, before which none begins (rollout.interrupt: drain)",
+        )
+        generator.played_groups.add(group.group_id)
+        return not self._is_over(group)
+
+    @property
+    def num_running(self) -> int:
+        """Programs at work now."""
+        return len(self._sessions)
+
+    def num_answered(self) -> int:
+        """Calls that agents made and programs that ended, since the start: more of them is a move."""
+        return self.recorder.num_calls + self.num_ended
+
+    def is_answering_in_time(self) -> bool:
+        """Whether a program works by itself and has time left for that."""
+        limit = self.timeout_seconds
+        return any(not each.has_call() and each.own_seconds() < limit for each in self._sessions)
 
     async def _attempts(self, group: Group, trajectory: Trajectory, session: Session) -> bool:
         """Whether the trajectory is over; False where the run ends or the group was dropped."""
         try:
             for attempt in range(self.num_fault_retries + 1):
                 if attempt:
+                    self.num_restarts += 1
                     await session.restart()
                 exit = await self._run_program(group, session)
+                self.num_ended += 1
+                self.ended_seconds.append(session.own_seconds())
                 await session.stop()
                 if session.failure is not None:
                     raise session.failure
@@ -95,10 +171,11 @@ class AgentPlayer:
                     return False
                 if exit is None:
                     self.num_late += 1
+                if exit is None or exit.code == 0 or session.limit:
+                    self.faults.answered(AGENT)
                     break
-                if exit.code == 0 or session.limit:
-                    break
-                self.num_faults += 1
+                self._failed(group, exit)
+                await asyncio.sleep(self.faults.pause_seconds(AGENT))
         finally:
             await session.stop()
         session.keep_answered()
@@ -130,12 +207,30 @@ class AgentPlayer:
                 return
             # While it waits for the model, its own time stands still.
             has_call = session.has_call()
-            awaited = (lambda: is_done() or not session.has_call()) if has_call else is_done
             await self.waits.wait_until(
-                awaited,
+                lambda was=has_call: is_done() or session.has_call() is not was,  # type: ignore[misc]
                 owner=f"a trajectory of {group.title}",
-                blocker="its agent",
+                blocker=Blocker(BlockerKind.AGENT, "is asking the model" if has_call else "works by itself"),
                 timeout_seconds=None if has_call else left,
+            )
+
+    def _failed(self, group: Group, exit: Exit) -> None:
+        """Raises AgentFailed when that lasts too long."""
+        self.num_faults += 1
+        words = _ended_badly(exit)
+        number = self.faults.failed(AGENT)
+        if number is not None:
+            raise AgentFailed(
+                f"the agent's program failed {number} times in a row (agent.max_faults_in_a_row), the last "
+                f"time on {group.task.task_id}: {words}\nFix it and run the same command again: the run "
+                f"resumes, with every reply that it has."
+            )
+        if self.faults.is_first(AGENT, words):
+            log.warning(
+                "the agent's program failed on %s: %s. It is started again (agent.num_fault_retries), then "
+                "its trajectory leaves the group. Further faults of this cause are counted, not shown.",
+                group.task.task_id,
+                words,
             )
 
     def _is_over(self, group: Group) -> bool:
@@ -158,12 +253,13 @@ def _verdict(exit: Exit | None, timeout_seconds: float, *, has_limit: bool) -> V
             f"the agent needed more than {timeout_seconds:g} s of its own (agent.timeout_seconds)"
         )
     if exit.code != 0 and not has_limit:
-        return fault(f"agent: it ended with {_ending(exit.code)}. {exit.detail}".rstrip())
+        return fault(f"agent: {_ended_badly(exit)}")
     if exit.score is None:
         return None
     outcome = Outcome.CORRECT if exit.score >= 1.0 else Outcome.WRONG
     return Verdict(outcome, exit.score, method="agent")
 
 
-def _ending(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _ended_badly(exit: Exit) -> str:
+    ending = f"signal {-exit.code}" if exit.code < 0 else f"exit code {exit.code}"
+    return f"it ended with {ending}. {exit.detail}".rstrip()

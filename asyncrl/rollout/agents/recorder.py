@@ -35,6 +35,8 @@ class CallRecorder:
     """Key -> the session of an open trajectory."""
     num_calls: int = 0
     """Since the start, without retries and what was found in the journal."""
+    num_refused: int = 0
+    """Requests that were refused since the start, for any reason."""
     num_branches: int = 0
     """Opened since the start."""
     _watchers: dict[str, Callable[[], None]] = field(default_factory=dict)

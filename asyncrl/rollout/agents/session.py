@@ -134,15 +134,16 @@ class Session:
         else:
             turns, num_messages = found
             known = next((turn for turn in turns if self._awaits_turn(turn)), turns[-1])
-            tokens = [token for part in known.line.turn_parts(known.turn) for token in part.tokens]
+            tokens = known.line.turns()[known.turn]
             said = request.messages[num_messages:]
             new = self._recorder.behind(tokens, said)
             if self._awaits_turn(known):
                 line, observation = known.line, Observed(new, json.dumps({"messages": said}))
                 self._check_room(line, len(new))
             else:
-                before = [t for part in known.line.parts_through(known.turn) for t in part.tokens]
-                line = self._open([*known.line.prompt_tokens, *before, *new])
+                context = [*known.line.prompt_tokens, *known.line.response_tokens()]
+                until = known.line.num_tokens_before(known.turn) + len(tokens)
+                line = self._open([*context[:until], *new])
         turn = line.num_observations() + (observation is not None)
         number = branch_number(line.trajectory_id)
         recorded = RecordedCall(ordinal, choice, digest, number, turn)
@@ -228,17 +229,14 @@ class Session:
 
     def _record(self, call: Call, choice: Choice) -> None:
         line, turn = choice.line, choice.recorded.turn
-        parts = line.turn_parts(turn)
-        before = sum(len(part.tokens) for part in line.parts_through(turn - 1)) if turn else 0
-        observed = _observed_before(line, turn)
-        tokens = [token for part in parts for token in part.tokens]
+        tokens = choice.tokens()
         choice.reply = self._recorder.replies.of(
             call.request,
             f"{line.trajectory_id}:{turn}",
             tokens,
-            [logprob for part in parts for logprob in part.behavior_logprobs],
+            [logprob for part in line.turn_parts(turn) for logprob in part.behavior_logprobs],
             self._finish(call.request, tokens),
-            num_prompt_tokens=len(line.prompt_tokens) + before + observed,
+            num_prompt_tokens=line.num_tokens_before(turn),
         )
         self._answered.append(choice.recorded)
         messages = [*call.request.messages, choice.reply.message()]
@@ -250,9 +248,3 @@ class Session:
             return Finish.STOP
         has_stopped = self._recorder.bounds(request).stop.search(tokens).end is not None
         return Finish.STOP if has_stopped else Finish.LENGTH
-
-
-def _observed_before(line: Trajectory, turn: int) -> int:
-    """Tokens of the observation right before a turn."""
-    answers = [part for part in line.segments if isinstance(part, Observed)]
-    return len(answers[turn - 1].tokens) if turn else 0

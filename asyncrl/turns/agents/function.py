@@ -5,7 +5,9 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from asyncrl.turns.agents.task import VERDICT_VARIABLE, AgentTask
 from verifiers.plugins import Plugins
@@ -13,11 +15,23 @@ from verifiers.plugins import Plugins
 FUNCTIONS = Plugins("agent", "asyncrl.agents", {})
 
 
+AgentFunction = Callable[[AgentTask], Coroutine[Any, Any, Any]]
+
+
+def load_function(name: str) -> AgentFunction:
+    """Raises ValueError with a sentence that names the mistake."""
+    found: Any = FUNCTIONS.find(name, None)
+    if not inspect.iscoroutinefunction(found):
+        raise ValueError(f"agent.function is {name}, which is not an async function. Expected async def.")
+    function: AgentFunction = found
+    return function
+
+
 def main() -> None:
-    name = sys.argv[1]
-    function = FUNCTIONS.find(name, None)
-    if not inspect.iscoroutinefunction(function):
-        sys.exit(f"agent.function is {name}, which is not an async function. Expected async def.")
+    try:
+        function = load_function(sys.argv[1])
+    except ValueError as error:
+        sys.exit(str(error))
     found = asyncio.run(function(AgentTask.read()))
     verdict = os.environ.get(VERDICT_VARIABLE)
     if verdict is not None and found is not None:

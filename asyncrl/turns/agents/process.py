@@ -22,12 +22,12 @@ from asyncrl.records import Task
 from asyncrl.turns.agents import confined
 from asyncrl.turns.agents.program import Access, Exit
 from asyncrl.turns.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
+from asyncrl.turns.variables import kept_variables
 from sandbox import landlock
 from verifiers.verdict import as_number
 
 log = logging.getLogger(__name__)
 
-_KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _TAIL_BYTES = 2000
 """The end of what a program printed, for a fault's detail."""
 
@@ -84,12 +84,11 @@ class ProcessPrograms:
     def _variables(self, folder: Path, access: Access) -> dict[str, str]:
         work = str(folder / "work")
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        own = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         given = {"PATH": path, "HOME": work, "TMPDIR": work, "PYTHONDONTWRITEBYTECODE": "1"}
         api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
         task = {TASK_VARIABLE: str(folder / "task.json"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         verdict = {VERDICT_VARIABLE: f"{work}/verdict.json"} if self.may_give_verdict else {}
-        return own | given | dict(self.environment) | api | task | verdict
+        return kept_variables(os.environ) | given | dict(self.environment) | api | task | verdict
 
 
 class ProcessProgram:

@@ -1,18 +1,22 @@
 """Trajectories from the start of an agent to its end: exits, deadlines, verdicts, restarts."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 from fakes.agents import Client, agents_on
 from fakes.chat_codec import END
+from fakes.clock import Clock
 from fakes.records import make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import StalenessBreach
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, FaultsInARow
 from asyncrl.records import DropReason, Finish
 from asyncrl.replay.group import GroupState, sequences_of
+from asyncrl.rollout.agents.player import AgentFailed
 from asyncrl.rollout.generate import GenerationFailed
 
 ASKED = {"role": "user", "content": "Guess."}
@@ -71,6 +75,38 @@ async def test_the_greedy_baseline_is_made_by_an_agent_too(tmp_path: Path) -> No
         assert len(played) == 3 and [len(trajectory.turns()) for trajectory in played] == [2, 2, 2]
         temperatures = [body["sampling_params"][0]["temperature"] for body in run.engine.bodies]
         assert sorted(temperatures) == [0.0] * 2 + [1.0] * 4
+
+
+async def test_an_agent_that_never_ends_well_ends_the_run_with_what_it_printed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+
+    async def crashes(client: Client) -> None:
+        clock.seconds += MIN_SECONDS / 2
+        raise RuntimeError("ModuleNotFoundError: no openai")
+
+    async with agents_on(tmp_path, crashes, counted, samples=2) as run:
+        run.player.faults = FaultsInARow(3, clock)
+        with pytest.raises(AgentFailed) as raised:
+            await run.play()
+        words = str(raised.value)
+        assert "failed 3 times in a row (agent.max_faults_in_a_row)" in words and "no openai" in words
+        assert run.group.state is GroupState.OPEN and not run.player.recorder.sessions
+    assert sum("the agent's program failed on train:" in message for message in caplog.messages) == 1
+
+
+async def test_an_agent_that_ends_well_between_crashes_ends_nothing(tmp_path: Path) -> None:
+    clock, crashes = Clock(), itertools.cycle([True, False])
+
+    async def crashes_half_of_the_time(client: Client) -> None:
+        clock.seconds += MIN_SECONDS
+        if next(crashes):
+            raise RuntimeError("no network")
+
+    async with agents_on(tmp_path, crashes_half_of_the_time, counted, samples=4, max_agents=1) as run:
+        run.player.faults = FaultsInARow(2, clock)
+        assert len(await run.play()) == 4 and run.player.num_faults == 4 and not run.group.scores
 
 
 async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_a_session_is_reset_stepped_and_closed(pool: EpisodePool, tmp_path
     options = {"reset_columns": ["seed"], "reset": {"level": 2}, "action": {"kind": "guess"}}
     async with openenv_server() as server:
         episode = await pool.open(named(server, token_file=str(tmp_path / "token"), **options))
-        assert episode.recovery is Recovery.NEITHER
+        assert episode.recoveries.environment is Recovery.NEITHER
         assert await episode.start({"seed": 9}) == [{"role": "user", "content": "Guess."}]
         reply = await episode.step("4\ud800\x00")
         assert said(reply) == "not 4\ufffd\ufffd" and reply.reward == 0.0  # type: ignore[union-attr]
