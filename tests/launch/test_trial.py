@@ -244,12 +244,12 @@ def test_a_verifier_of_groups_that_waits_without_end_is_refused(
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
 
 
-@pytest.mark.parametrize(("num_responses", "said"), [(1, "cannot judge one alone"), (2, "a group has 2")])
+@pytest.mark.parametrize(("num_responses", "said"), [(1, "a group has 1"), (2, "a group has 2")])
 def test_rows_of_a_verifier_that_compares_more_responses_than_a_group_has_are_refused(
     tmp_path: Path, num_responses: int, said: str
 ) -> None:
     (tmp_path / "v.py").write_text(HEAD + PARSE + GROUP + "        pass\n")
-    with pytest.raises(InputError, match=rf"train\.jsonl:1: .*{said}.*rollout\.samples_per_group"):
+    with pytest.raises(InputError, match=rf"compares at least 3 .*{said}.*rollout\.samples_per_group"):
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, num_responses=num_responses)
 
 

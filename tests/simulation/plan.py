@@ -107,6 +107,8 @@ class Plan:
     controller_ends: list[tuple[str, float]] = field(default_factory=list)
     """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
     turns: TurnPlan | None = None
+    judges_groups: bool = False
+    """Whether the verifier judges all responses of a group together."""
     """None where trajectories have one turn."""
 
     def is_calm(self) -> bool:
@@ -133,6 +135,7 @@ def draw(seed: int) -> Plan:
     if more.random() < 0.25:
         plan.is_colocated, plan.are_servers_external = True, False
     _draw_turns(plan, random.Random(f"turns {seed}"))
+    plan.judges_groups = random.Random(f"groups {seed}").random() < 0.15
     return plan
 
 

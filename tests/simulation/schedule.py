@@ -317,6 +317,7 @@ def make_inputs(plan: Plan) -> Inputs:
     ]
     heldout = [Task(f"held:{n}", str(n), (20_000 + n, 7), None, VerifierSpec("exact")) for n in range(2)]
     verifiers: Any = mock.Mock(folder=Path())
+    verifiers.is_group_wise.return_value = plan.judges_groups
     codec: Any = Codec(turns.stop if turns else ())
     context_tokens = turns.context_tokens if turns else 100
     known = heldout if plan.has_evaluation else []

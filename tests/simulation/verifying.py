@@ -7,6 +7,7 @@ from typing import Any
 from simulation.world import STOP_TOKENS, World
 
 from asyncrl.model.stop import StopStrings
+from verifiers.groups import GroupJudgement
 from verifiers.judgement import Judgement
 from verifiers.verdict import Outcome, Verdict, fault
 
@@ -54,6 +55,19 @@ class SimulatedPool:
             return Judgement(fault("the worker died"))
         score = truth(response)
         return Judgement(Verdict(Outcome.CORRECT if score else Outcome.WRONG, score))
+
+    async def judge_group(
+        self, name: str, options: Any, responses: Sequence[str], reference: Any, *, folder: Any, tasks: object
+    ) -> GroupJudgement:
+        plan = self._world.plan
+        await asyncio.sleep(min(10.0, self._world.delay(plan.verify_seconds)) * len(responses))
+        if self._world.rng.random() < plan.fault_share:
+            return GroupJudgement((fault("the worker died"),) * len(responses))
+        return GroupJudgement(
+            tuple(
+                Verdict(Outcome.CORRECT if score else Outcome.WRONG, score) for score in map(truth, responses)
+            )
+        )
 
 
 def truth(response: str) -> float:
