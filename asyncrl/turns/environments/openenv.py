@@ -37,7 +37,7 @@ class ServerError(Exception):
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.code = str(data.get("code"))
         self.errors = [error for error in data.get("errors") or [] if isinstance(error, dict)]
-        """What a VALIDATION_ERROR is about, in pydantic's words."""
+        """Reasons of a VALIDATION_ERROR, as pydantic lists them."""
         words = [str(data.get("message")), *(f"{_place(error)}: {error.get('msg')}" for error in self.errors)]
         super().__init__("; ".join(words))
 
