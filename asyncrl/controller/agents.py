@@ -13,7 +13,9 @@ from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.turns.agents.hosts import FunctionHosts
 from asyncrl.turns.agents.process import ProcessPrograms, agent_command
+from asyncrl.turns.agents.program import Programs
 from asyncrl.turns.agents.reply import Replies
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.formats import call_format
@@ -53,7 +55,7 @@ def make_agents(
     dialogue = Dialogue(codec, max_observed_tokens=inputs.context_tokens)
     recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, agent.max_calls)
     endpoint = AgentEndpoint(recorder, model=recipe.name)
-    programs = ProcessPrograms(
+    processes = ProcessPrograms(
         agent_command(agent.command, agent.function, recipe.verifying.own_files()),
         agent.columns,
         agent.environment,
@@ -61,6 +63,11 @@ def make_agents(
         agent.may_give_verdict,
         hidden,
     )
+    programs: Programs = processes
+    if agent.function is not None and agent.functions_per_process > 1:
+        programs = FunctionHosts(
+            agent.function, processes, agent.functions_per_process, agent.timeout_seconds
+        )
     player = AgentPlayer(
         generator.queue,
         recorder,

@@ -153,6 +153,7 @@ async def agents_on(
     timeout_seconds: float = 60.0,
     max_agents: int = 8,
     context_tokens: int = CONTEXT,
+    max_running_requests: int = 8,
     server: str | None = None,
 ) -> AsyncIterator[Played]:
     """`answer` gives the turn that follows a text; without an end it runs into the limit. `server`: URL of a
@@ -167,7 +168,7 @@ async def agents_on(
         engine.version, engine.answers = "0", lambda prefix: _rest(codec, prefix, answer)
         queue, waits = queue or make_queue(folder, samples=samples), Waits()
         queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
+        fleet = fleet_on(engine, session, waits, max_running_requests=max_running_requests)
         state = RunPhase(waits)
         sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
         generator = Generator(

@@ -86,6 +86,10 @@ class AgentPlayer:
                 if attempt:
                     await session.restart()
                 exit = await self._run_program(group, session)
+                while exit is not None and exit.is_lost and not self._is_over(group):
+                    # Once at most: what is lost is started alone.
+                    await session.restart()
+                    exit = await self._run_program(group, session)
                 await session.stop()
                 if session.failure is not None:
                     raise session.failure
