@@ -27,12 +27,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fakes.agents import agents_on
 from fakes.chat_codec import END, make_chat_codec
 from fakes.engine import FakeEngine
+from fakes.records import make_queue, make_task
 
+from asyncrl.replay.group import Group
 from asyncrl.turns.agents.hosts import FunctionHosts
 from asyncrl.turns.agents.process import ProcessPrograms, agent_command
 from asyncrl.turns.agents.program import Programs
 
 CALLS_PER_SECOND = 100.0
+SAMPLES = 8
+"""Agents of a group."""
 FUNCTION = """
 import asyncio, json, os, random, time
 
@@ -111,14 +115,27 @@ async def measure(
     programs: Programs = processes
     if per_process > 1:
         programs = FunctionHosts(name, processes, per_process, timeout_seconds=600.0)
-    settings = {"samples": num_agents, "max_agents": num_agents, "max_running_requests": num_agents}
+    settings = {"max_agents": num_agents, "max_running_requests": num_agents}
     async with agents_on(
-        folder / "played", unused, str, server=engine.recv(), timeout_seconds=600.0, **settings
+        folder / "played",
+        unused,
+        str,
+        queue=make_queue(folder / "played", batch=num_agents // SAMPLES, samples=SAMPLES),
+        server=engine.recv(),
+        timeout_seconds=600.0,
+        **settings,
     ) as run:
         run.player.programs = programs
         controller = psutil.Process()
         before, began = controller.memory_info().rss, time.perf_counter()
-        playing = asyncio.create_task(run.play())
+        groups = [run.group]
+        groups += [run.queue.admit(make_task(i)) for i in range(2, 1 + num_agents // SAMPLES)]
+
+        async def play(group: Group) -> None:
+            async for _ in run.player.run(group):
+                pass
+
+        playing = asyncio.gather(*map(play, groups))
         await until(folder / "agents", "started-", num_agents, playing)
         starting = time.perf_counter() - began
         children = [
@@ -126,9 +143,11 @@ async def measure(
         ]
         resident, own = resident_mib(children)
         (folder / "agents" / "go").touch()
+        cpu = time.process_time()
         await playing
+        cpu = time.process_time() - cpu
         grown = (controller.memory_info().rss - before) / 2**20
-        faults = len(run.group.scores)
+        faults = sum(len(group.scores) for group in groups)
     engine.send("over")
     theirs = engine.recv()
     calls = [
@@ -142,13 +161,13 @@ async def measure(
         f"({1024 * grown / num_agents:.0f} KiB per agent)"
     )
     print(
-        f"  calls: median {at(calls, 0.5):.1f} ms, 99th percentile {at(calls, 0.99):.1f} ms; the "
+        f"  calls: {1e3 * cpu / len(calls):.1f} ms of the controller's CPU time each; median {at(calls, 0.5):.1f} ms, 99th percentile {at(calls, 0.99):.1f} ms; the "
         f"engine's own {at(theirs, 0.5):.1f} and {at(theirs, 0.99):.1f} ms; above it "
         f"{at(calls, 0.5) - at(theirs, 0.5):.1f} and {at(calls, 0.99) - at(theirs, 0.99):.1f} ms"
     )
 
 
-async def until(folder: Path, prefix: str, num_files: int, playing: "asyncio.Task[Any]") -> None:
+async def until(folder: Path, prefix: str, num_files: int, playing: "asyncio.Future[Any]") -> None:
     while sum(name.startswith(prefix) for name in os.listdir(folder)) < num_files:
         if playing.done():
             playing.result()
