@@ -161,7 +161,8 @@ async def measure(
         f"({1024 * grown / num_agents:.0f} KiB per agent)"
     )
     print(
-        f"  calls: {1e3 * cpu / len(calls):.1f} ms of the controller's CPU time each; median {at(calls, 0.5):.1f} ms, 99th percentile {at(calls, 0.99):.1f} ms; the "
+        f"  calls: {1e3 * cpu / len(calls):.1f} ms of the controller's CPU time each; "
+        f"median {at(calls, 0.5):.1f} ms, 99th percentile {at(calls, 0.99):.1f} ms; the "
         f"engine's own {at(theirs, 0.5):.1f} and {at(theirs, 0.99):.1f} ms; above it "
         f"{at(calls, 0.5) - at(theirs, 0.5):.1f} and {at(calls, 0.99) - at(theirs, 0.99):.1f} ms"
     )

@@ -88,7 +88,10 @@ async def test_an_agent_of_a_library_that_says_its_calls_in_its_own_words_become
     assert sum("asks for tool_choice" in line for line in caplog.messages) == 1
 
 
-async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("per_process", [1, 8])
+async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(
+    per_process: int, tmp_path: Path
+) -> None:
     (tmp_path / "agent.py").write_text(
         "async def run(task):\n"
         "    first = await task.say(task.messages)\n"
@@ -96,6 +99,7 @@ async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(tmp
         "    return 1.0 if '2' in last['content'] else 0.0\n"
     )
     agent = Agent(function=f"{tmp_path / 'agent.py'}:run", may_give_verdict=True)
+    agent = agent.model_copy(update={"functions_per_process": per_process})
 
     def counted(text: str) -> str:
         return f"turn {text.count('<|im_start|>assistant')}{END}"
