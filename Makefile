@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -11,6 +11,7 @@ GPU ?= $(if $(wildcard $(GPU_READY)),1)
 GYM_READY := .venv/.ready-gym
 RAY_READY := .venv/.ready-ray
 TRACKERS_READY := .venv/.ready-trackers
+AGENTS_READY := .venv/.ready-agents
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -25,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench ablation seeds chaos clean
 
-setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -72,6 +73,11 @@ $(RAY_READY): ray.lock $(if $(GPU),$(GPU_READY),$(READY))
 # Of `make setup TRACKERS=1`: TensorBoard, W&B, MLflow and trackio.
 $(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(INSTALL) --no-deps -r trackers.lock
+	@touch $@
+
+# Of `make setup AGENTS=1`: OpenAI's client and smolagents, for agents that use them.
+$(AGENTS_READY): agents.lock $(if $(GPU),$(GPU_READY),$(READY))
+	@$(INSTALL) --no-deps -r agents.lock
 	@touch $@
 
 train: setup

@@ -108,6 +108,22 @@ def test_trackers_find_what_they_need_and_change_no_package(base: str) -> None:
     assert unmet(optional["trackers"], added) == []
 
 
+@pytest.mark.parametrize("base", ["cpu.lock", "gpu.lock"])
+def test_agents_find_what_they_need_and_change_no_package(base: str) -> None:
+    for name in ("smolagents", "jiter"):
+        pytest.importorskip(name, reason="make setup AGENTS=1")
+    added, there = pins("agents.lock"), pins(base)
+    locked = there | added
+    assert {name: version for name, version in added.items() if there.get(name, version) != version} == {}
+    needed = {name: unmet(importlib.metadata.requires(name) or [], locked) for name in ("openai", *added)}
+    assert {name: missing for name, missing in needed.items() if missing} == {}
+    # Two extras may be installed together.
+    others = pins("trackers.lock") | pins("gym.lock") | pins("ray.lock")
+    assert {name for name in added if others.get(name, added[name]) != added[name]} == set()
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert unmet(optional["agents"], locked) == []
+
+
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "trackers.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
@@ -172,7 +188,7 @@ def test_the_containerfile_copies_what_is_there() -> None:
     assert [word for word in copied if not (ROOT / word).exists()] == []
 
 
-@pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS"])
+@pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS", "AGENTS"])
 def test_an_extra_of_an_environment_for_gpus_installs_no_cpu_build(extra: str, tmp_path: Path) -> None:
     # Of a clone where nothing is set up, whatever this one has.
     for name in ("Makefile", "pyproject.toml", "cpu.lock", "gpu.lock", f"{extra.lower()}.lock"):

@@ -7,7 +7,9 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Agent, Recipe
 from asyncrl.rollout.agents.kit import AgentKit
+from asyncrl.turns.agents.hosts import FunctionHosts
 from asyncrl.turns.agents.process import ProcessPrograms, agent_command
+from asyncrl.turns.agents.program import Programs
 
 
 def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) -> AgentKit | None:
@@ -17,7 +19,7 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
     if not agent.is_on():
         return None
     check_agent(recipe, codec)
-    programs = ProcessPrograms(
+    processes = ProcessPrograms(
         agent_command(agent.command, agent.function, recipe.verifying.own_files()),
         agent.columns,
         agent.environment,
@@ -25,6 +27,11 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         agent.may_give_verdict,
         hidden,
     )
+    programs: Programs = processes
+    if agent.function is not None and agent.functions_per_process > 1:
+        programs = FunctionHosts(
+            agent.function, processes, agent.functions_per_process, agent.timeout_seconds
+        )
     return AgentKit(programs, agent, recipe.turns.call_format, recipe.name)
 
 

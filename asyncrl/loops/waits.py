@@ -59,13 +59,27 @@ class Wait:
 
 class Waits:
     def __init__(self) -> None:
-        self._event = asyncio.Event()
         self._waits: dict[object, Wait] = {}
+        self._waiters: dict[object, tuple[Callable[[], bool], asyncio.Future[None]]] = {}
+        self._is_looking = False
 
     def notify(self) -> None:
-        """Lets every waiter look at its condition again."""
-        self._event.set()
-        self._event = asyncio.Event()
+        """Has the condition of every waiter looked at again, soon and once for several calls. To look takes
+        a microsecond, to wake a waiter ten: thousands of agents wait here."""
+        if not self._is_looking and self._waiters:
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        for condition, told in list(self._waiters.values()):
+            if told.done():
+                continue
+            try:
+                if condition():
+                    told.set_result(None)
+            except Exception as error:  # the waiter raises it
+                told.set_exception(error)
 
     async def wait_until(
         self,
@@ -82,10 +96,19 @@ class Waits:
             try:
                 async with asyncio.timeout(timeout_seconds):
                     while not condition():
-                        await self._event.wait()
+                        await self._told(condition)
                 return True
             except TimeoutError:
                 return condition()
+
+    async def _told(self, condition: Callable[[], bool]) -> None:
+        """Returns once the condition was seen to hold. Raises what it raises."""
+        key, told = object(), asyncio.get_running_loop().create_future()
+        self._waiters[key] = condition, told
+        try:
+            await told
+        finally:
+            del self._waiters[key]
 
     @contextlib.contextmanager
     def waiting(self, owner: str, blocker: Blocker | str) -> Iterator[None]:

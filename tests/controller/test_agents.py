@@ -16,6 +16,8 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
 
+LONG_CONTEXT = 32_000
+"""The library's instructions alone are 5,000 characters, each of which is a token here."""
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
@@ -54,9 +56,8 @@ async def play(agent: Agent, folder: Path, run: Played) -> Group:
 @pytest.mark.parametrize("name", ["agent_calculator_urllib.py", "agent_calculator.py"])
 async def test_a_program_of_the_users_becomes_a_trajectory_of_turns(name: str, tmp_path: Path) -> None:
     if "urllib" not in name:
-        pytest.importorskip("openai", exc_type=ImportError)
-        # It finds only at its first use whether what it needs itself is there.
-        pytest.importorskip("jiter")
+        # OpenAI's client finds only at its first use that it lacks it.
+        pytest.importorskip("jiter", reason="make setup AGENTS=1")
     async with agents_on(tmp_path, unused, calculates, samples=2) as run:
         group = await play(Agent(command=["python", name]), EXAMPLES, run)
         assert not group.scores, group.scores
@@ -65,7 +66,31 @@ async def test_a_program_of_the_users_becomes_a_trajectory_of_turns(name: str, t
             assert run.codec.decode(trajectory.answer_tokens()) == "The answer is 42."
 
 
-async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(tmp_path: Path) -> None:
+async def test_an_agent_of_a_library_that_says_its_calls_in_its_own_words_becomes_branches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("smolagents", reason="make setup AGENTS=1")
+
+    def answers(text: str) -> str:
+        if "42" not in text.rpartition("<|im_start|>user")[2]:
+            return calculates("")
+        return f'<tool_call>\n{{"name": "final_answer", "arguments": {{"answer": 42}}}}\n</tool_call>{END}'
+
+    async with agents_on(tmp_path, unused, answers, context_tokens=LONG_CONTEXT) as run:
+        group = await play(Agent(command=["python", "agent_smolagents.py"]), EXAMPLES, run)
+        (trajectory,) = group.trajectories
+        assert not group.scores, group.scores
+        # It shows the model its own calls as "Calling tools: ...".
+        assert [len(line.turns()) for line in (trajectory, *trajectory.branches)] == [1, 1]
+        assert "Calling tools:" in run.text(trajectory.branches[0])
+        assert '"answer": 42' in run.codec.decode(trajectory.answer_tokens())
+    assert sum("asks for tool_choice" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("per_process", [1, 8])
+async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(
+    per_process: int, tmp_path: Path
+) -> None:
     (tmp_path / "agent.py").write_text(
         "async def run(task):\n"
         "    first = await task.say(task.messages)\n"
@@ -73,6 +98,7 @@ async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(tmp
         "    return 1.0 if '2' in last['content'] else 0.0\n"
     )
     agent = Agent(function=f"{tmp_path / 'agent.py'}:run", may_give_verdict=True)
+    agent = agent.model_copy(update={"functions_per_process": per_process})
 
     def counted(text: str) -> str:
         return f"turn {text.count('<|im_start|>assistant')}{END}"

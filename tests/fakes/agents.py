@@ -152,28 +152,33 @@ async def agents_on(
     max_calls: int = 50,
     timeout_seconds: float = 60.0,
     max_agents: int = 8,
+    context_tokens: int = CONTEXT,
+    max_running_requests: int = 8,
+    server: str | None = None,
 ) -> AsyncIterator[Played]:
-    """`answer` gives the turn that follows a text; without an end it runs into the limit."""
+    """`answer` gives the turn that follows a text; without an end it runs into the limit. `server`: URL of a
+    real one that answers instead, of a model of this codec."""
     codec = make_chat_codec(folder / "codec")
     async with (
         FakeEngine(num_tokens=10_000) as engine,
         new_session() as session,
         aiohttp.ClientSession() as http,
     ):
+        engine.url = engine.url if server is None else server
         engine.version, engine.answers = "0", lambda prefix: rest_of_turn(codec, prefix, answer)
         queue, waits = queue or make_queue(folder, samples=samples), Waits()
         queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
+        fleet = fleet_on(engine, session, waits, max_running_requests=max_running_requests)
         state = RunPhase(waits)
         sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
         generator = Generator(
-            *(queue, fleet, waits, sampling, CONTEXT, 1, "run"),
+            *(queue, fleet, waits, sampling, context_tokens, 1, "run"),
             state=state,
             plays_turns=True,
             stop=codec.stop,
         )
         replies = Replies(codec, lambda tools: call_format("auto", codec, ()))
-        dialogue = Dialogue(codec, max_observed_tokens=CONTEXT)
+        dialogue = Dialogue(codec, max_observed_tokens=context_tokens)
         recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls)
         programs = CoroutinePrograms(agent, http)
         async with AgentEndpoint(recorder, model="tiny") as endpoint:

@@ -20,11 +20,18 @@ from asyncrl.serving.sglang.http import new_session
 TAKEN = PublishOutcome(True, 0.0)
 
 
-def fleet_on(engine: FakeEngine, session: aiohttp.ClientSession, waits: Waits, *, version: int = 0) -> Fleet:
+def fleet_on(
+    engine: FakeEngine,
+    session: aiohttp.ClientSession,
+    waits: Waits,
+    *,
+    version: int = 0,
+    max_running_requests: int = 8,
+) -> Fleet:
     """It serves `version`, without a loop that looks after it."""
     fleet = Fleet(
         [engine.url],
-        FleetSettings(max_running_requests=8),
+        FleetSettings(max_running_requests=max_running_requests),
         session=session,
         waits=waits,
         processes=FakeProcesses(),

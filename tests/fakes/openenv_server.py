@@ -65,6 +65,10 @@ class OpenEnvServer:
                 await connection.send_json(_error("SESSION_ERROR", "no session"))
             case "invalid":
                 await connection.send_json(_error("EXECUTION_ERROR", "not a number"))
+            case "too long" | "other fields" as text:
+                kinds = ["string_too_long"] if text == "too long" else ["missing", "extra_forbidden"]
+                errors = [{"type": kind, "loc": ["message"], "msg": f"it is {kind}"} for kind in kinds]
+                await connection.send_json(_error("VALIDATION_ERROR", "Invalid message", errors=errors))
             case text:
                 is_right = text == str(secret)
                 await connection.send_json(_observation(f"not {text}", float(is_right), done=is_right))
@@ -90,5 +94,5 @@ def _observation(prompt: str, reward: float, *, done: bool = False) -> dict[str,
     return {"type": "observation", "data": data}
 
 
-def _error(code: str, message: str) -> dict[str, Any]:
-    return {"type": "error", "data": {"message": message, "code": code}}
+def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code, **more}}

@@ -55,3 +55,32 @@ async def test_a_wait_has_a_kind_for_code_and_words_for_people(
         (wait,) = waits.pending
         assert (wait.blocker.kind, wait.blocker.subject) == (kind, subject)
         assert waits.describe_waits() == f"  take waits for {words} since 0 s"
+
+
+async def test_conditions_are_looked_at_once_for_several_notices_and_one_that_raises_stops_no_other() -> None:
+    waits, looks, is_open = Waits(), [], False
+
+    def looked() -> bool:
+        looks.append(is_open)
+        return is_open
+
+    def broken() -> bool:
+        if is_open:
+            raise RuntimeError("broken")
+        return False
+
+    tasks = [
+        asyncio.create_task(waits.wait_until(condition, owner="a", blocker="b"))
+        for condition in (broken, looked)
+    ]
+    await asyncio.sleep(0)
+    before = len(looks)
+    for _ in range(5):
+        waits.notify()
+    await asyncio.sleep(0)
+    assert len(looks) == before + 1
+    is_open = True
+    waits.notify()
+    failed, found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(failed, RuntimeError) and found is True
+    assert not waits.pending

@@ -48,6 +48,10 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             {"agent": {"command": ["true"]}, "turns": {"tools": ["calculator"]}},
             "an agent brings its own",
         ),
+        (
+            {"agent": {"command": ["true"], "functions_per_process": 8}},
+            "functions_per_process is 8, but there is no agent.function",
+        ),
         ({"agent": {"command": ["true"]}, "turns": {"call_format": "tags"}}, "auto, hermes or llama"),
         ({"agent": {"command": ["true"], "function": "./a.py:run"}}, "expected one of the two"),
         ({"agent": {"verdict": "branch"}}, "neither agent.command nor agent.function is set"),

@@ -19,7 +19,12 @@ class Agent(Section):
     JSON."""
     function: Annotated[str | None, OBJECT, TASK_ROWS] = None
     """An async function in place of a command, "./agent.py:run" or "package.module:run": it is awaited with
-    an AgentTask, in a process of its own."""
+    an AgentTask, in a process of its own unless functions_per_process says more."""
+    functions_per_process: Positive = 1
+    """Trajectories of a function that share a process; with 1 each has its own. In a shared one, thousands
+    wait for the model at little memory; they share the folder, globals, memory_mib and a CPU. Where one
+    blocks the event loop, crashes the process or uses up its memory, all of it are started again, each in a
+    process of its own, and their calls are answered from the record."""
     columns: list[str] = []
     """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an
     agent that gives the model a shell or files to read."""
@@ -69,5 +74,10 @@ class Agent(Section):
             raise ValueError(
                 "agent.verdict is branch, but agent.may_give_verdict is true: an agent gives one score, for "
                 "the whole trajectory. Set agent.verdict to trajectory, or agent.may_give_verdict to false."
+            )
+        if self.functions_per_process > 1 and self.function is None:
+            raise ValueError(
+                f"agent.functions_per_process is {self.functions_per_process}, but there is no "
+                f"agent.function: a command has a process of its own. Expected 1."
             )
         return self

@@ -162,6 +162,10 @@ class AgentPlayer:
                     self.num_restarts += 1
                     await session.restart()
                 exit = await self._run_program(group, session)
+                while exit is not None and exit.is_lost and not self._is_over(group):
+                    # Once at most: what is lost is started alone.
+                    await session.restart()
+                    exit = await self._run_program(group, session)
                 self.num_ended += 1
                 self.ended_seconds.append(session.own_seconds())
                 await session.stop()

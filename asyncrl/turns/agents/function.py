@@ -27,11 +27,16 @@ def load_function(name: str) -> AgentFunction:
     return function
 
 
-def main() -> None:
+def function_of_process(name: str) -> AgentFunction:
+    """The function that this process is for; ends it with a sentence where there is none."""
     try:
-        function = load_function(sys.argv[1])
+        return load_function(name)
     except ValueError as error:
         sys.exit(str(error))
+
+
+def main() -> None:
+    function = function_of_process(sys.argv[1])
     found = asyncio.run(function(AgentTask.read()))
     verdict = os.environ.get(VERDICT_VARIABLE)
     if verdict is not None and found is not None:

@@ -56,11 +56,28 @@ class ProcessPrograms:
 
     async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> "ProcessProgram":
         """Raises OSError."""
+
+        def prepare(folder: Path) -> dict[str, str]:
+            (folder / "task.json").write_text(task_file(task, self.columns))
+            return self._variables(folder, access)
+
+        return await self.launch(self.command, prepare, ended)
+
+    async def launch(
+        self,
+        command: Sequence[str],
+        prepare: Callable[[Path], dict[str, str]],
+        ended: Callable[[], None],
+        *,
+        pass_fds: Sequence[int] = (),
+    ) -> "ProcessProgram":
+        """A process of `command` with the limits of agents; `prepare` fills its folder and gives its
+        variables. Raises OSError."""
         folder = Path(tempfile.mkdtemp(prefix="asyncrl-agent-"))
         try:
             work = folder / "work"
             work.mkdir()
-            (folder / "task.json").write_text(task_file(task, self.columns))
+            variables = prepare(folder)
             limits = confined.settings(
                 parent=os.getpid(),
                 memory_bytes=self.memory_mib * 2**20,
@@ -68,13 +85,14 @@ class ProcessPrograms:
             )
             with (folder / "output").open("wb") as output:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", confined.__name__, limits, *self.command),
+                    *(sys.executable, "-m", confined.__name__, limits, *command),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
                     cwd=work,
-                    env=self._variables(folder, access),
+                    env=variables,
                     start_new_session=True,
+                    pass_fds=pass_fds,
                 )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -82,13 +100,18 @@ class ProcessPrograms:
         return ProcessProgram(process, folder, ended, may_give_verdict=self.may_give_verdict)
 
     def _variables(self, folder: Path, access: Access) -> dict[str, str]:
+        api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
+        task = {TASK_VARIABLE: str(folder / "task.json")}
+        verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.may_give_verdict else {}
+        return self.own_variables(folder) | api | task | verdict
+
+    def own_variables(self, folder: Path) -> dict[str, str]:
+        """Those of each process of an agent, whatever trajectories it makes."""
         work = str(folder / "work")
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         given = {"PATH": path, "HOME": work, "TMPDIR": work, "PYTHONDONTWRITEBYTECODE": "1"}
-        api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
-        task = {TASK_VARIABLE: str(folder / "task.json"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        verdict = {VERDICT_VARIABLE: f"{work}/verdict.json"} if self.may_give_verdict else {}
-        return kept_variables(os.environ) | given | dict(self.environment) | api | task | verdict
+        proxies = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        return kept_variables(os.environ) | given | dict(self.environment) | proxies
 
 
 class ProcessProgram:

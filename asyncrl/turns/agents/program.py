@@ -17,6 +17,9 @@ class Exit:
     """Why, where it did not end well: the end of what it printed."""
     score: float | None = None
     """Raw correctness in [0, 1] that it gave, where it may."""
+    is_lost: bool = False
+    """Whether another trajectory may have ended it, whose process it shared: it is started again, once, in a
+    process of its own, and no fault is counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class AgentTask:
     api_key: str
     row: dict[str, Any] = field(default_factory=dict)
     """The columns of agent.columns."""
+    post: Callable[["AgentTask", dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+    """Sends a body and gives the answer; None: a thread does."""
 
     @classmethod
     def read(cls) -> "AgentTask":
@@ -50,7 +52,10 @@ class AgentTask:
 
     async def chat(self, messages: Sequence[dict[str, Any]], **body: Any) -> dict[str, Any]:
         """The answer of /v1/chat/completions, such as OpenAI's clients get. Raises AgentRefused."""
-        return await asyncio.to_thread(self._post, {"messages": list(messages), "model": "model", **body})
+        asked = {"messages": list(messages), "model": "model", **body}
+        if self.post is not None:
+            return await self.post(self, asked)
+        return await asyncio.to_thread(self._post, asked)
 
     async def say(self, messages: Sequence[dict[str, Any]], **body: Any) -> dict[str, Any]:
         """The model's message, to be put behind `messages`. Raises AgentRefused."""
@@ -58,17 +63,21 @@ class AgentTask:
         message: dict[str, Any] = answer["choices"][0]["message"]
         return message
 
+    def url(self) -> str:
+        """Takes a call."""
+        return f"{self.base_url}/chat/completions"
+
+    def headers(self, retry: int) -> dict[str, str]:
+        """Those of a call that is sent for the `retry`-th time more."""
+        return {
+            "Authorization": f"Bearer {self.api_key}",
+            "Content-Type": "application/json",
+            "x-stainless-retry-count": str(retry),
+        }
+
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         for retry in range(MOST_RETRIES + 1):
-            request = urllib.request.Request(
-                f"{self.base_url}/chat/completions",
-                json.dumps(body).encode(),
-                {
-                    "Authorization": f"Bearer {self.api_key}",
-                    "Content-Type": "application/json",
-                    "x-stainless-retry-count": str(retry),
-                },
-            )
+            request = urllib.request.Request(self.url(), json.dumps(body).encode(), self.headers(retry))
             try:
                 with urllib.request.urlopen(request) as response:
                     found: dict[str, Any] = json.load(response)

@@ -22,6 +22,8 @@ from verifiers.storable import storable
 CAPACITY_REACHED = "CAPACITY_REACHED"
 OF_THE_ACTION = frozenset(["VALIDATION_ERROR", "EXECUTION_ERROR"])
 """Codes of errors that an action may cause: the model reads them."""
+OF_THE_OPTIONS = frozenset(["missing", "extra_forbidden"])
+"""Kinds of a VALIDATION_ERROR that no text causes: the action has other fields than the server's."""
 FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 5.0
 MAX_MESSAGE_BYTES = 16 << 20
 PING_SECONDS = 6.0
@@ -32,9 +34,20 @@ CONNECT_SECONDS = 10.0
 class ServerError(Exception):
     """An answer of the type error."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.code = str(data.get("code"))
+        self.errors = [error for error in data.get("errors") or [] if isinstance(error, dict)]
+        """Reasons of a VALIDATION_ERROR, as pydantic lists them."""
+        words = [str(data.get("message")), *(f"{_place(error)}: {error.get('msg')}" for error in self.errors)]
+        super().__init__("; ".join(words))
+
+    def wrong_fields(self) -> list[str]:
+        """Fields that the server lacks in the action, or does not know."""
+        return [_place(error) for error in self.errors if error.get("type") in OF_THE_OPTIONS]
+
+
+def _place(error: Mapping[str, Any]) -> str:
+    return ".".join(map(str, error.get("loc") or ()))
 
 
 class OpenEnv:
@@ -95,6 +108,11 @@ class OpenEnv:
         try:
             found = await self._ask("step", {**self._action, self._action_field: storable(text)})
         except ServerError as error:
+            if fields := error.wrong_fields():
+                raise ValueError(
+                    f"{self._url} takes actions with other fields (options action_field and action of "
+                    f"openenv), see {', '.join(fields)}: {error}"
+                ) from error
             if error.code in OF_THE_ACTION:
                 return Observation(f"Error: {error}")
             raise EnvironmentUnavailable(f"{self._url} answered {error.code}: {error}") from error
@@ -177,7 +195,7 @@ class OpenEnv:
             case "observation", dict():
                 return found
             case "error", dict():
-                raise ServerError(str(found.get("code")), str(found.get("message")))
+                raise ServerError(found)
         raise EnvironmentUnavailable(f"{self._url} answered {str(answer)[:200]!r}, expected an observation")
 
     async def _hang_up(self) -> None:

@@ -1,8 +1,10 @@
 """Trajectories from the start of an agent to its end: exits, deadlines, verdicts, restarts."""
 
 import asyncio
+import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.agents import Client, agents_on
@@ -18,6 +20,7 @@ from asyncrl.records import DropReason, Finish
 from asyncrl.replay.group import GroupState, sequences_of
 from asyncrl.rollout.agents.player import AgentFailed
 from asyncrl.rollout.generate import GenerationFailed
+from asyncrl.turns.agents.program import Exit
 
 ASKED = {"role": "user", "content": "Guess."}
 NEXT = {"role": "user", "content": "lower"}
@@ -336,3 +339,35 @@ async def test_branches_are_sequences_with_the_advantage_of_their_trajectory(tmp
         loaded = list(load_groups(run.queue.journal, 0))
         assert loaded == [sequences_of(group) for group in taken]
         assert read_conservation(run.queue.journal.path) == run.queue.conservation()
+
+
+async def test_an_agent_whose_process_another_one_took_along_is_started_again_without_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([True])
+
+    async def is_lost_once(client: Client) -> None:
+        await two_turns(client)
+        if next(losses, False):
+            raise RuntimeError("lost")
+
+    async with agents_on(tmp_path, is_lost_once, counted) as run:
+        run.player.num_fault_retries = 0
+        start = run.programs.start
+
+        async def started(*given: Any) -> Any:
+            program = await start(*given)
+            found = program.exit
+
+            def exit() -> Exit | None:
+                ended = found()
+                is_lost = ended is not None and ended.code != 0
+                return dataclasses.replace(ended, is_lost=True) if is_lost else ended  # type: ignore[type-var]
+
+            monkeypatch.setattr(program, "exit", exit)
+            return program
+
+        monkeypatch.setattr(run.programs, "start", started)
+        (trajectory,) = await run.play()
+        assert not run.group.scores and run.player.num_faults == 0
+        assert len(run.engine.bodies) == 2 and len(trajectory.turns()) == 2 and not trajectory.branches

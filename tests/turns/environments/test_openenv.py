@@ -116,7 +116,19 @@ async def test_an_error_that_the_action_caused_is_read_by_the_model(pool: Episod
         episode = await pool.open(named(server))
         await episode.start({})
         assert said(await episode.step("invalid")) == "Error: not a number"
+        assert (
+            said(await episode.step("too long")) == "Error: Invalid message; message: it is string_too_long"
+        )
         assert said(await episode.step("7")) == "not 7"
+        await episode.close()
+
+
+async def test_an_action_with_other_fields_than_the_servers_is_a_fault(pool: EpisodePool) -> None:
+    async with openenv_server() as server:
+        episode = await pool.open(named(server))
+        await episode.start({})
+        with pytest.raises(EnvironmentFault, match="options action_field and action of openenv"):
+            await episode.step("other fields")
         await episode.close()
 
 
