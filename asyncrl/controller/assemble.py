@@ -143,6 +143,7 @@ def assemble(
     batches = StepBatches(
         *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
+        has_sources=len(recipe.data.train_sources()) > 1,
     )
     takes = Takes(
         session=trainer,

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.source_metrics import source_metrics
 from asyncrl.controller.step_metrics import group_metrics, staleness_metrics
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.turn_metrics import turn_metrics
@@ -49,6 +50,8 @@ class StepBatches:
     """Rollouts were sampled at it."""
     max_turns: int | None = None
     """Turns of a trajectory at most; None where each has one."""
+    has_sources: bool = False
+    """Whether data.train names several."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 
@@ -127,6 +130,7 @@ class StepBatches:
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),
             **staleness_metrics(taken, self.queue),
             **({} if self.max_turns is None else turn_metrics(new, max_turns=self.max_turns)),
+            **(source_metrics(new, has_turns=self.max_turns is not None) if self.has_sources else {}),
             "repeated_groups": len(taken) - len(new),
             "replay_ratio": len(taken) / len(new),
         }

@@ -43,7 +43,7 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
     turns = [sum(bool(turn) for turn in trajectory.turns()) for trajectory in played]
     answers = [[part for part in t.segments if isinstance(part, Observed)] for t in played]
     notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]
-    calls = [sum(len(note.get("calls", ())) for note in each) for each in notes]
+    calls = [num_calls(trajectory) for trajectory in played]
     errors = sum(sum(note.get("are_errors", ())) for each in notes for note in each)
     seconds = sorted(float(note.get("seconds", 0.0)) for each in notes for note in each)
     observed = [sum(len(answer.tokens) for answer in each) for each in answers]
@@ -58,6 +58,12 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
         "tool_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
         "max_turns_share": _mean([_is_at_limit(trajectory, max_turns) for trajectory in played]),
     }
+
+
+def num_calls(trajectory: Trajectory) -> int:
+    """Calls of tools that were answered."""
+    notes = (json.loads(part.notes or "{}") for part in trajectory.segments if isinstance(part, Observed))
+    return sum(len(note.get("calls", ())) for note in notes)
 
 
 def _is_at_limit(trajectory: Trajectory, max_turns: int) -> bool:

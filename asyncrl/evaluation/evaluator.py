@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from asyncrl.errors import ServerError
+from asyncrl.evaluation.by_source import numbers_by_source
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -95,7 +96,8 @@ class Evaluator:
         if is_greedy:
             answers = await self.answer(tasks, num_samples=1, is_greedy=True)
             greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
-        return Result(greedy, sampled, scores, answers, samples)
+        by_source = numbers_by_source(tasks, answers, samples, num_samples)
+        return Result(greedy, sampled, scores, answers, samples, by_source)
 
     async def answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
