@@ -104,7 +104,8 @@ def _share_rows(known: Sequence[Row]) -> Iterator[tuple[str, str, str, str]]:
         for title, *columns in SHARES:
             share, low, high = (f"{column}{BY_SOURCE}{source}" for column in columns)
             if share in present:
-                yield f"{source}: {title}", share, low, high
+                words = _title("avg", known) if title == "avg@k" else title
+                yield f"{source}: {words}", share, low, high
 
 
 def _without_differences(title: str, cells: Sequence[str], has_differences: bool) -> list[str]:
