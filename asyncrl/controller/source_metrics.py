@@ -11,8 +11,8 @@ from asyncrl.replay.group import Group
 
 
 class Sources(TypedDict):
-    """Source -> value, of the sampled trajectories with a verdict in a batch's new groups. A source without any
-    is left out."""
+    """Source -> value, of the sampled trajectories with a verdict in a batch's new groups. A source without
+    any is left out."""
 
     correct_mean_by_source: dict[str, float]
     tool_use_share_by_source: NotRequired[dict[str, float]]
