@@ -57,6 +57,10 @@ class Task:
     """The row's columns, as far as they are JSON; empty where neither turns, an agent nor the verifier read
     them."""
 
+    def source(self) -> str:
+        """Label of the source that the row is of: a file's stem, or a name and a split."""
+        return self.task_id.rpartition(":")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:

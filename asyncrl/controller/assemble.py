@@ -148,6 +148,7 @@ def assemble(
         *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
         has_agents=recipe.agent.is_on(),
+        has_sources=len(recipe.data.train_sources()) > 1,
     )
     takes = Takes(
         session=trainer,

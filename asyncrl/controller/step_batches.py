@@ -8,6 +8,7 @@ from typing import Any
 from asyncrl.controller.agent_metrics import agent_calls
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.source_metrics import source_metrics
 from asyncrl.controller.step_metrics import group_metrics, staleness_metrics
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.turn_metrics import turn_metrics
@@ -52,6 +53,8 @@ class StepBatches:
     """Turns of a trajectory at most; None where each has one."""
     has_agents: bool = False
     """Whether agents make the trajectories."""
+    has_sources: bool = False
+    """Whether data.train names several."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 
@@ -131,6 +134,7 @@ class StepBatches:
             **staleness_metrics(taken, self.queue),
             **({} if self.max_turns is None else turn_metrics(new, max_turns=self.max_turns)),
             **(agent_calls(new) if self.has_agents else {}),
+            **(source_metrics(new, has_turns=self.max_turns is not None) if self.has_sources else {}),
             "repeated_groups": len(taken) - len(new),
             "replay_ratio": len(taken) / len(new),
         }

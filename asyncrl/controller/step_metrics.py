@@ -233,7 +233,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
     scores = [score for group in groups for score in _scores(group).values()]
     verdicts = [_verdict(score) for score in scores]
-    sampled = [pair for group in groups for pair in _sampled(group)]
+    sampled = [pair for group in groups for pair in graded_samples(group)]
     graded = [(_verdict(score), _fingerprint(trajectory)) for trajectory, score in sampled]
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
@@ -291,7 +291,8 @@ def _scores(group: Group) -> dict[str, Score]:
     return {name: score for name, score in group.scores.items() if name not in greedy}
 
 
-def _sampled(group: Group) -> list[tuple[Trajectory, Score]]:
+def graded_samples(group: Group) -> list[tuple[Trajectory, Score]]:
+    """The trajectories that were sampled, each with its score, a fault too."""
     scores = _scores(group)
     return [(t, scores[t.trajectory_id]) for t in group.trajectories if t.trajectory_id in scores]
 

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TypedDict
 
-from asyncrl.records import Finish, Trajectory
+from asyncrl.records import Finish, Observed, Trajectory
 from asyncrl.replay.group import Group
 
 
@@ -41,9 +41,9 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
         if trajectory.trajectory_id in group.scores and not trajectory.is_greedy
     ]
     turns = [len(trajectory.turn_lengths()) for trajectory in played]
-    answers = [[part for line in trajectory.lines() for part in line.answers()] for trajectory in played]
+    answers = [_answers(trajectory) for trajectory in played]
     notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]
-    calls = [sum(len(note.get("calls", ())) for note in each) for each in notes]
+    calls = [num_calls(trajectory) for trajectory in played]
     errors = sum(sum(note.get("are_errors", ())) for each in notes for note in each)
     seconds = sorted(float(note.get("seconds", 0.0)) for each in notes for note in each)
     observed = [sum(len(answer.tokens) for answer in each) for each in answers]
@@ -58,6 +58,16 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
         "tool_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
         "max_turns_share": _mean([_is_at_limit(trajectory, max_turns) for trajectory in played]),
     }
+
+
+def num_calls(trajectory: Trajectory) -> int:
+    """Calls of tools that were answered, in all branches."""
+    notes = (json.loads(answer.notes or "{}") for answer in _answers(trajectory))
+    return sum(len(note.get("calls", ())) for note in notes)
+
+
+def _answers(trajectory: Trajectory) -> list[Observed]:
+    return [answer for line in trajectory.lines() for answer in line.answers()]
 
 
 def _is_at_limit(trajectory: Trajectory, max_turns: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, play
+from asyncrl.evaluation.by_source import numbers_by_source
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -106,7 +107,8 @@ class Evaluator:
         if is_greedy:
             answers = await self.answer(tasks, num_samples=1, is_greedy=True)
             greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
-        return Result(greedy, sampled, scores, answers, samples)
+        by_source = numbers_by_source(tasks, answers, samples, num_samples)
+        return Result(greedy, sampled, scores, answers, samples, by_source)
 
     def is_answering_in_time(self) -> bool:
         """Whether a tool, an environment or an agent is at work that its limits still allow."""

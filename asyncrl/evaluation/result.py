@@ -4,8 +4,8 @@ A fault is left out of every share and is counted: it is neither right nor wrong
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from asyncrl.errors import AsyncrlError
@@ -46,7 +46,10 @@ class Answered(TypedDict):
     turns_mean: NotRequired[float]
     """Only where responses have turns."""
     tool_use_share: NotRequired[float]
-    """Share of responses that called a tool; only where environments and tools answer turns."""
+    """Share of responses that called a tool, with its 95% interval over tasks; this and the next two only
+    where environments and tools answer turns."""
+    tool_use_low: NotRequired[float]
+    tool_use_high: NotRequired[float]
 
     response_tokens_mean: float
     cut_share: float
@@ -68,7 +71,15 @@ class Greedy(Answered):
     greedy_high: float
 
 
-class Sampled(Answered):
+class SampledUse(TypedDict, total=False):
+    """`tool_use_share` of the samples, also where a row has that of the most likely answers."""
+
+    sampled_tool_use_share: float
+    sampled_tool_use_low: float
+    sampled_tool_use_high: float
+
+
+class Sampled(Answered, SampledUse):
     """Figures of k samples per task, with 95% intervals over tasks."""
 
     k: int
@@ -92,6 +103,8 @@ class Result:
     """The most likely answer to each task, where they were asked for."""
     sampled_responses: Groups = ()
     """The samples of each task, where there are any."""
+    by_source: Mapping[str, float] = field(default_factory=dict)
+    """Columns for each source of the tasks, where they come from several."""
 
     def row(self) -> dict[str, Any]:
         """The numbers and the scores, for JSON and metrics.jsonl."""
@@ -101,7 +114,7 @@ class Result:
         """Flat; lengths and cut-offs are the greedy ones where there are both."""
         parts = [part for part in (self.sampled, self.greedy) if part is not None]
         merged = dict(itertools.chain.from_iterable(part.items() for part in parts))
-        return {**merged, "num_faults": sum(part["num_faults"] for part in parts)}
+        return {**merged, "num_faults": sum(part["num_faults"] for part in parts), **self.by_source}
 
 
 def greedy_result(groups: Groups) -> Greedy:
@@ -123,8 +136,10 @@ def sampled_result(groups: Groups, k: int) -> Sampled:
         raise EvaluationFailed(f"none of {len(groups)} tasks got {k} verdicts")
     average = estimates.avg_at_k(correct)
     passed = estimates.pass_at_k(correct, k)
+    answered = _answered(groups)
     return {
-        **_answered(groups),
+        **answered,
+        **_sampled_use(answered),
         "k": k,
         "avg_at_k": average.mean,
         "avg_low": average.low,
@@ -132,6 +147,16 @@ def sampled_result(groups: Groups, k: int) -> Sampled:
         "pass_at_k": passed.mean,
         "pass_low": passed.low,
         "pass_high": passed.high,
+    }
+
+
+def _sampled_use(answered: Answered) -> SampledUse:
+    if "tool_use_share" not in answered:
+        return {}
+    return {
+        "sampled_tool_use_share": answered["tool_use_share"],
+        "sampled_tool_use_low": answered["tool_use_low"],
+        "sampled_tool_use_high": answered["tool_use_high"],
     }
 
 
@@ -163,7 +188,12 @@ def _answered(groups: Groups) -> Answered:
     turns = [response.num_turns for response in responses if response.num_turns is not None]
     if turns:
         found["turns_mean"] = sum(turns) / len(turns)
-        calls = [response.num_calls for response in responses if response.num_calls is not None]
-        if calls:
-            found["tool_use_share"] = sum(count > 0 for count in calls) / len(calls)
+        calls = [[r.num_calls > 0 for r in group if r.num_calls is not None] for group in groups]
+        if all(calls):
+            use = estimates.avg_at_k(calls)
+            found["tool_use_share"], found["tool_use_low"], found["tool_use_high"] = (
+                use.mean,
+                use.low,
+                use.high,
+            )
     return found

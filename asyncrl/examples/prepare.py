@@ -28,7 +28,7 @@ from asyncrl.system.plugins import load_object
 
 Progress = Callable[[str, int, int], None]
 STAMP_NAME = "prepared.json"
-FORMAT = 3
+FORMAT = 4
 """Raised when the same target and options begin to make something else, so that old folders are remade."""
 
 

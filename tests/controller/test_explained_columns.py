@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import torch
 
-from asyncrl.controller import step_metrics
+from asyncrl.controller import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
 from asyncrl.trainer.step.critic import SUMS, value_metrics
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
@@ -27,5 +27,6 @@ def columns_of_a_step() -> set[str]:
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
     known |= get_type_hints(step_metrics.Spike).keys()
+    known |= {f"{name}_*" for name in get_type_hints(source_metrics.Sources)}
     families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")
     return known | {*families, "outcomes_by_verifier_*"}

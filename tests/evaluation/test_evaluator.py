@@ -53,14 +53,23 @@ async def greedy(asked: Evaluator, tasks: list[Any]) -> dict[str, Any]:
 
 async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
     with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
-        await greedy(evaluator(), [1, 2, 3])
+        await greedy(evaluator(), list(map(make_task, (1, 2, 3))))
 
 
 async def test_an_evaluation_with_graded_answers_has_its_numbers():
     right = evaluator()
     right.outcome = "correct"
-    row = await greedy(right, [1, 2, 3])
+    row = await greedy(right, list(map(make_task, (1, 2, 3))))
     assert (row["greedy_accuracy"], row["num_faults"]) == (1.0, 0)
+    assert not any("by_source" in name for name in row)
+
+
+async def test_an_evaluation_of_two_sources_has_the_numbers_of_each():
+    right = evaluator()
+    right.outcome = "correct"
+    other = dataclasses.replace(make_task(2), task_id="other:2")
+    row = await greedy(right, [make_task(1), other])
+    assert (row["greedy_accuracy_by_source_train"], row["greedy_accuracy_by_source_other"]) == (1.0, 1.0)
 
 
 class Reader:

@@ -62,4 +62,20 @@ def test_turns_and_the_use_of_tools_are_told_only_where_responses_have_turns() -
     found = greedy_result(played)
     assert (found["turns_mean"], found["tool_use_share"]) == (2.0, 0.5)
     single = greedy_result([[response(1.0)]])
-    assert "turns_mean" not in single and "tool_use_share" not in single
+    assert not any("turns" in name or "tool" in name for name in single)
+
+
+def test_a_row_tells_the_use_of_tools_in_samples_apart_from_that_in_most_likely_answers() -> None:
+    calls = [[response(1.0, num_turns=2, num_calls=1)], [response(1.0, num_turns=1)]]
+    samples = [[response(1.0, num_turns=1)] * 2, [response(1.0, num_turns=1)] * 2]
+    row = Result(greedy_result(calls), sampled_result(samples, 2), {}).numbers()
+    assert (row["tool_use_share"], row["sampled_tool_use_share"]) == (0.5, 0.0)
+    # Wilson's intervals of 1 of 2 and of 0 of 2 tasks
+    assert (row["tool_use_low"], row["tool_use_high"]) == (
+        pytest.approx(0.0945, abs=1e-4),
+        pytest.approx(0.9055, abs=1e-4),
+    )
+    assert (row["sampled_tool_use_low"], row["sampled_tool_use_high"]) == (
+        0.0,
+        pytest.approx(0.6576, abs=1e-4),
+    )

@@ -28,13 +28,19 @@ def test_a_recipe_is_valid_and_named_like_its_file(path):
 
 @pytest.mark.parametrize("path", MADE_HERE, ids=lambda path: path.stem)
 def test_what_a_recipe_prepares_is_what_it_reads(path):
-    from asyncrl.examples import gym_pretrain, pretrain
+    from asyncrl.examples import gym_pretrain, pretrain, tool_sums
 
     recipe = load_recipe(path)
     target = load_object(recipe.prepare.target)
     read = {recipe.model.path, *(source.path for source in sources(recipe.data) if source.gym is None)}
     assert callable(target)
-    names = ["model"] if target is gym_pretrain.prepare else ["model", "train.jsonl", "heldout.jsonl"]
+    rows = {
+        gym_pretrain.prepare: [],
+        tool_sums.prepare: [
+            f"{part}/{kind}.jsonl" for part in ("train", "heldout") for kind in ("short", "long")
+        ],
+    }.get(target, ["train.jsonl", "heldout.jsonl"])
+    names = ["model", *rows]
     assert read == {f"{recipe.prepare.folder}/{name}" for name in names}
     if target is pretrain.prepare:
         options = parse_options(pretrain.SumsOptions, recipe.prepare.options)

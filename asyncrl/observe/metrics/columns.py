@@ -136,6 +136,8 @@ GROUPS = {
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
+    "correct_mean_by_source_": "reward/correct_mean_by_source/",
+    "tool_use_share_by_source_": "turns/tool_use_share_by_source/",
     "outcomes_": "verifier/outcomes/",
     "staleness_": "staleness/",
     "mismatch_": "mismatch/",
@@ -162,7 +164,7 @@ def values_of(row: Mapping[str, Any]) -> dict[str, float]:
         case "step":
             name_of = step_name
         case "eval":
-            name_of = "eval/{}".format
+            name_of = _evaluation_name
         case _:
             name_of = f"benchmark/{_plain(str(row['benchmark']))}/{{}}".format
     return {
@@ -182,6 +184,10 @@ def step_name(column: str) -> str:
         if column.startswith(prefix):
             return name + _plain(column.removeprefix(prefix))
     return f"other/{_plain(column)}"
+
+
+def _evaluation_name(column: str) -> str:
+    return f"eval/{_plain(column)}"
 
 
 def _verifier_and_outcome(text: str) -> str:

@@ -22,6 +22,14 @@ PLAIN: Sequence[tuple[str, str, Callable[[float], str]]] = (
 )
 """Further rows: title, column, words of its value."""
 DIFFERENCE = "difference"
+SHARES = (
+    ("greedy accuracy", "greedy_accuracy", "greedy_low", "greedy_high"),
+    ("avg@k", "avg_at_k", "avg_low", "avg_high"),
+    ("tool use", "tool_use_share", "tool_use_low", "tool_use_high"),
+    ("tool use of samples", "sampled_tool_use_share", "sampled_tool_use_low", "sampled_tool_use_high"),
+)
+"""Shares without differences: title, column, columns of the ends of its interval."""
+BY_SOURCE = "_by_source_"
 
 
 def comparison_title(row: Row) -> str:
@@ -53,11 +61,13 @@ def comparison_rows(results: Sequence[Row | None], *, has_differences: bool = Tr
         for name, value in MEASURES
         if any(row.get(value) is not None for row in known)
     ]
+    for title, *ends in _share_rows(known):
+        cells = [exact_share(*((row or {}).get(column) for column in ends)) for row in results]
+        rows.append(_without_differences(title, cells, has_differences))
     for title, name, words in PLAIN:
         cells = [NOTHING if row is None or row.get(name) is None else words(row[name]) for row in results]
         if any(cell != NOTHING for cell in cells):
-            added = ("",) if has_differences else ()
-            rows.append([title, cells[0], *(text for cell in cells[1:] for text in (cell, *added))])
+            rows.append(_without_differences(title, cells, has_differences))
     return rows
 
 
@@ -81,6 +91,26 @@ def differences(first: Row, second: Row) -> dict[str, Difference]:
         if pairs:
             found[name] = paired_difference(*map(list, zip(*pairs, strict=True)))
     return found
+
+
+def _share_rows(known: Sequence[Row]) -> Iterator[tuple[str, str, str, str]]:
+    """As SHARES, those that any row has: the use of tools, then all of them for each source."""
+    present = {column for row in known for column, value in row.items() if value is not None}
+    for title, share, low, high in SHARES[2:]:
+        # Without most likely answers both are those of the samples.
+        if share in present and (title != "tool use" or "greedy_accuracy" in present):
+            yield title, share, low, high
+    for source in sorted({column.partition(BY_SOURCE)[2] for column in present if BY_SOURCE in column}):
+        for title, *columns in SHARES:
+            share, low, high = (f"{column}{BY_SOURCE}{source}" for column in columns)
+            if share in present:
+                words = _title("avg", known) if title == "avg@k" else title
+                yield f"{source}: {words}", share, low, high
+
+
+def _without_differences(title: str, cells: Sequence[str], has_differences: bool) -> list[str]:
+    added = ("",) if has_differences else ()
+    return [title, cells[0], *(text for cell in cells[1:] for text in (cell, *added))]
 
 
 def _title(name: str, known: Sequence[Row]) -> str:

@@ -61,6 +61,23 @@ def test_samples_and_faults_have_rows_where_there_are_any() -> None:
     )
 
 
+def test_the_use_of_tools_and_each_source_have_rows_where_they_were_measured() -> None:
+    use = {"tool_use_share": 0.5, "tool_use_low": 0.25, "tool_use_high": 0.75}
+    use |= {f"sampled_{name}": value / 2 for name, value in use.items()}
+    long = {f"{name}_by_source_a_b": BASE[name] for name in ("greedy_accuracy", "greedy_low", "greedy_high")}
+    long |= {"avg_at_k_by_source_a_b": 0.5, "avg_low_by_source_a_b": 0.25, "avg_high_by_source_a_b": 0.75}
+    short = {f"{name}_by_source_short": value for name, value in use.items()}
+    rows = comparison_rows([{**BASE, **use, **long, **short}, {**TRAINED, "k": 4}])
+    assert rows[1:-2] == [
+        ["tool use", "50.0% [25.0, 75.0]", "-", ""],
+        ["tool use of samples", "25.0% [12.5, 37.5]", "-", ""],
+        ["a_b: greedy accuracy", "25.0% [5.0, 70.0]", "-", ""],
+        ["a_b: avg@4", "50.0% [25.0, 75.0]", "-", ""],
+        ["short: tool use", "50.0% [25.0, 75.0]", "-", ""],
+        ["short: tool use of samples", "25.0% [12.5, 37.5]", "-", ""],
+    ]
+
+
 def test_a_share_of_nothing_is_shown_and_no_faults_are_not() -> None:
     rows = comparison_rows([{**BASE, "cut_share": 0.0}, TRAINED])
     assert rows[-1] == ["cut at the limit", "0.0%", "25.0%", ""]

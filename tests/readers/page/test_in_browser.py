@@ -124,6 +124,18 @@ async def test_a_curve_grows_as_the_run_writes_and_asks_only_for_what_is_new(
         assert answer["steps"] == [10]
 
 
+async def test_each_source_has_a_line_of_its_own_once_a_run_has_several(
+    run_folder: Path, browser_address: str
+) -> None:
+    async with opened(run_folder, browser_address, "#/run/curves") as page:
+        await page.wait_for("document.querySelectorAll('canvas').length > 10")
+        labels = "[...document.querySelectorAll('canvas')].map((each) => each.getAttribute('aria-label'))"
+        assert not any("by source" in label for label in await page.evaluate(labels))
+        use = {"tool_use_share_by_source_short": 0.25, "tool_use_share_by_source_long": 0.75}
+        append(run_folder, {"step": 10, "reward_mean": 0.5, **use})
+        await page.wait_for(f"{labels}.includes('Use of tools, by source: long 75%, short 25%')")
+
+
 async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
     run_folder: Path, browser_address: str
 ) -> None:

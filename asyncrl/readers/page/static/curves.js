@@ -15,10 +15,16 @@ const CHARTS = [
   { title: "Weights at their cap", format: (value) => percent(value, 2), lines: [{ column: "capped_share", name: "share" }] },
 ];
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
+// Charts with a line for each source of data.train, where it names several: the beginning of their columns.
+const BY_SOURCE = [
+  { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_" },
+  { title: "Use of tools, by source", prefix: "tool_use_share_by_source_" },
+];
 const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [] });
 const state = { run: null, root: null, data: fresh(), chosen: [], charts: [], axis: "step", smoothing: 0, isLog: false };
 
-const columns = () => [...DEFAULT_COLUMNS, ...state.chosen];
+const ofSources = (prefix) => [...state.data.names].filter((name) => name.startsWith(prefix)).sort();
+const columns = () => [...new Set([...DEFAULT_COLUMNS, ...BY_SOURCE.flatMap((one) => ofSources(one.prefix)), ...state.chosen])];
 
 async function askNew() {
   if (isExported) return ask(api(state.run, "curves"));
@@ -77,7 +83,12 @@ function pick(x) {
   if (nearestStep !== undefined) location.hash = link(state.run, "groups", { step: nearestStep });
 }
 
-const wanted = () => [...CHARTS, ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
+function chartsBySource() {
+  const charts = BY_SOURCE.map(({ title, prefix }) => ({ title, format: percent, lines: ofSources(prefix).map((column) => ({ column, name: column.slice(prefix.length) })) }));
+  return charts.filter((one) => one.lines.length > 0);
+}
+
+const wanted = () => [...CHARTS, ...chartsBySource(), ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
 
 function redraw() {
   const charts = wanted();
@@ -99,8 +110,14 @@ function renderNames() {
 
 async function refresh() {
   const turn = currentTurn();
+  const asked = columns().length;
   const answer = await askNew();
-  if (turn === currentTurn() && take(answer)) redraw();
+  if (turn !== currentTurn() || !take(answer)) return;
+  redraw();
+  if (columns().length === asked) return;
+  // Sources that were not known before: their earlier values are not there yet.
+  state.data.cursor = "";
+  await refresh();
 }
 
 async function choose(name) {

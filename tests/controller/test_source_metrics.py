@@ -1,0 +1,85 @@
+"""Columns of a step for each source of data.train, against values counted by hand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from fakes.records import make_score, make_task
+from fakes.turns import called
+
+from asyncrl.controller.source_metrics import source_metrics
+from asyncrl.controller.step_batches import StepBatches
+from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.metrics_file import flat
+from asyncrl.records import Finish, Observed, Segment, Trajectory
+from asyncrl.replay.group import Group
+
+
+def group_of(task_id: str, *rewards: float | None, callers: Sequence[int] = ()) -> Group:
+    """A group with a trajectory per reward; those at `callers` called a tool."""
+    answer = called("calculator", {"expression": "2+3"}, "5", tokens=[40])
+    group = Group(0, replace(make_task(), task_id=task_id), 0, [])
+    for index, reward in enumerate(rewards):
+        parts: list[Segment | Observed] = [Segment(0, [1], [-1.0])]
+        parts += [answer, Segment(0, [2], [-1.0])] if index in callers else []
+        trajectory = Trajectory(f"{task_id}-{index}", (1,), parts, finish=Finish.STOP)
+        group.trajectories.append(trajectory)
+        group.scores[trajectory.trajectory_id] = make_score(reward)
+    return group
+
+
+def test_correct_answers_and_use_of_tools_are_counted_per_source() -> None:
+    groups = [
+        group_of("short:1", 1.0, 1.0, callers=[0]),
+        group_of("long:1", 0.0, 1.0, callers=[1]),
+        group_of("short:2", 1.0, 0.0),
+        group_of("long:2", None, 1.0, callers=[0, 1]),
+    ]
+    groups[0].trajectories.append(Trajectory("greedy", (1,), [], finish=Finish.STOP, is_greedy=True))
+    groups[0].scores["greedy"] = make_score(0.0)
+    assert source_metrics(groups, has_turns=True) == {
+        "correct_mean_by_source": {"long": pytest.approx(2 / 3), "short": 0.75},
+        "tool_use_share_by_source": {"long": 0.75, "short": 0.25},
+    }
+    assert source_metrics(groups, has_turns=False).keys() == {"correct_mean_by_source"}
+
+
+def test_a_source_without_verdicts_has_no_value() -> None:
+    found = source_metrics([group_of("short:1", None), group_of("long:1", 1.0)], has_turns=False)
+    assert found["correct_mean_by_source"] == {"long": 1.0}
+
+
+@pytest.mark.parametrize("has_sources", [True, False])
+def test_only_a_run_on_several_sources_has_the_columns(has_sources: bool) -> None:
+    group = group_of("long:1", 1.0, 0.0)
+    group.taken_version = 0
+    nothing = SimpleNamespace(taken=lambda *_: None, took=lambda _: None)
+    queue = SimpleNamespace(
+        has_signal=lambda _: True,
+        live={},
+        pop_aborted_lengths=list,
+        num_steps_taken=1,
+        num_admitted=1,
+        num_dropped=0,
+        settings=SimpleNamespace(groups_per_batch=1),
+    )
+    parts = (None, queue, None, nothing, nothing, None, None, 1.0)
+    row = StepBatches(*parts, has_sources=has_sources)._metrics_of([group], 0)  # type: ignore[arg-type]
+    assert ("correct_mean_by_source" in row) == has_sources
+
+
+def test_trackers_get_a_value_per_source_under_names_that_they_take() -> None:
+    step = flat(
+        {
+            "kind": "step",
+            "correct_mean_by_source": {"gsm8k-train": 0.5},
+            "tool_use_share_by_source": {"a b": 1.0},
+        }
+    )
+    assert values_of(step) == {
+        "reward/correct_mean_by_source/gsm8k-train": 0.5,
+        "turns/tool_use_share_by_source/a-b": 1.0,
+    }
+    evaluation = {"kind": "eval", "greedy_accuracy_by_source_a b": 0.5}
+    assert values_of(evaluation) == {"eval/greedy_accuracy_by_source_a-b": 0.5}
