@@ -45,6 +45,11 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
     return Dtype("bfloat16", f"this CPU has {flag}")
 
 
+def has_float32_head(recipe: Recipe, shape: ModelShape) -> bool:
+    """Whether both engines compute the logits of a bfloat16 model in float32."""
+    return recipe.model.float32_logits and find_dtype(recipe, shape).name == "bfloat16"
+
+
 def with_dtype(recipe: Recipe, shape: ModelShape) -> Model:
     """The recipe's section `model` with its type settled."""
     return recipe.model.model_copy(update={"dtype": find_dtype(recipe, shape).name})

@@ -133,7 +133,7 @@ class Algorithm(Section):
     dr_grpo_constant: sum / (sequences x max_new_tokens).
     sequence_mean: mean over sequences of their token means."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the KL to the base model. 0: off, no reference model is loaded."""
+    """Weight of the KL to the reference, usually the base model. 0: off, no reference is loaded."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """KL per token; d is log policy - log reference.
     k1: d.
@@ -145,6 +145,11 @@ class Algorithm(Section):
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
     It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
     otherwise after the group baseline, unscaled."""
+    reference_refresh_steps: Count = 0
+    """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
+    itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
+    refresh_resets_optimizer: bool = False
+    """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -230,6 +235,7 @@ class Algorithm(Section):
             )
         self._check_credit()
         self._check_ratio_of_one()
+        self._check_refresh()
         return self
 
     def _check_credit(self) -> None:
@@ -245,6 +251,19 @@ class Algorithm(Section):
             f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
             f"{', '.join(TURN_ADVANTAGES)}."
         )
+
+    def _check_refresh(self) -> None:
+        if self.reference_refresh_steps and not self.kl_coefficient:
+            raise ValueError(
+                f"algorithm.reference_refresh_steps is {self.reference_refresh_steps} but "
+                f"algorithm.kl_coefficient is 0: there is no reference. Set algorithm.kl_coefficient, or "
+                f"remove algorithm.reference_refresh_steps."
+            )
+        if self.refresh_resets_optimizer and not self.reference_refresh_steps:
+            raise ValueError(
+                "algorithm.refresh_resets_optimizer is true but algorithm.reference_refresh_steps is 0: "
+                "nothing is refreshed. Set algorithm.reference_refresh_steps to 1 or more."
+            )
 
     def _check_ratio_of_one(self) -> None:
         """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""

@@ -113,17 +113,20 @@ class Bundle:
     """Packed tokens, by themselves: a micro-batch may have fewer, where prompts begin alike."""
 
 
-def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
+def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") -> list[Batch]:
     """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
-    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the version alone:
-    no part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
+    `order` is a choice of trainer.mini_batch_order. Shuffled ones depend on `seed` and the version alone: no
+    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     trajectories = by_trajectory(batch.sequences)
     size = len(trajectories)
     count = max(1, min(count, size))
-    if count > 1:
-        groups = [list(group) for _, group in groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)]
+    if count > 1 and order != "batch":
+        groups = [[lines] for lines in trajectories]
+        if order == "groups":
+            by_prompt = groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)
+            groups = [list(group) for _, group in by_prompt]
         random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
         trajectories = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
