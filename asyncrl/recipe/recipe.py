@@ -1,11 +1,12 @@
 """A whole recipe, and what its sections must be together."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
+from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.schedule import Schedule, make_schedule
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.alarms import Alarms
@@ -80,6 +81,11 @@ class Recipe(Section):
         turns = self.turns
         num_observed = (turns.max_turns - 1) * turns.max_observed_tokens if turns.is_on() else 0
         return self.rollout.max_new_tokens + num_observed
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, raw: Any) -> Any:
+        return with_preset(raw)
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":

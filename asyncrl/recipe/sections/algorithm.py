@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from asyncrl.recipe.markers import OBJECT
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT
 from asyncrl.recipe.sections.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
 
 
@@ -50,6 +50,18 @@ class Algorithm(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
     rejection and surrogate may be your own: "package.module:name" or "./file.py:name"."""
 
+    preset: Annotated[str | None, CHANGEABLE] = None
+    """Name of a set of keys, here and in other sections, that hold where the recipe does not state them;
+    `asyncrl check` shows them.
+    grpo: DeepSeekMath's.
+    dr_grpo: Dr.GRPO's.
+    dapo: DAPO's, with dynamic sampling.
+    gspo: GSPO's.
+    cispo: MiniMax-M1's.
+    reinforce_pp: REINFORCE++'s, with KL in the reward.
+    ppo: PPO with a critic, as verl sets it.
+    scale_rl: ScaleRL's, asynchronous.
+    recommended: something to begin with, asynchronous."""
     advantage: Annotated[AdvantageName, OBJECT] = "grpo"
     """Reward to advantage.
     grpo: minus group mean, over group std.
