@@ -92,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "scale_rl": Preset(
         "ScaleRL, arXiv 2510.13786",
-        _loss("reinforce_pp_baseline", "token_mean", low=None, high=4.0, **_TRUNCATED)
+        _loss("reinforce_pp_baseline", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
         | {
             "model.float32_logits": True,
             "replay.drops_no_signal": True,

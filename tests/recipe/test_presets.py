@@ -42,7 +42,7 @@ ppo:
     dual_clip: 3.0, gae_gamma: 1.0, gae_lambda: 1.0, gae_is_whitened: true, kl_coefficient: 0.0}
   critic: {learning_rate: 1.0e-5, value_clip: 0.5}
 scale_rl:
-  algorithm: {advantage: reinforce_pp_baseline, reduction: token_mean, surrogate: cispo, clip_low: null,
+  algorithm: {advantage: reinforce_pp_baseline, reduction: prompt_mean, surrogate: cispo, clip_low: null,
     clip_high: 4.0, clip_around: behavior, importance_weight: none, kl_coefficient: 0.0}
   model: {float32_logits: true}
   replay: {drops_no_signal: true}

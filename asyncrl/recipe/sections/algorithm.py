@@ -139,11 +139,12 @@ class Algorithm(Section):
     """Denominator of policy ratios.
     proximal: the trainer's policy before the step.
     behavior: the policy that sampled; requires importance_weight none."""
-    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean"] = "token_mean"
+    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean", "prompt_mean"] = "token_mean"
     """Reduction of the loss per token to one number.
     token_mean: mean over all response tokens of the batch.
     dr_grpo_constant: sum / (sequences x max_new_tokens).
-    sequence_mean: mean over sequences of their token means."""
+    sequence_mean: mean over sequences of their token means.
+    prompt_mean: mean over prompts of the token means of all their responses (ScaleRL)."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL to the reference, usually the base model. 0: off, no reference is loaded."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"

@@ -224,6 +224,7 @@ class Learner:
                 layout=self.layout,
                 kernel=self.kernel,
                 teaches=self.objective.teaches,
+                lengths=self.objective.prompt_lengths(part),
             )
             for part in mini_batches(batch, steps, seed=self._seed, order=self.section.mini_batch_order)
         ]

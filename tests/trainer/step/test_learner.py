@@ -28,7 +28,8 @@ from asyncrl.trainer.step.token_record import TokenRecord
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
     budget = learner.section.tokens_per_micro_batch
-    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    lengths = learner.objective.prompt_lengths(batch)
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
     metrics = learner.accumulate(micro_batches, batch.temperature)
     return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
@@ -36,12 +37,17 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
 def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tensor:
     """TIS x REINFORCE, which has PPO's gradient at one step, sequence by sequence."""
     total, num_tokens = torch.zeros(()), 0
+    prompts: dict[tuple[int, ...], list[Tensor]] = {}
     for sequence in batch.sequences:
         current = reference_logprobs(model, sequence, batch.temperature)
         behavior = torch.tensor(sequence.behavior_logprobs)
         weight = (current.detach() - behavior).exp().clamp(max=recipe.algorithm.importance_cap)
-        total = total - (weight * sequence.advantage * current).sum()
+        losses = -weight * sequence.advantage * current
+        prompts.setdefault(tuple(sequence.prompt_tokens), []).append(losses)
+        total = total + losses.sum()
         num_tokens += len(current)
+    if recipe.algorithm.reduction == "prompt_mean":
+        return torch.stack([torch.cat(losses).mean() for losses in prompts.values()]).mean()
     if recipe.algorithm.reduction == "token_mean":
         return total / num_tokens
     return total / (len(batch.sequences) * recipe.rollout.max_new_tokens)
@@ -53,7 +59,7 @@ def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float
     return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
 
 
-@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
+@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant", "prompt_mean"])
 @pytest.mark.parametrize("family", ["Qwen3", "Qwen2", "Llama"])
 def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, reduction: str, tmp_path: Path):
     folder = write_model(tmp_path, family, tie_word_embeddings=family == "Qwen2")
