@@ -31,6 +31,9 @@ class LossInputs:
     that count; a surrogate gets those that survived them: True where the weight is not 0."""
     sequence_ids: Tensor
     """[T] int64, the token's trajectory within the micro-batch, ascending."""
+    prompt_lengths: Tensor | None = None
+    """[T] float32, the tokens that count of all responses to the token's prompt, over all micro-batches and
+    ranks of the optimizer step; None where no term needs them."""
     entropies: Tensor | None = None
     """[T] float32 entropy of the current policy where each token came from, with gradient."""
     reference: Tensor | None = None

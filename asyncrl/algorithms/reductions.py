@@ -42,4 +42,22 @@ def sequence_mean(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, Tens
     return (1 / sequence_lengths(inputs))[inputs.sequence_ids], counts.count_nonzero()
 
 
-REDUCTIONS = {"token_mean": token_mean, "dr_grpo_constant": dr_grpo_constant, "sequence_mean": sequence_mean}
+def prompt_mean(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, Tensor]:
+    """sum over prompts of (sum l of its responses / their tokens), / number of prompts
+
+    Source: ScaleRL, Khatri et al. 2025 (arXiv 2510.13786, section 3.2).
+    Use: every prompt weighs the same, however long its responses are; within a prompt, every token.
+    Fails: a prompt with few tokens left weighs as much as any other.
+    """
+    assert inputs.prompt_lengths is not None
+    # A prompt's responses may lie in several micro-batches, which each give their tokens' share of it.
+    shares = 1 / inputs.prompt_lengths
+    return shares, torch.where(inputs.mask, shares.double(), 0.0).sum()
+
+
+REDUCTIONS = {
+    "token_mean": token_mean,
+    "dr_grpo_constant": dr_grpo_constant,
+    "sequence_mean": sequence_mean,
+    "prompt_mean": prompt_mean,
+}

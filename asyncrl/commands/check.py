@@ -22,7 +22,7 @@ from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
-from asyncrl.recipe.notes import notes
+from asyncrl.recipe.notes import notes, preset_in_short
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.resuming import Resumption
 from asyncrl.turns.shown import history_notes, turns_in_short
@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_names(recipe)
     recipe = fetch_model(recipe)
     print(dump_recipe(recipe))
+    if recipe.algorithm.preset is not None:
+        print(f"# preset    {preset_in_short(recipe, recipe.algorithm.preset)}")
     for note in notes(recipe):
         print(f"# note      {note}")
     check_gyms(recipe.data)

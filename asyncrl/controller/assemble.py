@@ -36,6 +36,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
+from asyncrl.model.dtype import has_float32_head
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics.metrics_file import Metrics
@@ -260,6 +261,7 @@ def _make_fleet(
         longest_tokens=inputs.longest_trajectory(),
         interrupt=interrupt,
         load=load,
+        float32_head=has_float32_head(recipe),
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)

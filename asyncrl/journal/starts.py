@@ -90,13 +90,14 @@ def recorded_data(journal: Readable) -> dict[str, str]:
     return {key.removeprefix("digest of "): digest for key, digest in rows}
 
 
-def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:
-    """The recipes (YAML) that were in force in steps `first` to `last`, counted from 1, oldest first."""
-    return [
-        recipe
-        for (recipe,) in journal.read(
-            "SELECT recipe FROM starts WHERE version < :last AND version >= "
+def recipes_of_steps(journal: Readable, first: int, last: int) -> dict[int, str]:
+    """The recipes (YAML) that were in force in steps `first` to `last`, counted from 1, oldest first: each by
+    the first step that it was in force in, which for the oldest may be before `first`."""
+    return {
+        version + 1: recipe
+        for version, recipe in journal.read(
+            "SELECT version, recipe FROM starts WHERE version < :last AND version >= "
             "coalesce((SELECT max(version) FROM starts WHERE version < :first), 0) ORDER BY version",
             {"first": first, "last": last},
         )
-    ]
+    }

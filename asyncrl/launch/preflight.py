@@ -230,7 +230,8 @@ def check_machine(
     # One more is being written, and one may be the best.
     num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
     trained = shape.num_parameters() * (1 + recipe.algorithm.needs_critic())
-    disk = MIN_DISK_BYTES + 20 * trained * num_checkpoints
+    kept = shape.num_parameters() * (recipe.algorithm.reference_refresh_steps > 0)
+    disk = MIN_DISK_BYTES + (20 * trained + 4 * kept) * num_checkpoints
     if free < disk:
         raise InputError(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "

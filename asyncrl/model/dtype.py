@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.model.device import uses_gpu
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Model, Recipe
 from asyncrl.system.machine import bfloat16_flag
 
@@ -43,6 +44,13 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
     if flag is None:
         return Dtype("float32", NO_BFLOAT16)
     return Dtype("bfloat16", f"this CPU has {flag}")
+
+
+def has_float32_head(recipe: Recipe) -> bool:
+    """Whether both engines compute the logits of a bfloat16 model in float32."""
+    if not recipe.model.float32_logits:
+        return False
+    return find_dtype(recipe, read_shape(model_folder(recipe.model))).name == "bfloat16"
 
 
 def with_dtype(recipe: Recipe, shape: ModelShape) -> Model:

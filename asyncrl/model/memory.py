@@ -100,8 +100,10 @@ def rank_memory(
     layout: Layout = ONE_PROCESS,
     has_critic: bool = False,
     has_reference: bool = False,
+    saves_reference: bool = False,
     saves_in_background: bool = True,
     adam: AdamStates = AdamStates(),
+    float32_logits: bool = False,
 ) -> RankMemory:
     """Memory of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -130,10 +132,12 @@ def rank_memory(
         weights=parameters * width,
         gradients=parameters * 4,
         optimizer=optimized * computed,
-        checkpoint_copy=copied * share,
+        checkpoint_copy=(copied + int(saves_in_background and saves_reference) * width) * share,
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
-        logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor,
+        # A CPU has no product of bfloat16 that is summed in float32, and converts the layer.
+        logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor
+        + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
         output_gradient=output_gradient,
         critic=values * (width + 4) + values_optimized * computed,
         critic_copy=copied * values_share,

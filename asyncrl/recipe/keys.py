@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.recipe.markers import CHANGEABLE, is_marked
+from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.recipe import Recipe
 
 TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"
@@ -72,7 +72,7 @@ def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
         state = f"default {default if isinstance(default, str) else json.dumps(default)}"
     kinds = [_kind(choice) for choice in value.get("anyOf", [value])]
     kind = " or ".join(kind for kind in kinds if kind != "null" or default is not None)
-    if is_marked(Recipe, name, CHANGEABLE):
+    if is_marked(Recipe, name, CHANGEABLE) or is_marked(Recipe, name, PER_STEP):
         state += "; may change on resume"
     text = _CHOICE.sub(r"- \1: ", value["description"]).replace("\n", "\n  ")
     return f"- `{name}` ({kind}; {state}):\n  {text}"

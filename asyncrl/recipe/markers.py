@@ -18,6 +18,7 @@ class Marker:
 
 
 CHANGEABLE = Marker("may differ between two starts on one run folder: it does not change what is learned")
+PER_STEP = Marker("may differ between two starts on one run folder: later steps learn by the new value")
 LAYOUT = Marker("decides in which order numbers are summed, in a trainer whose results are otherwise equal")
 TASK_ROWS = Marker("decides which tasks the rows of data.train make; their sources decide too")
 GYM_ROWS = Marker("decides which rows a gym makes; their order is that of the values in the digest")

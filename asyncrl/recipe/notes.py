@@ -1,6 +1,11 @@
 """Notes of `asyncrl check` on valid recipes that do less, or more, than they seem to."""
 
+from typing import Any
+
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import value_at
+from asyncrl.recipe.presets import PRESETS
+from asyncrl.system.kinds import as_written
 
 
 def notes(recipe: Recipe) -> list[str]:
@@ -14,6 +19,18 @@ def notes(recipe: Recipe) -> list[str]:
         *_divergence_notes(recipe),
         *_wait_notes(recipe),
     ]
+
+
+def preset_in_short(recipe: Recipe, name: str) -> str:
+    """The keys that a preset has set, and those that the recipe states otherwise."""
+    keys = PRESETS[name].keys(recipe.rollout.max_new_tokens)
+    own = {key: value_at(recipe, key) for key, value in keys.items() if value_at(recipe, key) != value}
+    words = f"{name} ({PRESETS[name].source}): {_listed({key: keys[key] for key in keys if key not in own})}"
+    return f"{words}; stated otherwise: {_listed(own)}" if own else words
+
+
+def _listed(keys: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {as_written(value)}" for key, value in keys.items())
 
 
 def _clip_notes(recipe: Recipe) -> list[str]:

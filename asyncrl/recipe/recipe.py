@@ -1,11 +1,13 @@
 """A whole recipe, and what its sections must be together."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
+from asyncrl.recipe.presets import with_preset
+from asyncrl.recipe.schedule import Schedule, make_schedule
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm
@@ -88,6 +90,11 @@ class Recipe(Section):
         num_observed = (turns.max_turns - 1) * turns.max_observed_tokens if turns.is_on() else 0
         return self.rollout.max_new_tokens + num_observed
 
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_preset(cls, raw: Any) -> Any:
+        return with_preset(raw)
+
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         self._check_sizes()
@@ -98,6 +105,7 @@ class Recipe(Section):
         self._check_repetition()
         self._check_advantage()
         self._check_critic()
+        self.policy_schedule()
         self._check_drops()
         self._check_evaluation()
         self._check_placement()
@@ -106,6 +114,28 @@ class Recipe(Section):
     def critic_steps_per_batch(self) -> int:
         """Optimizer steps of the critic on each batch."""
         return self.critic.optimizer_steps_per_batch or self.trainer.optimizer_steps_per_batch
+
+    def critic_warmup_batches(self) -> int:
+        """First batches that train the critic alone."""
+        warmup = self.critic.warmup_steps
+        if self.trainer.schedule_unit == "optimizer_steps":
+            return -(-warmup // self.critic_steps_per_batch())
+        return warmup
+
+    def policy_schedule(self) -> Schedule:
+        """Learning rates of the policy, which begin when the critic's warm-up is over."""
+        trainer = self.trainer
+        return make_schedule(
+            trainer,
+            trainer.learning_rate,
+            steps_per_batch=trainer.optimizer_steps_per_batch,
+            first_version=self.critic_warmup_batches() if self.algorithm.needs_critic() else 0,
+        )
+
+    def critic_schedule(self) -> Schedule:
+        """Learning rates of the critic, of the same shape."""
+        steps = self.critic_steps_per_batch()
+        return make_schedule(self.trainer, self.critic.learning_rate, steps_per_batch=steps)
 
     def _check_sizes(self) -> None:
         rollout, context = self.rollout, self.model.context_tokens
@@ -128,12 +158,17 @@ class Recipe(Section):
                 f"{rollout.max_new_tokens}: every response would be penalized. Lower "
                 f"algorithm.overlong_buffer_tokens."
             )
-        if self.trainer.optimizer_steps_per_batch > rollout.groups_per_batch:
-            raise ValueError(
-                f"trainer.optimizer_steps_per_batch is {self.trainer.optimizer_steps_per_batch} but "
-                f"rollout.groups_per_batch is {rollout.groups_per_batch}: an optimizer step would have less "
-                f"than a group. Lower trainer.optimizer_steps_per_batch."
-            )
+        self._check_mini_batches("trainer", self.trainer.optimizer_steps_per_batch)
+
+    def _check_mini_batches(self, section: str, steps: int) -> None:
+        """Raises ValueError where some mini-batch of `section` would have nothing, or less than a group."""
+        groups, samples = self.rollout.groups_per_batch, self.rollout.samples_per_group
+        if steps <= groups or (self.trainer.mini_batch_order == "responses" and steps <= groups * samples):
+            return
+        raise ValueError(
+            f"{section}.optimizer_steps_per_batch is {steps} but rollout.groups_per_batch is {groups}: an "
+            f"optimizer step would have less than a group. Lower {section}.optimizer_steps_per_batch."
+        )
 
     def _check_agent(self) -> None:
         agent, turns = self.agent, self.turns
@@ -245,23 +280,21 @@ class Recipe(Section):
     def _check_critic(self) -> None:
         if not self.algorithm.needs_critic():
             return
-        steps, groups = self.critic_steps_per_batch(), self.rollout.groups_per_batch
-        if steps > groups:
-            raise ValueError(
-                f"critic.optimizer_steps_per_batch is {steps} but rollout.groups_per_batch is {groups}: an "
-                f"optimizer step would have less than a group. Lower critic.optimizer_steps_per_batch."
-            )
+        steps = self.critic_steps_per_batch()
+        self._check_mini_batches("critic", steps)
         if steps != self.trainer.optimizer_steps_per_batch and self.algorithm.has_kl_reward():
             raise ValueError(
                 f"critic.optimizer_steps_per_batch is {steps}, trainer.optimizer_steps_per_batch "
                 f"{self.trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
                 f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
             )
-        if self.critic.warmup_steps >= self.trainer.num_steps:
+        if self.critic_warmup_batches() >= self.trainer.num_steps:
             raise ValueError(
-                f"critic.warmup_steps is {self.critic.warmup_steps} but trainer.num_steps is "
-                f"{self.trainer.num_steps}: the policy would never train. Lower critic.warmup_steps."
+                f"critic.warmup_steps is {self.critic.warmup_steps} ({self.trainer.schedule_unit}) but "
+                f"trainer.num_steps is {self.trainer.num_steps}: the policy would never train. Lower "
+                f"critic.warmup_steps."
             )
+        self.critic_schedule()
 
     def _check_drops(self) -> None:
         if not self.replay.drops_no_signal:

@@ -27,7 +27,7 @@ ALLOWED = frozenset(
         *("numa-node", "watchdog-timeout", "soft-watchdog-timeout", "dist-timeout", "skip-server-warmup"),
         # kernels
         *("attention-backend", "prefill-attention-backend", "decode-attention-backend", "sampling-backend"),
-        *("moe-runner-backend", "fp8-gemm-backend", "bf16-gemm-backend", "enable-fp32-lm-head"),
+        *("moe-runner-backend", "fp8-gemm-backend", "bf16-gemm-backend"),
         *("enable-deterministic-inference", "enable-tf32-matmul", "disable-custom-all-reduce"),
         *("enable-p2p-check", "disable-flashinfer-autotune", "flashinfer-mla-disable-ragged"),
         *("triton-attention-reduce-in-fp32", "triton-attention-num-kv-splits"),
@@ -66,7 +66,9 @@ REFUSED = {
     "--deepep": _SWITCHES,
 }
 """Beginning of an option -> why tokens or weights would be wrong with it, on servers of others too."""
+FLOAT32_HEAD = "--enable-fp32-lm-head"
 KEYS = {
+    FLOAT32_HEAD: "model.float32_logits",
     "--model-path": "model.path",
     "--tokenizer-path": "model.path",
     "--dtype": "model.dtype",

@@ -5,6 +5,7 @@ A second start with the same recipe resumes; with one that would train something
 
 import fcntl
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -21,9 +22,9 @@ from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
-from asyncrl.recipe.markers import CHANGEABLE, is_marked
+from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
-from asyncrl.run.resuming import Resumption, find_resumption
+from asyncrl.run.resuming import Resumption, find_resumption, rate_remarks
 from asyncrl.system.kinds import as_written
 from asyncrl.system.run_files import CHECKPOINTS, CONTROLLER_URL, JOURNAL, LOCK, LOGS, METRICS, RECIPE, TOKEN
 from asyncrl.system.whole_file import write_whole
@@ -68,6 +69,9 @@ class RunFolder:
             )
         self._check_model(recipe.model)
         self._check_unsampled(recipe)
+        if self._has_begun():
+            remarks = rate_remarks(there, recipe, self.resumption.version)
+            self.resumption = replace(self.resumption, remarks=[*self.resumption.remarks, *remarks])
         return True
 
     def _check_model(self, section: Model) -> None:
@@ -202,7 +206,7 @@ def _differences(there: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
 
 def _different(there: Any, now: Any, key: str, recipe: type[Recipe]) -> list[tuple[str, Any, Any]]:
     """Differences in the values of `key`; "" is the whole recipe."""
-    if is_marked(recipe, key, CHANGEABLE):
+    if is_marked(recipe, key, CHANGEABLE) or is_marked(recipe, key, PER_STEP):
         return []
     if isinstance(there, dict) and isinstance(now, dict):
         names = dict.fromkeys([*there, *now])

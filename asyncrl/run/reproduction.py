@@ -25,7 +25,10 @@ from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 @dataclass(frozen=True)
 class Reproduction:
     recipe: Recipe
-    """The one that the steps were trained under."""
+    """The one that the last step was trained under."""
+    recipes: dict[int, Recipe]
+    """By the first step of each, ascending: those that all steps were trained under. Between two of them only
+    learning rates differ, and keys that change nothing."""
     checkpoints: Path
     begin: PolicyVersion
     """The version to start from: a checkpoint's, or 0 for the base model."""
@@ -34,6 +37,10 @@ class Reproduction:
     """Step -> its row of metrics.jsonl; a step between may lack one, the last has it."""
     unsampled: Unsampled
     """The tokens that the run never samples."""
+
+    def recipe_of(self, step: int) -> Recipe:
+        """The recipe that a step was trained under."""
+        return self.recipes[max(begin for begin in self.recipes if begin <= step)]
 
 
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
@@ -55,10 +62,10 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
             f"{compacted} to {step - 1} is complete. Reproduce a later step, or keep more in the next run "
             f"(replay.keep_steps, trainer.keep_checkpoints)."
         )
-    recipe = _recipe(journal, run_folder, begin + 1, step)
+    recipes = _recipes(journal, run_folder, begin + 1, step)
     recorded = {n: row for n, row in rows.items() if begin < n <= step}
     unsampled = Unsampled.parse(recorded_unsampled(journal))
-    return Reproduction(recipe, checkpoints, begin, journal, recorded, unsampled)
+    return Reproduction([*recipes.values()][-1], recipes, checkpoints, begin, journal, recorded, unsampled)
 
 
 def _check_step(journal: JournalReader, step: int) -> None:
@@ -70,13 +77,13 @@ def _check_step(journal: JournalReader, step: int) -> None:
         raise InputError(f"step {step} is not in {journal.path}, which holds steps {first} to {last}.")
 
 
-def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
-    recipes = [
-        parse_recipe(read_yaml(text), source=str(journal.path))
-        for text in recipes_of_steps(journal, first, last)
-    ]
+def _recipes(journal: JournalReader, run_folder: Path, first: int, last: int) -> dict[int, Recipe]:
+    recipes = {
+        begin: parse_recipe(read_yaml(text), source=str(journal.path))
+        for begin, text in recipes_of_steps(journal, first, last).items()
+    }
     for key in marked(Recipe, LAYOUT):
-        values = {str(value_at(recipe, key)) for recipe in recipes}
+        values = {str(value_at(recipe, key)) for recipe in recipes.values()}
         if len(values) > 1:
             raise InputError(
                 f"steps {first} to {last} were trained with different values of {key} "
@@ -84,4 +91,5 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
                 f"to a checkpoint."
             )
     # The recorded paths may be gone where the run was moved.
-    return with_moved_files(recipes[-1], load_recipe(run_folder / RECIPE))
+    now = load_recipe(run_folder / RECIPE)
+    return {begin: with_moved_files(recipe, now) for begin, recipe in recipes.items()}

@@ -13,8 +13,11 @@ from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics.metrics_file import read_metrics
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import PER_STEP, marked, value_at
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import find_newest
+from asyncrl.system.kinds import as_written
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS
 
 
@@ -23,7 +26,8 @@ class Resumption:
     version: PolicyVersion
     """Version of the checkpoint that the trainer begins with; 0 is the base model."""
     remarks: list[str]
-    """Remarks for the user: a sentence per checkpoint that cannot be used."""
+    """Remarks for the user: a sentence per checkpoint that cannot be used, and one where learning rates
+    change."""
 
 
 def find_resumption(run_folder: Path) -> Resumption:
@@ -66,3 +70,23 @@ def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]
     if journal is None:
         return 0, 0, 0
     return read_totals(journal).num_steps_taken, newest_commit(journal), compacted_before(journal)
+
+
+def rate_remarks(there: Recipe, now: Recipe, version: PolicyVersion) -> list[str]:
+    """A sentence where steps after `version` train at other rates than under `there`, the recipe before."""
+    keys = [key for key in marked(Recipe, PER_STEP) if value_at(there, key) != value_at(now, key)]
+    is_falling = "constant" not in (there.trainer.learning_rate_schedule, now.trainer.learning_rate_schedule)
+    if is_falling and now.trainer.schedule_steps is None and there.trainer.num_steps != now.trainer.num_steps:
+        keys.append("trainer.num_steps")
+    if not keys:
+        return []
+    changes = ", ".join(f"{key} {_written(there, key)} -> {_written(now, key)}" for key in keys)
+    before, after = (recipe.policy_schedule().rate(version) for recipe in (there, now))
+    return [
+        f"learning rates change from step {version + 1} on: {changes}. The policy's at that step is "
+        f"{after:g}, and would have been {before:g}."
+    ]
+
+
+def _written(recipe: Recipe, key: str) -> str:
+    return as_written(value_at(recipe, key))

@@ -23,5 +23,7 @@ class FleetSettings:
     """rollout.interrupt, for requests that run during an install."""
     load: Load = load_from_disk
     """How a server that joins is given its weights."""
+    float32_head: bool | None = None
+    """Whether servers compute the output layer of a bfloat16 model in float32; None: not asked."""
     unsampled: Unsampled | None = None
     """A server that never samples other tokens than these does not join, where they are given."""

@@ -102,7 +102,9 @@ class Join:
     async def _install(self, publication: Publication) -> None:
         """The server must have the hooks that versions and digests come from. Raises ServerError."""
         url, settings = self._server.url, self._settings
-        await hooks.check_hooks(self._session, url, unsampled=settings.unsampled)
+        await hooks.check_hooks(
+            self._session, url, unsampled=settings.unsampled, float32_head=settings.float32_head
+        )
         await install(
             self._session,
             url,

@@ -53,6 +53,7 @@ def _train_again(learner: "Learner", plan: Reproduction, last: int) -> bool:
     exactly = is_exact(deterministic=plan.recipe.trainer.deterministic)
     differing: dict[int, list[str]] = {}
     for step in range(plan.begin + 1, last + 1):
+        learner.set_schedules(plan.recipe_of(step))
         metrics = learner.step(load_batch(plan.journal, step - 1, plan.recipe.rollout.temperature))
         recorded = plan.recorded.get(step)
         if recorded is not None and (names := differences(recorded, metrics, exactly=exactly)):

@@ -79,8 +79,12 @@ def make_batch(name: str) -> LossInputs:
     current = [p + source.gauss(0, 0.25) for p in proximal]
     mask = [t != MASKED for t in range(size)]
     inputs = make_inputs(current=[0.0] * size, mask=mask, sequence_ids=IDS, advantages=advantages_of(name))
+    # Each two sequences have one prompt.
+    prompts = [i // 2 for i in IDS]
+    counts = [sum(m for p, m in zip(prompts, mask, strict=True) if p == prompt) for prompt in prompts]
     return dataclasses.replace(
         inputs,
+        prompt_lengths=torch.tensor(counts, dtype=torch.float64),
         current=torch.tensor(current, dtype=torch.float64, requires_grad=True),
         proximal=torch.tensor(proximal, dtype=torch.float64),
         behavior=torch.tensor(behavior, dtype=torch.float64),
@@ -176,7 +180,12 @@ class Oracle:
 
     def scale(self, t: int) -> float:
         """Rejected tokens stay in the denominators."""
-        return 1 / len(self.of(t, self.counted)) if self.algorithm.reduction == "sequence_mean" else 1.0
+        match self.algorithm.reduction:
+            case "sequence_mean":
+                return 1 / len(self.of(t, self.counted))
+            case "prompt_mean":
+                return 1 / sum(c for u, c in enumerate(self.counted) if IDS[u] // 2 == IDS[t] // 2)
+        return 1.0
 
 
 def is_typical(weight: str, surrogate: str) -> bool:

@@ -1,5 +1,6 @@
 """The loss as a whole: weight x surrogate, penalties, reduction."""
 
+import dataclasses
 import math
 
 import pytest
@@ -48,6 +49,7 @@ def test_the_dr_grpo_constant_counts_sequences_not_their_tokens():
 def test_a_micro_batch_without_tokens_adds_nothing():
     for reduction in REDUCTIONS:
         inputs = LossInputs(*[torch.zeros(0, requires_grad=i == 0) for i in range(4)], *_no_tokens())
+        inputs = dataclasses.replace(inputs, prompt_lengths=torch.zeros(0))
         total, denominator, *_ = make_loss(Algorithm(reduction=reduction), max_new_tokens=8)(inputs)
         assert (total.item(), denominator.item()) == (0.0, 0)
 
@@ -106,7 +108,7 @@ def test_sequences_alone_add_up_to_the_batch(weight: str, surrogate: str, reduct
         parts.append(loss(part))
         slopes += gradient(parts[-1].total, part)
     assert sum(part.total.item() for part in parts) == pytest.approx(total.item(), abs=1e-5)
-    assert sum(part.denominator.item() for part in parts) == denominator.item()
+    assert sum(part.denominator.item() for part in parts) == pytest.approx(denominator.item(), abs=1e-12)
     assert torch.allclose(torch.tensor(slopes), wanted, atol=1e-5)
 
 
@@ -145,6 +147,8 @@ def _random_inputs(lengths: list[int]) -> LossInputs:
     sequence_ids = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     mask = torch.ones(size, dtype=torch.bool)
     mask[1] = False
+    # Each two sequences have one prompt.
+    counts = torch.zeros(len(lengths)).index_add(0, sequence_ids // 2, mask.float())
     return LossInputs(
         current=(proximal + 0.3 * torch.randn(size, generator=generator)).requires_grad_(),
         proximal=proximal,
@@ -152,13 +156,14 @@ def _random_inputs(lengths: list[int]) -> LossInputs:
         advantages=torch.randn(len(lengths), generator=generator)[sequence_ids],
         mask=mask,
         sequence_ids=sequence_ids,
+        prompt_lengths=counts[sequence_ids // 2],
         reference=proximal - 0.1,
     )
 
 
 def _only(inputs: LossInputs, sequence: int) -> LossInputs:
     chosen = inputs.sequence_ids == sequence
-    assert inputs.reference is not None
+    assert inputs.reference is not None and inputs.prompt_lengths is not None
     return LossInputs(
         current=inputs.current.detach()[chosen].requires_grad_(),
         proximal=inputs.proximal[chosen],
@@ -166,5 +171,6 @@ def _only(inputs: LossInputs, sequence: int) -> LossInputs:
         advantages=inputs.advantages[chosen],
         mask=inputs.mask[chosen],
         sequence_ids=torch.zeros_like(inputs.sequence_ids[chosen]),
+        prompt_lengths=inputs.prompt_lengths[chosen],
         reference=inputs.reference[chosen],
     )

@@ -24,6 +24,21 @@ def test_each_reduction_sums_and_counts(reduction: str, total: float, denominato
     assert gradient(parts.total, inputs) == pytest.approx(slopes)
 
 
+def test_a_prompt_mean_weighs_prompts_alike_and_the_tokens_of_a_prompt_alike():
+    # Losses -1, -1 and 3 of two responses to one prompt, 2 of another prompt; a token that does not count.
+    inputs = make_inputs(
+        current=[-1.0] * 5,
+        advantages=[1.0, 1.0, -3.0, -2.0, 1.0],
+        mask=[True, True, True, True, False],
+        sequence_ids=[0, 0, 1, 2, 2],
+        prompt_lengths=[3, 3, 3, 1, 1],
+    )
+    parts = make_loss(Algorithm(reduction="prompt_mean"), max_new_tokens=16)(inputs)
+    assert parts.total.item() == pytest.approx((-1 - 1 + 3) / 3 + 2)
+    assert parts.denominator.item() == pytest.approx(2)
+    assert gradient(parts.total, inputs) == pytest.approx([-1 / 3, -1 / 3, 1, 2, 0])
+
+
 def test_a_sequence_without_a_token_that_counts_is_in_no_sequence_mean():
     inputs = make_inputs(current=[-1.0] * 3, mask=[False, True, True], sequence_ids=[0, 1, 1])
     parts = make_loss(Algorithm(reduction="sequence_mean"), max_new_tokens=16)(inputs)

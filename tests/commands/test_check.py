@@ -38,6 +38,24 @@ def test_terms_that_keep_the_contract_pass_and_the_check_continues(
     assert capsys.readouterr().err.startswith(f"model.path is {tmp_path}/nowhere, which is not a folder")
 
 
+def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    words = ["check", str(tmp_path / "recipe.yaml"), "algorithm.preset=gspo", "algorithm.clip_high=0.1"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    (line,) = (line for line in said.splitlines() if line.startswith("# preset"))
+    assert line.startswith("# preset    gspo (GSPO, arXiv 2507.18071, section 5.1): algorithm.advantage ")
+    assert "algorithm.clip_low 0.0003" in line and line.endswith(
+        "; stated otherwise: algorithm.clip_high 0.1"
+    )
+    # The resolved recipe.
+    assert "\n  surrogate: gspo\n" in said and "\n  clip_high: 0.1\n" in said
+    assert cli.main([*words[:2], "algorithm.preset=gsp"]) == 2
+    assert "Did you mean gspo?" in capsys.readouterr().err
+
+
 def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path)
     words = ["check", str(tmp_path / "recipe.yaml")]

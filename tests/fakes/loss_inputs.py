@@ -20,6 +20,7 @@ def make_inputs(
     sequence_ids: list[int] | None = None,
     reference: list[float] | None = None,
     entropies: list[float] | None = None,
+    prompt_lengths: list[int] | None = None,
 ) -> LossInputs:
     """What is left out is on-policy: one sequence, advantages of 1, every token counts."""
     size = len(current)
@@ -30,6 +31,7 @@ def make_inputs(
         advantages=torch.tensor(advantages or [1.0] * size),
         mask=torch.tensor(mask or [True] * size),
         sequence_ids=torch.tensor(sequence_ids or [0] * size),
+        prompt_lengths=None if prompt_lengths is None else torch.tensor(prompt_lengths).float(),
         reference=None if reference is None else torch.tensor(reference),
         entropies=torch.tensor(entropies or [0.0] * size, requires_grad=True),
     )

@@ -222,3 +222,20 @@ def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
     assert tensor_digest(bucket[1:]) == tensor_digest(there["a"])
     there["a"][0, 0] += 1.0
     assert digests_of(there)["a"] != f"{gpu_tensor_hash(weights['a'].cuda()):016x}"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_float32_logits_are_products_of_bfloat16_that_are_not_rounded(temperature: float):
+    from asyncrl.trainer.network.logprobs import output_logprobs, token_logprobs
+
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (11, 96))
+    targets = torch.randint(0, 96, (11,), generator=generator)
+    exact, _ = token_logprobs(hidden.double() @ weight.double().t(), targets, temperature)
+    leaves = [tensor.cuda().requires_grad_() for tensor in (hidden, weight)]
+    found, entropies = output_logprobs(
+        *leaves, targets.cuda(), temperature, vocab_size=96, float32_logits=True
+    )
+    assert found.dtype is torch.float32 and (found.cpu() - exact).abs().max() < 1e-4
+    slopes = torch.autograd.grad(found.sum() + entropies.sum(), leaves)
+    assert all(slope.dtype is torch.bfloat16 and slope.isfinite().all() for slope in slopes)

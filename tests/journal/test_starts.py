@@ -12,9 +12,9 @@ def test_a_step_was_trained_under_the_last_start_before_it(tmp_path: Path) -> No
     record_start(journal, 4, "second")
     journal.barrier_blocking()
     # The second start resumed from version 4: step 5 is the first that it made.
-    assert recipes_of_steps(journal, 1, 4) == ["first"]
-    assert recipes_of_steps(journal, 5, 9) == ["second"]
-    assert recipes_of_steps(journal, 4, 5) == ["first", "second"]
+    assert recipes_of_steps(journal, 1, 4) == {1: "first"}
+    assert recipes_of_steps(journal, 5, 9) == {5: "second"}
+    assert recipes_of_steps(journal, 4, 5) == {1: "first", 5: "second"}
     journal.close()
 
 
@@ -23,14 +23,14 @@ def test_a_start_from_an_older_version_takes_the_place_of_what_it_repeats(tmp_pa
     for version, recipe in ((0, "first"), (4, "second"), (2, "third")):
         record_start(journal, version, recipe)
     journal.barrier_blocking()
-    assert recipes_of_steps(journal, 1, 2) == ["first"]
-    assert recipes_of_steps(journal, 3, 9) == ["third"]
+    assert recipes_of_steps(journal, 1, 2) == {1: "first"}
+    assert recipes_of_steps(journal, 3, 9) == {3: "third"}
     journal.close()
 
 
 def test_a_journal_without_starts_says_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.sqlite")
-    assert recipes_of_steps(journal, 1, 9) == []
+    assert recipes_of_steps(journal, 1, 9) == {}
     journal.close()
 
 

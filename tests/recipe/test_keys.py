@@ -56,7 +56,7 @@ def test_a_list_of_names_or_mappings_says_so() -> None:
 def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:
     changeable = {name for name in names(Recipe) if "; may change on resume):" in markdown(name)}
     assert changeable >= {"trainer.num_steps", "trainer.parallel.tensor", "alarms.cut_share", "run_folder"}
-    assert not changeable & {"seed", "trainer.learning_rate", "rollout.max_staleness", "data.train"}
+    assert not changeable & {"seed", "trainer.adam_beta1", "rollout.max_staleness", "data.train"}
 
 
 def test_each_choice_has_a_line() -> None:

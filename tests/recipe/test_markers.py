@@ -13,6 +13,7 @@ from asyncrl.recipe.markers import (
     OBJECT,
     PATH,
     PATH_OR_HUB_ID,
+    PER_STEP,
     TASK_ROWS,
     Marker,
     changed_texts,
@@ -27,6 +28,7 @@ from asyncrl.run.folder import first_difference
     ("marker", "having", "lacking"),
     [
         (CHANGEABLE, {"trainer.num_steps", "trainer.parallel", "serving", "trackers"}, {"seed", "model"}),
+        (PER_STEP, {"trainer.learning_rate", "critic.learning_rate"}, {"trainer.schedule_unit"}),
         (LAYOUT, {"trainer.num_processes", "trainer.parallel"}, {"trainer.recompute", "trainer.num_steps"}),
         (TASK_ROWS, {"prompt", "verifying.options", "data.broken_rows"}, {"data.is_shuffled"}),
         (PATH, {"run_folder", "prepare.folder", "verifying.folder"}, {"model.path", "name"}),
@@ -63,6 +65,8 @@ def test_a_marker_of_a_section_is_one_of_its_keys() -> None:
 class Resumable(Rollout):
     new_key: Annotated[int, CHANGEABLE] = 1
     """A key that a resumed run may change."""
+    later_key: Annotated[int, PER_STEP] = 1
+    """One that changes later steps."""
     fixed_key: int = 1
     """One that it may not."""
 
@@ -77,6 +81,7 @@ def test_a_new_key_may_change_on_resume_by_its_marker_alone() -> None:
         return WithNewKeys.model_validate({**raw, "rollout": keys})
 
     assert first_difference(recipe(), recipe(new_key=2)) is None
+    assert first_difference(recipe(), recipe(later_key=2)) is None
     assert first_difference(recipe(), recipe(fixed_key=2)) == ("rollout.fixed_key", 1, 2)
 
 

@@ -160,6 +160,11 @@ def test_settings_are_those_of_the_sources(path: Path):
         algorithm.kl_coefficient,
         algorithm.entropy_coefficient,
     )
+    # verl deals a batch out in its order, oat in single responses. All rates are constant behind a warm-up.
+    orders = {"oat_zero_7b": "responses", "orz_0.5b": "groups", "orz_7b": "groups"}
+    assert trainer.mini_batch_order == orders.get(path.stem, "batch")
+    assert trainer.learning_rate_schedule == "constant"
+    assert (trainer.schedule_unit == "optimizer_steps") == path.stem.startswith("orz")
     # Synchronous, on the tokens as the servers sampled them, at temperature 1.
     assert (rollout.max_staleness, rollout.temperature, algorithm.importance_weight) == (0, 1.0, "none")
     if algorithm.needs_critic():

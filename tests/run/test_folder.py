@@ -136,9 +136,39 @@ def test_a_recipe_that_would_train_something_else_is_refused(tmp_path: Path) -> 
     queue.announce(0)
     queue.admit(make_task())
     queue.journal.close()
-    changed = make_recipe(trainer={"learning_rate": 0.5})
-    with pytest.raises(InputError, match=r"trainer\.learning_rate = 0\.0001, the recipe now says 0\.5"):
+    changed = make_recipe(trainer={"adam_beta1": 0.5})
+    with pytest.raises(InputError, match=r"trainer\.adam_beta1 = 0\.9, the recipe now says 0\.5"):
         RunFolder(tmp_path).check(changed)
+
+
+def remarks(folder: Path, before: dict[str, object], now: dict[str, object]) -> list[str]:
+    """What is said of a run that was begun with one section `trainer` and resumes with another."""
+    with RunFolder(folder) as opened:
+        opened.open(make_recipe(trainer=before))
+    queue = make_queue(folder)
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    resumed = RunFolder(folder)
+    assert resumed.check(make_recipe(trainer=now))
+    return resumed.resumption.remarks
+
+
+def test_another_learning_rate_resumes_and_is_said_with_the_first_step_and_its_value(tmp_path: Path) -> None:
+    (said,) = remarks(tmp_path, {}, {"learning_rate": 0.5, "warmup_steps": 5})
+    assert said == (
+        "learning rates change from step 1 on: trainer.learning_rate 0.0001 -> 0.5, trainer.warmup_steps "
+        "0 -> 5. The policy's at that step is 0.1, and would have been 0.0001."
+    )
+
+
+def test_a_longer_run_changes_a_schedule_that_ends_with_it_and_no_other(tmp_path: Path) -> None:
+    falling = {"learning_rate_schedule": "linear"}
+    (said,) = remarks(tmp_path / "a", falling, {**falling, "num_steps": 99})
+    assert "from step 1 on: trainer.num_steps 50 -> 99." in said
+    fixed = {**falling, "schedule_steps": 50}
+    assert remarks(tmp_path / "b", fixed, {**fixed, "num_steps": 99}) == []
+    assert remarks(tmp_path / "c", {}, {"num_steps": 99}) == []
 
 
 def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:

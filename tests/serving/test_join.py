@@ -121,6 +121,31 @@ async def test_a_server_that_samples_other_tokens_never_serves(
 
 
 @pytest.mark.parametrize(
+    ("float32_head", "options", "said"),
+    [
+        (
+            True,
+            [],
+            "was started without --enable-fp32-lm-head, but model.float32_logits asks for a server with",
+        ),
+        (False, ["--enable-fp32-lm-head"], "was started with --enable-fp32-lm-head, but"),
+        (True, ["--enable-fp32-lm-head"], ""),
+        (None, ["--enable-fp32-lm-head"], ""),
+    ],
+)
+async def test_a_server_whose_output_layer_has_another_precision_never_serves(
+    one: FakeEngine, tmp_path: Path, float32_head: bool | None, options: list[str], said: str
+) -> None:
+    one.hooks |= {"options": options}
+    async with crew_on([one], tmp_path, float32_head=float32_head) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.members.servers.values()
+        wanted = ServerState.DEAD if said else ServerState.SERVING
+        await crew.until(lambda: server.state is wanted)
+        assert said in server.reason
+
+
+@pytest.mark.parametrize(
     ("hooks", "said"),
     [
         ({}, "has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server._setup_and_run_http_server"),

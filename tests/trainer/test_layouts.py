@@ -39,6 +39,8 @@ ALGORITHMS = {
         "surrogate": "gspo",
         "reduction": "sequence_mean",
         "kl_coefficient": 0.1,
+        "reference_refresh_steps": 1,
+        "refresh_resets_optimizer": True,
         "entropy_coefficient": 0.01,
     },
     "whitened": {
@@ -50,7 +52,7 @@ ALGORITHMS = {
     },
     "turns": {"advantage": "reinforce_pp_baseline", "surrogate": "gspo"},
     "turns, critic": {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98},
-    "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward"},
+    "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward", "reduction": "prompt_mean"},
     "critic": {
         "advantage": "gae",
         "gae_lambda": 0.9,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -78,22 +79,39 @@ def record_batches(path: Path, recipe: str) -> None:
     journal.close()
 
 
-def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None, **sections: dict) -> Path:
-    """A run folder as real trainer processes left it, with its journal and its metrics."""
+def record_run(
+    folder: Path,
+    *,
+    num_processes: int,
+    trainer: dict | None = None,
+    resumed: dict | None = None,
+    **sections: dict,
+) -> Path:
+    """A run folder as real trainer processes left it, with its journal and its metrics. `resumed` are keys of
+    the trainer that another start, after step 2, changes."""
     run = folder / "run"
     run.mkdir()
     trainer = TRAINER | {"num_processes": num_processes} | (trainer or {})
-    recipe = make_recipe(write_model(folder / "model"), trainer=trainer, **sections)
+    model = write_model(folder / "model")
+    recipe = make_recipe(model, trainer=trainer, **sections)
     record_batches(run / "journal.sqlite", dump_recipe(recipe))
     journal = Journal(run / "journal.sqlite")
-    with FakeQueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
-        processes = start_trainer(run, queue.url, recipe)
-        assert finish_trainer(processes) == [0] * num_processes, read_log(run)
+    starts = [(0, NUM_STEPS, recipe)]
+    if resumed is not None:
+        starts = [(0, 2, recipe), (2, NUM_STEPS, make_recipe(model, trainer=trainer | resumed, **sections))]
+    rows = []
+    for begin, end, current in starts:
+        if begin:
+            record_start(journal, begin, dump_recipe(current))
+        with FakeQueueService([load_batch(journal, step, 1.0) for step in range(begin, end)]) as queue:
+            processes = start_trainer(run, queue.url, current)
+            assert finish_trainer(processes) == [0] * num_processes, read_log(run)
+        # As the controller names it.
+        rows += [{**take.step_metrics, "step": take.version} for take in queue.takes if take.step_metrics]
     journal.close()
     with MetricsWriter(run / "metrics.jsonl") as metrics:
-        for take in queue.takes[1:]:
-            # As the controller names it.
-            metrics.step({**take.step_metrics, "step": take.version})
+        for row in rows:
+            metrics.step(row)
     return run
 
 
@@ -252,6 +270,25 @@ def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference
     assert line.split()[:2] == ["grad_norm", str(second["grad_norm"])]
 
 
+@pytest.mark.usefixtures("forked_ranks")
+def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Two steps, then two more at another rate and schedule from the checkpoint between."""
+    falling = {"learning_rate": 1e-2, "learning_rate_schedule": "cosine", "min_learning_rate_share": 0.1}
+    run = record_run(tmp_path, num_processes=1, resumed=falling | {"warmup_steps": 1})
+    rows = read_metrics(run / "metrics.jsonl").steps
+    # A cosine over steps 2 to 4.
+    wanted = [0.5e-3, 1e-3, 1e-3 + 9e-3 * (1 + math.cos(math.pi / 3)) / 2, 1e-3 + 9e-3 / 4]
+    assert [row["learning_rate"] for row in rows] == pytest.approx(wanted)
+    shutil.rmtree(run / "checkpoints" / "step-2")
+    for step in ("2", "4"):
+        assert cli.main(["reproduce", str(run), step]) == 0
+        output = capfd.readouterr().out
+        assert f"steps 1 to {step} again, from the base model" in output
+        assert f"step {step} is identical to the last digit." in output
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -292,10 +329,10 @@ def test_a_missing_journal_is_said(run: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_changed_recipe_is_said_with_the_key(run: Path, capsys: pytest.CaptureFixture[str]):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["trainer"]["learning_rate"] = 0.5
+    recipe["trainer"]["adam_beta1"] = 0.5
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     assert cli.main(["reproduce", str(run), "1"]) == 2
-    assert "says trainer.learning_rate = 0.5, but the run was trained with 0.001" in capsys.readouterr().err
+    assert "says trainer.adam_beta1 = 0.5, but the run was trained with 0.9" in capsys.readouterr().err
 
 
 def test_a_step_that_was_not_reported_is_said(run: Path, capsys: pytest.CaptureFixture[str]):

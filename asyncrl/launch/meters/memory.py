@@ -34,7 +34,9 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         layout=check_layout(recipe, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
+        saves_reference=recipe.algorithm.reference_refresh_steps > 0,
         saves_in_background=recipe.trainer.saves_in_background,
+        float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
     )
 

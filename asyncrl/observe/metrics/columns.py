@@ -90,6 +90,7 @@ GROUPS = {
         "spike_share",
         "learning_rate",
         "policy_kl",
+        "reference_version",
         "num_sequences",
         "num_tokens",
         "num_packed_tokens",

@@ -199,6 +199,7 @@ def _columns(total_steps: int, *, has_tools: bool) -> list[_Column]:
         _Column("zero", "grps", 5, 17, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
         _Column("entr", "nats", 5, 18, lambda row, _: (compact(row.get("entropy")), "")),
         _Column("grad", "norm", 5, 19, lambda row, _: (compact(row.get("grad_norm")), "")),
+        _Column("lr", "", 6, 20, lambda row, _: (_rate(row.get("learning_rate")), "")),
         _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
@@ -293,6 +294,11 @@ def _left(row: Row, state: _State) -> tuple[str, str]:
 
 def _noticed(value: float | None, limit: float | None) -> str:
     return "yellow" if value is not None and limit is not None and value > limit else ""
+
+
+def _rate(value: float | None) -> str:
+    """A learning rate in at most six characters, such as 3.3e-7."""
+    return NOTHING if value is None else f"{value:.1e}".replace("e-0", "e-").replace(".0e", "e")
 
 
 def _plain(value: Any) -> str:

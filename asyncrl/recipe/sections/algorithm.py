@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from asyncrl.recipe.markers import OBJECT
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT
 from asyncrl.recipe.sections.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
 
 
@@ -50,6 +50,18 @@ class Algorithm(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
     rejection and surrogate may be your own: "package.module:name" or "./file.py:name"."""
 
+    preset: Annotated[str | None, CHANGEABLE] = None
+    """Name of a set of keys, here and in other sections, that hold where the recipe does not state them;
+    `asyncrl check` shows them.
+    grpo: DeepSeekMath's.
+    dr_grpo: Dr.GRPO's.
+    dapo: DAPO's, with dynamic sampling.
+    gspo: GSPO's.
+    cispo: MiniMax-M1's.
+    reinforce_pp: REINFORCE++'s, with KL in the reward.
+    ppo: PPO with a critic, as verl sets it.
+    scale_rl: ScaleRL's, asynchronous.
+    recommended: something to begin with, asynchronous."""
     advantage: Annotated[AdvantageName, OBJECT] = "grpo"
     """Reward to advantage.
     grpo: minus group mean, over group std.
@@ -127,13 +139,14 @@ class Algorithm(Section):
     """Denominator of policy ratios.
     proximal: the trainer's policy before the step.
     behavior: the policy that sampled; requires importance_weight none."""
-    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean"] = "token_mean"
+    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean", "prompt_mean"] = "token_mean"
     """Reduction of the loss per token to one number.
     token_mean: mean over all response tokens of the batch.
     dr_grpo_constant: sum / (sequences x max_new_tokens).
-    sequence_mean: mean over sequences of their token means."""
+    sequence_mean: mean over sequences of their token means.
+    prompt_mean: mean over prompts of the token means of all their responses (ScaleRL)."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the KL to the base model. 0: off, no reference model is loaded."""
+    """Weight of the KL to the reference, usually the base model. 0: off, no reference is loaded."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """KL per token; d is log policy - log reference.
     k1: d.
@@ -145,6 +158,11 @@ class Algorithm(Section):
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
     It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
     otherwise after the group baseline, unscaled."""
+    reference_refresh_steps: Count = 0
+    """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
+    itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
+    refresh_resets_optimizer: bool = False
+    """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -230,6 +248,7 @@ class Algorithm(Section):
             )
         self._check_credit()
         self._check_ratio_of_one()
+        self._check_refresh()
         return self
 
     def _check_credit(self) -> None:
@@ -245,6 +264,19 @@ class Algorithm(Section):
             f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
             f"{', '.join(TURN_ADVANTAGES)}."
         )
+
+    def _check_refresh(self) -> None:
+        if self.reference_refresh_steps and not self.kl_coefficient:
+            raise ValueError(
+                f"algorithm.reference_refresh_steps is {self.reference_refresh_steps} but "
+                f"algorithm.kl_coefficient is 0: there is no reference. Set algorithm.kl_coefficient, or "
+                f"remove algorithm.reference_refresh_steps."
+            )
+        if self.refresh_resets_optimizer and not self.reference_refresh_steps:
+            raise ValueError(
+                "algorithm.refresh_resets_optimizer is true but algorithm.reference_refresh_steps is 0: "
+                "nothing is refreshed. Set algorithm.reference_refresh_steps to 1 or more."
+            )
 
     def _check_ratio_of_one(self) -> None:
         """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""

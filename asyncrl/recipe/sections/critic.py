@@ -1,5 +1,8 @@
 """The section `critic`."""
 
+from typing import Annotated
+
+from asyncrl.recipe.markers import PER_STEP
 from asyncrl.recipe.sections.section import Count, LearningRate, Positive, PositiveFloat, Section
 
 
@@ -8,11 +11,12 @@ class Critic(Section):
     and shares the trainer's layout, schedule and Adam settings, except for the learning rate. A response cut
     off at max_new_tokens counts as ended: no value is expected after the cut."""
 
-    learning_rate: LearningRate = 1e-4
+    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-4
     """Adam learning rate, after trainer.warmup_steps."""
     warmup_steps: Count = 0
     """First steps that train the critic alone, so that the policy never follows an untrained critic. Each
-    still counts as a policy version, with unchanged weights."""
+    batch still counts as a policy version, with unchanged weights. Counted in trainer.schedule_unit:
+    optimizer_steps are the critic's own, and the batch of the last of them is still the critic's alone."""
     optimizer_steps_per_batch: Positive | None = None
     """Mini-batches per batch for the critic (Open-Reasoner-Zero: 12); another number than the policy's costs
     one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""

@@ -20,3 +20,7 @@ class Model(Section):
     """Weights and activations on both engines. bfloat16 keeps float32 master weights in the optimizer.
     auto: bfloat16 on GPUs and on CPUs with avx512_bf16 or AMX; float32 on others, and for models below 50 M
     parameters. `asyncrl check` says which and why."""
+    float32_logits: bool = False
+    """Logits of a bfloat16 model in float32 on both engines (MiniMax-M1, ScaleRL): the output layer's results
+    are not rounded, so the engines' log-probs differ less. Costs time on a CPU, which converts the layer in
+    each pass. Nothing changes for float32 models."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from asyncrl.recipe.markers import CHANGEABLE, LAYOUT
+from asyncrl.recipe.markers import CHANGEABLE, LAYOUT, PER_STEP
 from asyncrl.recipe.sections.section import (
     Count,
     Fraction,
@@ -77,14 +77,36 @@ class Trainer(Section):
     threads_per_process: Annotated[Positive, CHANGEABLE, LAYOUT] = 1
     """CPU threads per trainer process."""
     optimizer_steps_per_batch: Positive = 1
-    """Mini-batches per batch, one optimizer step each; groups are shuffled by seed and step. Above 1,
-    proximal log-probs cost one more forward pass."""
+    """Mini-batches per batch, one optimizer step each. Above 1, proximal log-probs cost one more forward
+    pass."""
     tokens_per_micro_batch: Annotated[Positive, CHANGEABLE, LAYOUT] = 8192
     """Packed tokens per forward-backward pass. Lower it to save memory."""
-    learning_rate: LearningRate = 1e-4
-    """Adam learning rate after warmup; constant from there."""
-    warmup_steps: Count = 0
-    """Steps over which the learning rate rises linearly."""
+    mini_batch_order: Literal["groups", "responses", "batch"] = "groups"
+    """Order in which the responses of a batch fill its mini-batches, where it has several.
+    groups: groups in an order drawn by seed and step; the responses to a prompt stay neighbors.
+    responses: single responses in such an order, so that a mini-batch has parts of many groups (oat).
+    batch: in the order of the batch, the order in which it was taken (verl)."""
+    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-4
+    """Adam learning rate after warm-up, the highest of the schedule. A change on resume holds from the first
+    step after the checkpoint."""
+    learning_rate_schedule: Annotated[Literal["constant", "linear", "cosine", "wsd"], PER_STEP] = "constant"
+    """Learning rate after warm-up. Falling ones reach min_learning_rate_share of it after schedule_steps.
+    constant: stays, as in most published runs.
+    linear: falls on a line.
+    cosine: falls on half a cosine.
+    wsd: stays, then falls on a line over the last decay_steps."""
+    warmup_steps: Annotated[Count, PER_STEP] = 0
+    """Steps over which the learning rate rises linearly: step n trains at n / warmup_steps of it."""
+    schedule_steps: Annotated[Positive | None, PER_STEP] = None
+    """Length of a falling schedule, warm-up included. Default: the whole run."""
+    decay_steps: Annotated[Positive | None, PER_STEP] = None
+    """Length of the fall of wsd, whose end is that of schedule_steps. Default: a tenth of it."""
+    min_learning_rate_share: Annotated[Fraction, PER_STEP] = 0.0
+    """Floor of a falling schedule, as a share of learning_rate; for the critic, of its own."""
+    schedule_unit: Literal["batches", "optimizer_steps"] = "batches"
+    """Steps that warmup_steps, schedule_steps, decay_steps and critic.warmup_steps count.
+    batches: steps of the run, one per batch (verl).
+    optimizer_steps: mini-batches, the critic its own (DeepSpeed, and so OpenRLHF and Open-Reasoner-Zero)."""
     adam_beta1: Fraction = 0.9
     """Decay of the first moment."""
     adam_beta2: Fraction = 0.95
@@ -153,4 +175,20 @@ class Trainer(Section):
                 "trainer.parallel.sequence_parallel is true but trainer.parallel.tensor is 1: there is "
                 "nothing to share tokens with. Raise tensor, or set sequence_parallel to false."
             )
+        self._check_schedule()
         return self
+
+    def _check_schedule(self) -> None:
+        """Keys that the schedule has no use for."""
+        kind = self.learning_rate_schedule
+        for key, is_set, kinds in (
+            ("decay_steps", self.decay_steps is not None, ("wsd",)),
+            ("schedule_steps", self.schedule_steps is not None, ("linear", "cosine", "wsd")),
+            ("min_learning_rate_share", self.min_learning_rate_share > 0, ("linear", "cosine", "wsd")),
+        ):
+            if is_set and kind not in kinds:
+                raise ValueError(
+                    f"trainer.{key} is {getattr(self, key)} but trainer.learning_rate_schedule {kind} "
+                    f"has no use for it. Remove it, or set trainer.learning_rate_schedule to "
+                    f"{' or '.join(kinds)}."
+                )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
+from asyncrl.recipe.server_options import FLOAT32_HEAD
 from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
 from asyncrl.system.proxies import loopback_direct
@@ -83,6 +84,8 @@ def engine_arguments(
     # Tokens go in and out, never text; each chunk holds the new tokens only.
     arguments += ["--skip-tokenizer-init", "--incremental-streaming-output"]
     arguments += ["--stream-interval", str(stream_interval)]
+    if model.float32_logits and model.dtype == "bfloat16":
+        arguments += [FLOAT32_HEAD]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:

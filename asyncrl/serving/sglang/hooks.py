@@ -6,7 +6,7 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
-from asyncrl.recipe.server_options import reason_against
+from asyncrl.recipe.server_options import FLOAT32_HEAD, reason_against
 from asyncrl.serving.sglang import http
 
 SGLANG_VERSION = "0.5.23"
@@ -26,11 +26,16 @@ class Engine:
 
 
 async def check_hooks(
-    session: aiohttp.ClientSession, url: str, *, unsampled: Unsampled | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    unsampled: Unsampled | None = None,
+    float32_head: bool | None = None,
 ) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
     of weights would be missing or wrong. So it does when the tokens that the server never samples are others
-    than `unsampled`: its log-probs would be of another distribution than the trainer's."""
+    than `unsampled`, or its output layer computes in float32 and the trainer's does not, or the reverse: its
+    log-probs would be of another distribution than the trainer's."""
     found = await http.get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -57,6 +62,13 @@ async def check_hooks(
     for option in options:
         if (why := reason_against(option)) is not None:
             raise ServerError(f"{url} was started with {option}: {why}. Start it without.")
+    if float32_head is not None and float32_head != (FLOAT32_HEAD in options):
+        here, wanted = ("with", "without") if FLOAT32_HEAD in options else ("without", "with")
+        raise ServerError(
+            f"{url} was started {here} {FLOAT32_HEAD}, but model.float32_logits asks for a server {wanted} "
+            f"it: its log-probs are not computed as the trainer computes them. Start it {wanted}, or change "
+            f"model.float32_logits."
+        )
     there = str(found.get("unsampled", ""))
     if unsampled is not None and there != str(unsampled):
         raise ServerError(

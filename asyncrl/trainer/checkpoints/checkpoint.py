@@ -1,10 +1,10 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-That is weights, optimizer and schedule (the critic's too), the random state and the version, in the format of
-torch.distributed.checkpoint, which any other layout can load (`training_state`). The state is copied
-and written during training (`saving`): under another name, synced, then renamed with its manifest inside. So
-a folder under its own name is complete. On loading, a checkpoint whose digests differ from the manifest's is
-skipped for the one before it (`asyncrl.run.checkpoints`).
+That is weights and optimizer (the critic's too), a reference that is refreshed, the random state and the
+version, in the format of torch.distributed.checkpoint, which any other layout can load (`training_state`).
+The state is copied and written during training (`saving`): under another name, synced, then renamed with its
+manifest inside. So a folder under its own name is complete. On loading, a checkpoint whose digests differ
+from the manifest's is skipped for the one before it (`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from asyncrl.system.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.checkpoints.checkpoint_files import State, names_in, read
 from asyncrl.trainer.checkpoints.saving import CheckpointError, CheckpointWriter
 from asyncrl.trainer.checkpoints.training_state import to_read, to_write
+from asyncrl.trainer.network.reference import Reference
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.critic import CriticLearner
 from asyncrl.trainer.step.learner import Learner
@@ -44,12 +45,13 @@ log = logging.getLogger(__name__)
 COMMON = "common"
 CRITIC = "critic."
 """Prefix of the names of the critic's tensors."""
+REFERENCE = "reference."
+"""Prefix of those of a reference that is refreshed: any other is the base model."""
 
 
 class Counters(TypedDict):
     """Counters of one model's training, under its name in `_trained`."""
 
-    schedule: dict[str, Any]
     adam_steps: int
 
 
@@ -143,7 +145,6 @@ class Checkpoints:
         common = _read(learner, self.path(version))
         assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
         for name, trained in _trained(learner):
-            trained.schedule.load_state_dict(common["counters"][name]["schedule"])
             set_adam_steps(trained.optimizer, common["counters"][name]["adam_steps"])
         torch.set_rng_state(common["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
@@ -194,10 +195,11 @@ def _written(learner: Learner, version: PolicyVersion) -> State:
     state: State = {}
     for name, trained in _trained(learner):
         state |= to_write(trained.model, trained.optimizer, name)
+    if (reference := _refreshed(learner)) is not None:
+        state |= to_write(reference.model, None, REFERENCE)
     if ranks.is_first():
         counters = {
-            name: Counters(schedule=trained.schedule.state_dict(), adam_steps=adam_steps(trained.optimizer))
-            for name, trained in _trained(learner)
+            name: Counters(adam_steps=adam_steps(trained.optimizer)) for name, trained in _trained(learner)
         }
         state[COMMON] = Common(version=version, rng=torch.get_rng_state(), counters=counters)
     return state
@@ -208,8 +210,14 @@ def _read(learner: Learner, folder: Path) -> Common:
     state: State = {COMMON: None}
     for name, trained in _trained(learner):
         state |= to_read(trained.model, trained.optimizer, name)
+    if (reference := _refreshed(learner)) is not None:
+        state |= to_read(reference.model, None, REFERENCE)
     read(state, folder)
     return cast(Common, state[COMMON])
+
+
+def _refreshed(learner: Learner) -> Reference | None:
+    return learner.reference if learner.algorithm.reference_refresh_steps else None
 
 
 def _trained(learner: Learner) -> Iterator[tuple[str, Learner | CriticLearner]]:

@@ -52,10 +52,11 @@ class Piece:
         return first * row, last * row
 
 
-def to_write(model: Policy, optimizer: MegatronOptimizer, prefix: str = "") -> dict[str, SharedTensor]:
-    """The tensors that this rank writes; their names begin with `prefix`."""
+def to_write(model: Policy, optimizer: MegatronOptimizer | None, prefix: str = "") -> dict[str, SharedTensor]:
+    """The tensors that this rank writes; their names begin with `prefix`. A model that is not trained has no
+    optimizer."""
     found: dict[str, SharedTensor] = {}
-    states = held_states(optimizer)
+    states = {} if optimizer is None else held_states(optimizer)
     for piece in _pieces(model):
         if piece.is_copy:
             continue
@@ -71,10 +72,10 @@ def to_write(model: Policy, optimizer: MegatronOptimizer, prefix: str = "") -> d
     return found
 
 
-def to_read(model: Policy, optimizer: MegatronOptimizer, prefix: str = "") -> dict[str, SharedTensor]:
+def to_read(model: Policy, optimizer: MegatronOptimizer | None, prefix: str = "") -> dict[str, SharedTensor]:
     """Where everything that this rank holds belongs."""
     found: dict[str, SharedTensor] = {}
-    states = held_states(optimizer)
+    states = {} if optimizer is None else held_states(optimizer)
     for piece in _pieces(model):
         state = states.get(piece.parameter)
         if piece.is_padded:

@@ -9,6 +9,10 @@ finds logits that fit into KEPT_BYTES as they were; of more it computes each chu
 the output layer. It then holds at most three float32 matrices of a chunk, 768 MiB on each rank, whatever the
 number of tokens, and sums the gradient of the weight in float32: 4 bytes x W x H, and a product of that size.
 
+With model.float32_logits the logits of a bfloat16 model are not rounded: products of bfloat16 numbers, summed
+up in float32, as SGLang's --enable-fp32-lm-head computes them. Their gradient is rounded as before, where it
+meets the weights.
+
 Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size.
 """
 
@@ -51,6 +55,7 @@ def output_logprobs(
     vocab_size: int,
     unsampled: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
+    float32_logits: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
 
@@ -67,7 +72,11 @@ def output_logprobs(
     columns = None
     if unsampled is not None:
         columns = unsampled[(unsampled >= first) & (unsampled < first + num_rows)] - first
-    vocabulary = _Vocabulary(first, num_rows, temperature, columns, group if num_ranks > 1 else None)
+    vocabulary = _Vocabulary(
+        *(first, num_rows, temperature, columns),
+        group if num_ranks > 1 else None,
+        torch.float32 if float32_logits else hidden.dtype,
+    )
     values: tuple[Tensor, Tensor] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
     return values
 
@@ -100,13 +109,15 @@ class _Vocabulary:
         temperature: float,
         unsampled: Tensor | None,
         group: dist.ProcessGroup | None,
+        dtype: torch.dtype,
     ) -> None:
-        """`unsampled` are columns of this rank."""
+        """`unsampled` are columns of this rank, `dtype` is the logits'."""
         self.first = first
         self.num_rows = num_rows
         self.temperature = temperature
         self._unsampled = unsampled
         self.group = group
+        self.dtype = dtype
 
     def chunks(self, num_tokens: int) -> list[slice]:
         """Tokens of one product."""
@@ -118,8 +129,13 @@ class _Vocabulary:
         return _slices(len(logits), SLICE_LOGITS // self.num_rows if is_sliced else len(logits))
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """[t, H] -> [t, num_rows], of the type of `hidden`."""
-        return torch.nn.functional.linear(hidden, weight[: self.num_rows])
+        """[t, H] -> [t, num_rows]."""
+        weight = weight[: self.num_rows]
+        if hidden.dtype is self.dtype:
+            return torch.nn.functional.linear(hidden, weight)
+        if hidden.is_cuda:
+            return torch.mm(hidden, weight.t(), out_dtype=self.dtype)
+        return torch.nn.functional.linear(hidden.to(self.dtype), weight.to(self.dtype))
 
     def tempered(self, logits: Tensor) -> Tensor:
         """A float32 copy of `logits`, divided by the temperature, without what is never sampled."""
@@ -149,7 +165,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
-        num_bytes = len(hidden) * vocabulary.num_rows * hidden.element_size()
+        num_bytes = len(hidden) * vocabulary.num_rows * vocabulary.dtype.itemsize
         is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
         kept = []
         for chunk in vocabulary.chunks(len(hidden)):
@@ -181,7 +197,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         to_rows = to_weight[: vocabulary.num_rows]
         for i, chunk in enumerate(chunks):
             logits = kept[i] if kept else vocabulary.logits(hidden[chunk], weight)
-            slopes = torch.empty_like(logits)
+            slopes = torch.empty_like(logits, dtype=hidden.dtype)
             for rows in vocabulary.slices(logits):
                 own = slice(chunk.start + rows.start, chunk.start + rows.stop)
                 found = _slopes(

@@ -52,6 +52,7 @@ class PolicyModel(GPTModel):
     shape: ModelShape
     unsampled: Tensor | None
     """[U] int64, ids that are never sampled."""
+    float32_logits = False
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
         """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
@@ -83,6 +84,7 @@ class PolicyModel(GPTModel):
             vocab_size=self.shape.vocab_size,
             unsampled=self.unsampled,
             group=parallel_state.get_tensor_model_parallel_group(),
+            float32_logits=self.float32_logits,
         )
         if own is not None:
             logprobs, entropies = fill_in(torch.stack([logprobs, entropies]), own, len(targets))
@@ -163,6 +165,7 @@ def build_policy(
     recompute: str = "none",
     kind: type[GPTModel] = PolicyModel,
     unsampled: Unsampled | None = None,
+    float32_logits: bool = False,
 ) -> Policy:
     """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
     tokens but `unsampled`."""
@@ -172,6 +175,7 @@ def build_policy(
     ids = unsampled.ids if unsampled is not None else ()
     for chunk in policy:
         chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
+        chunk.float32_logits = float32_logits
     return policy
 
 

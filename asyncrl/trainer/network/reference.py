@@ -1,4 +1,7 @@
-"""The frozen reference: a second copy of the base model, without gradients, optimizer or updates."""
+"""The reference that the KL is taken to: a second copy of a model, without gradients, optimizer or steps.
+
+It is the base model, or with algorithm.reference_refresh_steps the policy of the last refresh.
+"""
 
 import torch
 from megatron.core.transformer.module import Float16Module
@@ -10,16 +13,28 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
-from asyncrl.trainer.network.model import DTYPES, build_policy
+from asyncrl.trainer.network.model import DTYPES, Policy, build_policy
 
 
-def load_reference(
-    shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled
-) -> list[torch.nn.Module]:
-    """This rank's chunks of the model at `model.path`, as it was before any training."""
-    policy = build_policy(shape, DTYPES[section.dtype], layout, unsampled=unsampled)
-    load_weights(policy, open_weights(model_folder(section)))
-    policy.requires_grad_(False)
-    if section.dtype == "bfloat16":
-        return [Float16Module(chunk.config, chunk) for chunk in policy]
-    return list(policy)
+class Reference:
+    """This rank's chunks; at first the model at `model.path`, as it was before any training."""
+
+    def __init__(self, shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled) -> None:
+        self.model = build_policy(
+            shape,
+            DTYPES[section.dtype],
+            layout,
+            unsampled=unsampled,
+            float32_logits=section.float32_logits,
+        )
+        load_weights(self.model, open_weights(model_folder(section)))
+        self.model.requires_grad_(False)
+        self.chunks: list[torch.nn.Module] = list(self.model)
+        if section.dtype == "bfloat16":
+            self.chunks = [Float16Module(chunk.config, chunk) for chunk in self.model]
+
+    @torch.no_grad()
+    def copy_from(self, policy: Policy) -> None:
+        """Takes over the weights of `policy`, which has the same shape, layout and type."""
+        for own, other in zip(self.model.parameters(), policy.parameters(), strict=True):
+            own.copy_(other)

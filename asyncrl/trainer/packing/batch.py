@@ -12,7 +12,7 @@ each a sequence of its own here, stay together: what is summed over a sequence i
 import heapq
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any, TypeVar
@@ -67,6 +67,9 @@ class MicroBatch:
     """[T] float32 rewards inside sequences; None where there are none."""
     teaches: bool = True
     """Whether its loss may have a gradient."""
+    prompt_lengths: Tensor | None = None
+    """[T] float32, counted tokens of all responses to the token's prompt in the batch that this is a part of;
+    None where they were not asked for."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
@@ -113,17 +116,20 @@ class Bundle:
     """Packed tokens, by themselves: a micro-batch may have fewer, where prompts begin alike."""
 
 
-def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
+def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") -> list[Batch]:
     """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
-    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the version alone:
-    no part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
+    `order` is a choice of trainer.mini_batch_order. Shuffled ones depend on `seed` and the version alone: no
+    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     trajectories = by_trajectory(batch.sequences)
     size = len(trajectories)
     count = max(1, min(count, size))
-    if count > 1:
-        groups = [list(group) for _, group in groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)]
+    if count > 1 and order != "batch":
+        groups = [[lines] for lines in trajectories]
+        if order == "groups":
+            by_prompt = groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)
+            groups = [list(group) for _, group in by_prompt]
         random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
         trajectories = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
@@ -148,11 +154,12 @@ def rank_micro_batches(
     layout: Layout = ONE_PROCESS,
     kernel: str = "sdpa",
     teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
+    lengths: Mapping[str, int] | None = None,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
-    attention for which sequences are laid out.
+    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch.
     """
     taught: list[ScoredSequence] = []
     silent: list[ScoredSequence] = []
@@ -173,10 +180,29 @@ def rank_micro_batches(
                 token_multiple=layout.token_multiple(),
                 kernel=kernel,
                 teaches=sequences is taught,
+                lengths=lengths,
             )
             for chosen in plan[rank]
         ]
     return micro_batches
+
+
+def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int]:
+    """Trajectory -> the tokens that count (`MicroBatch.counted`) of all responses to its prompt, its own and
+    others'; at least 1."""
+    prompts: dict[str, tuple[int, ...]] = {}
+    counts: dict[tuple[int, ...], int] = defaultdict(int)
+    for lines in by_trajectory(batch.sequences):
+        prompt = prompts[root_id(lines[0].sequence_id)] = tuple(lines[0].prompt_tokens)
+        counts[prompt] += sum(_num_counted(line, batch.taken_version, mask_staleness) for line in lines)
+    return {name: max(1, counts[prompt]) for name, prompt in prompts.items()}
+
+
+def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
+    is_counted = np.isfinite(np.asarray(sequence.behavior_logprobs, np.float32))
+    if mask_staleness is not None:
+        is_counted &= version - np.asarray(sequence.token_versions, np.int64) <= mask_staleness
+    return int(is_counted.sum())
 
 
 def plan_micro_batches(
@@ -229,6 +255,7 @@ def make_micro_batch(
     token_multiple: int = 1,
     kernel: str = "sdpa",
     teaches: bool = True,
+    lengths: Mapping[str, int] | None = None,
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
@@ -251,6 +278,10 @@ def make_micro_batch(
         np.fromiter((count for count, _ in runs), np.int64, len(runs)),
     )
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
+    of_prompts = None
+    if lengths is not None:
+        found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
+        of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
@@ -270,6 +301,7 @@ def make_micro_batch(
         lines=tuple(sequence.sequence_id for sequence in sequences),
         credits=_credits(sequences, num_targets),
         teaches=teaches,
+        prompt_lengths=of_prompts,
     )
 
 

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
@@ -35,7 +34,7 @@ from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, 
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
-from asyncrl.trainer.step.optimizer import divide_gradients, gather_weights, take_step
+from asyncrl.trainer.step.optimizer import divide_gradients, gather_weights, set_learning_rate, take_step
 from asyncrl.trainer.step.token_advantages import whitened, with_advantages
 from asyncrl.trainer.step.totals import sum_over_ranks
 
@@ -104,19 +103,18 @@ class CriticLearner:
         model: Policy,
         chunks: list[DistributedDataParallel],
         optimizer: MegatronOptimizer,
-        schedule: OptimizerParamScheduler,
         run: Callable[..., list[Any]],
     ) -> None:
         """`chunks` are the model's, data-parallel; `run` is that of `Passes`, for the critic's shape."""
         self.model = model
-        self.warmup_steps = recipe.critic.warmup_steps
+        self.warmup_batches = recipe.critic_warmup_batches()
         self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
         self._algorithm = recipe.algorithm
-        self._section = recipe.critic
+        self._section, self._trainer = recipe.critic, recipe.trainer
         self._mask_staleness = recipe.rollout.mask_staleness
         self._chunks = chunks
         self.optimizer = optimizer
-        self.schedule = schedule
+        self.schedule = recipe.critic_schedule()
         self._run = run
 
     def step(
@@ -141,7 +139,7 @@ class CriticLearner:
         trained = own or parts
         before = [None, *(self.values(part, temperature) for part in trained[1:])]
         of_policy = [self.advantages(part, temperature) for part in parts] if own else None
-        found, sums, norms = [], [], list[float]()
+        found, sums, norms, rate = [], [], list[float](), 0.0
         for i, micro_batches in enumerate(trained):
             advantages, total = self.accumulate(
                 micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
@@ -149,14 +147,14 @@ class CriticLearner:
             found.append(advantages)
             sums.append(total)
             if total[SUMS.index("tokens")] > 0:
-                if not norms:
-                    self.schedule.step(increment=1)
+                rate = self.schedule.rate(version, i)
+                set_learning_rate(self.optimizer, rate, self._trainer)
                 norms.append(
-                    take_step(self.optimizer, "critic.learning_rate", self._section, version=version)
+                    take_step(self.optimizer, "critic.learning_rate", self.schedule.peak, version=version)
                 )
         metrics = value_metrics(torch.stack(sums).sum(0))
         metrics["critic_grad_norm"] = sum(norms) / len(norms) if norms else 0.0
-        metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
+        metrics["critic_learning_rate"] = rate
         if of_policy is not None:
             found = of_policy
         if self._algorithm.gae_is_whitened:

@@ -29,7 +29,7 @@ from asyncrl.records import Batch, PolicyVersion, root_id
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
-from asyncrl.trainer.network.reference import load_reference
+from asyncrl.trainer.network.reference import Reference
 from asyncrl.trainer.packing.attention_kernels import find_kernel
 from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
@@ -40,9 +40,10 @@ from asyncrl.trainer.step.optimizer import (
     divide_gradients,
     gather_weights,
     make_optimizer,
-    make_schedule,
+    set_learning_rate,
     take_step,
 )
+from asyncrl.trainer.step.optimizer_state import reset_adam
 from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.step.passes import LossOf, Passes, Result
 from asyncrl.trainer.step.spikes import SpikeWatch
@@ -77,14 +78,19 @@ class Learner:
         heads = rank_heads(shape, self.layout, dtype)
         self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)
         self.model = build_policy(
-            shape, dtype, self.layout, recompute=recipe.trainer.recompute, unsampled=unsampled
+            shape,
+            dtype,
+            self.layout,
+            recompute=recipe.trainer.recompute,
+            unsampled=unsampled,
+            float32_logits=recipe.model.float32_logits,
         )
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
-        self.schedule = make_schedule(self.optimizer, recipe.trainer)
+        self.schedule = recipe.policy_schedule()
         self.spikes = SpikeWatch(self.model, self.parallel_chunks)
-        self.reference_chunks = (
-            load_reference(shape, recipe.model, self.layout, unsampled)
+        self.reference = (
+            Reference(shape, recipe.model, self.layout, unsampled)
             if self.objective.needs_reference()
             else None
         )
@@ -100,7 +106,13 @@ class Learner:
         chunks = data_parallel(model, self.layout, dtype)
         optimizer = make_optimizer(model, chunks, section, dtype)
         run = functools.partial(self.passes.run, shape=dataclasses.replace(self.shape, vocab_size=1))
-        return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+        return CriticLearner(recipe, model, chunks, optimizer, run)
+
+    def set_schedules(self, recipe: Recipe) -> None:
+        """The learning rates of later steps are those of `recipe`."""
+        self.schedule = recipe.policy_schedule()
+        if self.critic is not None:
+            self.critic.schedule = recipe.critic_schedule()
 
     def load_base(self) -> None:
         """Version 0: the policy becomes the base model, as critic and reference are from the start."""
@@ -120,19 +132,19 @@ class Learner:
     def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
 
-        A mini-batch that no token of survives takes none: no momentum, no weight decay, and where the whole
-        batch is such, no step of the learning rate's warm-up. The version counts all the same, as its batch
-        is used up. `record` is told of every token that the policy's loss sees. Raises Diverged when a
-        gradient is not finite, InputError when a term of the recipe's own breaks its contract or a response
-        has a token that is never sampled.
+        A mini-batch that no token of survives takes none: no momentum, no weight decay. The version counts
+        all the same, as its batch is used up, and so does its step of the learning rate's schedule. `record`
+        is told of every token that the policy's loss sees. Raises Diverged when a gradient is not finite,
+        InputError when a term of the recipe's own breaks its contract or a response has a token that is never
+        sampled.
         """
         check_sampled(batch, self.unsampled)
+        values = self._refresh(batch.taken_version)
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
         proximals: list[list[Tensor] | None] = [None] * len(parts)
         penalties = None
-        values: dict[str, float] = {}
         if self.algorithm.has_kl_reward():
             evaluated = [
                 self.passes.logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
@@ -142,10 +154,11 @@ class Learner:
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
-            parts, values = self.critic.step(
+            parts, of_critic = self.critic.step(
                 parts, batch.temperature, version=batch.taken_version, penalties=penalties, own=own
             )
-            if batch.taken_version < self.critic.warmup_steps:
+            values |= of_critic
+            if batch.taken_version < self.critic.warmup_batches:
                 return self._measure(parts, batch.temperature, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
@@ -160,28 +173,42 @@ class Learner:
             if i and proximals[i] is None:
                 proximals[i] = self.passes.logprobs(self.parallel_chunks, part, batch.temperature)
         num_survivors = 0.0
-        for micro_batches, known in zip(parts, proximals, strict=True):
+        rate = 0.0
+        for i, (micro_batches, known) in enumerate(zip(parts, proximals, strict=True)):
             metrics = self.accumulate(
                 micro_batches, batch.temperature, proximals=known, tally=tally, record=record
             )
             if metrics["surviving_tokens"] > num_survivors:
-                if not norms:
-                    # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
-                    self.schedule.step(increment=1)
+                rate = self.schedule.rate(batch.taken_version, i)
+                set_learning_rate(self.optimizer, rate, self.section)
                 norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
         metrics["optimizer_steps"] = float(len(norms))
         metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
-        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
+        metrics["learning_rate"] = rate
         return metrics | values
+
+    def _refresh(self, version: PolicyVersion) -> dict[str, float]:
+        """Makes `version` the reference where it is due; the version of the reference, as a metric.
+
+        Before the step, not behind the last: so a checkpoint needs no word on whether it was done.
+        """
+        every = self.algorithm.reference_refresh_steps
+        if not every or self.reference is None:
+            return {}
+        if version and version % every == 0:
+            self.reference.copy_from(self.model)
+            if self.algorithm.refresh_resets_optimizer:
+                reset_adam(self.optimizer)
+        return {"reference_version": float(version - version % every)}
 
     def _take_step(self, version: PolicyVersion) -> float:
         """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
         a gradient that is not finite."""
         try:
-            return take_step(self.optimizer, "trainer.learning_rate", self.section, version=version)
+            return take_step(self.optimizer, "trainer.learning_rate", self.schedule.peak, version=version)
         except Diverged as error:
             explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
             raise
@@ -197,18 +224,19 @@ class Learner:
                 layout=self.layout,
                 kernel=self.kernel,
                 teaches=self.objective.teaches,
+                lengths=self.objective.prompt_lengths(part),
             )
-            for part in mini_batches(batch, steps, seed=self._seed)
+            for part in mini_batches(batch, steps, seed=self._seed, order=self.section.mini_batch_order)
         ]
 
     def _kl_penalties(
         self, parts: list[list[MicroBatch]], proximals: list[list[Tensor]], temperature: float
     ) -> list[list[Tensor]]:
         """[T] of each micro-batch: what KL takes from the tokens' rewards."""
-        assert self.reference_chunks is not None
+        assert self.reference is not None
         penalties = []
         for part, known in zip(parts, proximals, strict=True):
-            references = self.passes.logprobs(self.reference_chunks, part, temperature)
+            references = self.passes.logprobs(self.reference.chunks, part, temperature)
             # Empty on all stages but the last.
             found = zip(part, known, references, strict=True) if known else ()
             penalties.append(
@@ -247,8 +275,8 @@ class Learner:
         are: they count in metrics and denominator.
         """
         references = None
-        if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
-            references = self.passes.logprobs(self.reference_chunks, micro_batches, temperature)
+        if self.reference is not None and not self.algorithm.has_kl_reward():
+            references = self.passes.logprobs(self.reference.chunks, micro_batches, temperature)
         bound = math.inf
         if self.objective.needs_proximal():
             if proximals is None:

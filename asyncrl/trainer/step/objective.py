@@ -19,8 +19,8 @@ from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.records import ScoredSequence
-from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.records import Batch, ScoredSequence
+from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 
 
@@ -46,6 +46,12 @@ class Objective:
 
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
+
+    def prompt_lengths(self, batch: Batch) -> dict[str, int] | None:
+        """`packing.batch.prompt_lengths` of an optimizer step's batch, where the loss is reduced by them."""
+        if self.algorithm.reduction != "prompt_mean":
+            return None
+        return prompt_lengths(batch, mask_staleness=self._limit)
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
@@ -113,6 +119,7 @@ class Objective:
             advantages=micro.advantages,
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,
+            prompt_lengths=micro.prompt_lengths,
         )
 
 

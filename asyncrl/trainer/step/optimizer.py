@@ -10,13 +10,12 @@ from megatron.core.distributed import (
     finalize_model_grads,
 )
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout
-from asyncrl.recipe import Critic, Trainer
+from asyncrl.recipe import Trainer
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.model import DTYPES, Policy
 
@@ -109,37 +108,23 @@ def state_settings(section: Trainer) -> dict[str, Any]:
     }
 
 
-def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:
-    """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
-    return OptimizerParamScheduler(
-        optimizer,
-        init_lr=0.0,
-        max_lr=section.learning_rate,
-        min_lr=section.learning_rate,
-        lr_warmup_steps=section.warmup_steps,
-        lr_decay_steps=section.warmup_steps + 1,
-        lr_decay_style="constant",
-        start_wd=section.weight_decay,
-        end_wd=section.weight_decay,
-        wd_incr_steps=0,
-        wd_incr_style="constant",
-        use_checkpoint_opt_param_scheduler=False,
-        override_opt_param_scheduler=True,
-    )
+def set_learning_rate(optimizer: MegatronOptimizer, rate: float, section: Trainer) -> None:
+    """Sets the rate of the next step, and the weight decay, which norms and biases go without."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        group["weight_decay"] = section.weight_decay * group.get("wd_mult", 1.0)
 
 
-def take_step(
-    optimizer: MegatronOptimizer, key: str, section: Trainer | Critic, *, version: PolicyVersion
-) -> float:
+def take_step(optimizer: MegatronOptimizer, key: str, peak: float, *, version: PolicyVersion) -> float:
     """An optimizer step of `version` on the gradient in the buffers; its norm before clipping.
 
-    Raises Diverged when the norm is not finite; `key` and `section` are those of the learning rate.
+    Raises Diverged when the norm is not finite; `peak` is the value of `key`, the schedule's learning rate.
     """
     _, grad_norm, _ = optimizer.step()
     if not math.isfinite(grad_norm):
         raise Diverged(
-            f"Lower {key}, which is {section.learning_rate:g}, or look at the batch (`asyncrl view`): the "
-            f"gradient norm of step {version + 1} is {grad_norm}. The last checkpoint and the published "
-            f"weights are intact. {key} cannot change within a run: set run_folder (or name) to a new one."
+            f"Lower {key}, which is {peak:g}, or look at the batch (`asyncrl view`): the gradient norm of "
+            f"step {version + 1} is {grad_norm}. The last checkpoint and the published weights are intact. "
+            f"{key} may change within a run: the same command resumes from that checkpoint."
         )
     return float(grad_norm)

@@ -68,6 +68,15 @@ def set_adam_steps(optimizer: Any, count: int) -> None:
                 group[STEP] = count
 
 
+def reset_adam(optimizer: Any) -> None:
+    """Moments and count as before the first step; float32 weights stay."""
+    for state in held_states(optimizer).values():
+        for name, tensor in state.tensors.items():
+            if name != "param":
+                tensor.zero_()
+    set_adam_steps(optimizer, 0)
+
+
 def _members(optimizer: Any) -> list[Any]:
     """The optimizers that Megatron chained; one is empty on a rank without parameters of its kind."""
     members = getattr(optimizer, "chained_optimizers", [optimizer])

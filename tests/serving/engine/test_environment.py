@@ -9,10 +9,10 @@ from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, group_environment
 
 
-def arguments(*, has_gpu: bool, dtype: Any, **serving: Any) -> list[str]:
+def arguments(*, has_gpu: bool, dtype: Any, float32_logits: bool = False, **serving: Any) -> list[str]:
     return engine_arguments(
         Serving(**serving),
-        Model(path="m", dtype=dtype),
+        Model(path="m", dtype=dtype, float32_logits=float32_logits),
         has_gpu=has_gpu,
         port=1,
         model_folder=Path("m"),
@@ -44,6 +44,15 @@ def test_all_that_a_gpu_decodes_at_once_has_a_graph_however_small_the_gpu(
     found = arguments(has_gpu=has_gpu, dtype="bfloat16", max_running_requests=at_once)
     name = "--cuda-graph-max-bs-decode"
     assert (found[found.index(name) + 1] if name in found else None) == graphed
+
+
+def test_the_output_layer_of_a_bfloat16_model_computes_in_float32_where_the_recipe_says_so() -> None:
+    def given(dtype: str, *, float32_logits: bool) -> bool:
+        found = arguments(has_gpu=True, dtype=dtype, float32_logits=float32_logits)
+        return "--enable-fp32-lm-head" in found
+
+    assert given("bfloat16", float32_logits=True)
+    assert not given("bfloat16", float32_logits=False) and not given("float32", float32_logits=True)
 
 
 def test_a_recipes_own_arguments_come_last() -> None:

@@ -132,6 +132,36 @@ def test_bfloat16_logits_that_are_kept_sliced_or_computed_again_give_the_same(
         assert (found - exact).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_float32_logits_of_bfloat16_states_are_not_rounded(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(11, 64, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(19, 64, generator=generator).bfloat16().requires_grad_()
+    targets = torch.randint(0, 19, (11,), generator=generator)
+    exact = reference(hidden, weight, targets, temperature)
+    slopes = torch.autograd.grad(exact[0].sum() + exact[1].sum(), (hidden, weight))
+
+    def run(*, float32_logits: bool) -> list[Tensor]:
+        values = output_logprobs(
+            hidden, weight, targets, temperature, vocab_size=19, float32_logits=float32_logits
+        )
+        return [*values, *torch.autograd.grad(values[0].sum() + values[1].sum(), (hidden, weight))]
+
+    found = run(float32_logits=True)
+    for got, wanted in zip(found, exact, strict=False):
+        assert got.dtype is torch.float32 and (got - wanted).abs().max() < 1e-5
+    for got, wanted in zip(found[2:], slopes, strict=True):
+        # Rounded once, on its way to the weights.
+        assert got.dtype is torch.bfloat16 and (got - wanted).abs().max() < 0.02 * wanted.abs().max()
+    rounded = run(float32_logits=False)
+    assert (rounded[0] - exact[0]).abs().max() > 1e-3
+    monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", 40)
+    monkeypatch.setattr(logprobs_module, "KEPT_BYTES", 0)
+    assert all(map(torch.equal, run(float32_logits=True), found))
+
+
 @pytest.mark.parametrize("logits_at_once", [2**26, 40])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("vocab_size", [19, 17])

@@ -247,6 +247,22 @@ def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
     assert third["critic_learning_rate"] == pytest.approx(1e-2)
 
 
+def test_a_warm_up_in_optimizer_steps_ends_with_the_batch_of_the_last_of_them(folder: Path):
+    trainer = TRAINER | {"schedule_unit": "optimizer_steps", "warmup_steps": 4}
+    critic = {"warmup_steps": 3, "learning_rate": 1e-2, "optimizer_steps_per_batch": 2}
+    learner = critic_learner(folder, trainer=trainer, critic=critic)
+    policy = copy_weights(learner.model)
+    first, second = train(learner, 0, 2)
+    # Steps 1 and 2, then 3 and 4, of the critic.
+    assert is_same(copy_weights(learner.model), policy)
+    assert first["critic_learning_rate"] == pytest.approx(0.5e-2)
+    assert second["critic_learning_rate"] == pytest.approx(1e-2)
+    third = learner.step(random_batch(2))
+    assert not is_same(copy_weights(learner.model), policy)
+    # The policy's first step of four.
+    assert third["learning_rate"] == pytest.approx(0.25e-2)
+
+
 def test_a_critic_learns_which_prompts_are_rewarded(folder: Path):
     learner = critic_learner(folder, critic={"warmup_steps": 24, "learning_rate": 1e-2})
     batch = random_batch(1)

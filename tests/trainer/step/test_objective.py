@@ -19,6 +19,7 @@ from asyncrl.trainer.network.logprobs import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective
+from asyncrl.trainer.step.optimizer import set_learning_rate
 
 REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
 WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}
@@ -343,11 +344,11 @@ def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
 
 
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
-    assert make_learner(folder).reference_chunks is None
+    assert make_learner(folder).reference is None
     learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
-    before = [parameter.clone() for parameter in learner.reference_chunks[0].parameters()]
+    before = [parameter.clone() for parameter in learner.reference.chunks[0].parameters()]
     learner.step(random_batch(0))
-    after = list(learner.reference_chunks[0].parameters())
+    after = list(learner.reference.chunks[0].parameters())
     assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
 
 
@@ -387,6 +388,48 @@ def test_mini_batches_are_shuffled_by_seed_and_step_alone():
     assert order_of(mini_batches(batches[0], 1, seed=3)) == [s.sequence_id for s in batches[0].sequences]
 
 
+def test_mini_batches_are_those_of_the_chosen_order():
+    batch = random_batch(3, num_groups=6, group_size=4)
+    names = [sequence.sequence_id for sequence in batch.sequences]
+
+    def dealt(order: str, *, seed: int = 0) -> list[list[str]]:
+        parts = mini_batches(batch, 3, seed=seed, order=order)
+        return [[sequence.sequence_id for sequence in part.sequences] for part in parts]
+
+    assert dealt("batch") == dealt("batch", seed=1) == [names[:8], names[8:16], names[16:]]
+    mixed = dealt("responses")
+    assert mixed == dealt("responses") != dealt("responses", seed=1)
+    assert sorted(itertools.chain(*mixed)) == sorted(names) and [len(part) for part in mixed] == [8, 8, 8]
+    groups = [{name.rsplit("-", 1)[0] for name in part} for part in mixed]
+    # Two groups fill a part; single responses come from more.
+    assert min(map(len, groups)) > 2
+    assert all(len({name.rsplit("-", 1)[0] for name in part}) == 2 for part in dealt("groups"))
+
+
+@pytest.mark.parametrize("order", ["batch", "responses"])
+def test_the_order_decides_what_each_optimizer_step_sees(folder: Path, order: str):
+    batch = random_batch(4, num_groups=6)
+    learner = make_learner(
+        folder, trainer={"optimizer_steps_per_batch": 3, "learning_rate": 1e-3, "mini_batch_order": order}
+    )
+    learner.step(batch)
+    again = make_learner(folder, trainer={"learning_rate": 1e-3})
+    parts = [
+        rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1)
+        for part in mini_batches(batch, 3, seed=0, order=order)
+    ]
+    proximals = [again.passes.logprobs(again.parallel_chunks, part, 1.0) for part in parts]
+    set_learning_rate(again.optimizer, 1e-3, again.section)
+    for part, proximal in zip(parts, proximals, strict=True):
+        again.accumulate(part, 1.0, proximals=proximal)
+        again.optimizer.step()
+    wanted = copy_weights(again.model)
+    assert all(
+        torch.allclose(tensor, wanted[name], atol=1e-6)
+        for name, tensor in copy_weights(learner.model).items()
+    )
+
+
 def test_repeated_groups_which_come_last_are_spread_over_the_steps():
     counts = [0] * 4
     for step in range(20):
@@ -414,7 +457,7 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
         for part in mini_batches(batch, 3, seed=0)
     ]
     proximals = [again.passes.logprobs(again.parallel_chunks, part, 1.0) for part in parts]
-    again.schedule.step(increment=1)
+    set_learning_rate(again.optimizer, 1e-3, again.section)
     for part, proximal in zip(parts, proximals, strict=True):
         again.accumulate(part, 1.0, proximals=proximal)
         again.optimizer.step()

@@ -12,6 +12,7 @@ const CHARTS = [
   { title: "Throughput, tokens/s", lines: [{ column: "rollout_tokens_per_second", name: "rollout" }, { column: "tokens_per_second", name: "trainer", color: "--warn" }] },
   { title: "Idle", format: percent, lines: [{ column: "rollout_idle_share", name: "rollout" }, { column: "trainer_idle_share", name: "trainer", color: "--warn" }] },
   { title: "Gradient norm", lines: [{ column: "grad_norm", name: "norm" }] },
+  { title: "Learning rate", lines: [{ column: "learning_rate", name: "policy" }, { column: "critic_learning_rate", name: "critic", color: "--warn" }] },
   { title: "Weights at their cap", format: (value) => percent(value, 2), lines: [{ column: "capped_share", name: "share" }] },
 ];
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];

@@ -1,0 +1,151 @@
+"""Presets of algorithm.preset: names of published algorithms, each a set of keys as its source sets them.
+
+A preset fills in the keys that the recipe does not state, before anything is checked; the resolved recipe
+states all of them. Batch sizes, lengths and, but for two, learning rates depend on model and machine and stay
+the recipe's. So does the importance weight, where the source trains synchronously and has none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.errors import did_you_mean
+from asyncrl.recipe.sections.rollout import Rollout
+
+BUFFER = "algorithm.overlong_buffer_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    source: str
+    settings: Mapping[str, Any]
+    """By the dotted keys of a recipe."""
+    overlong_share: float = 0.0
+    """The buffer of the overlong penalty, as a share of rollout.max_new_tokens."""
+
+    def keys(self, max_new_tokens: int) -> dict[str, Any]:
+        """All settings, for responses of at most `max_new_tokens`."""
+        if not self.overlong_share:
+            return dict(self.settings)
+        return {**self.settings, BUFFER: int(self.overlong_share * max_new_tokens)}
+
+
+def _loss(advantage: str, reduction: str, *, low: float | None, high: float, **others: Any) -> dict[str, Any]:
+    """Keys of the section `algorithm`, without KL unless `others` have it."""
+    terms = {"surrogate": "ppo_clip", "kl_coefficient": 0.0, **others}
+    keys = {"advantage": advantage, "reduction": reduction, "clip_low": low, "clip_high": high, **terms}
+    return {f"algorithm.{key}": value for key, value in keys.items()}
+
+
+_TRUNCATED = {"surrogate": "cispo", "importance_weight": "none", "clip_around": "behavior"}
+"""CISPO truncates the ratio to the policy that sampled."""
+PRESETS: Mapping[str, Preset] = {
+    "grpo": Preset(
+        "DeepSeekMath, arXiv 2402.03300, section 4.2",
+        _loss(
+            "grpo", "sequence_mean", low=0.2, high=0.2, kl_coefficient=0.04, kl_estimator="k3", kl_in="loss"
+        ),
+    ),
+    "dr_grpo": Preset(
+        "Dr.GRPO, arXiv 2503.20783; oat-zero's qwen2.5-math-7b.sh",
+        _loss("dr_grpo", "dr_grpo_constant", low=0.2, high=0.2),
+    ),
+    "dapo": Preset(
+        "DAPO, arXiv 2503.14476; verl's run_dapo_qwen2.5_32b.sh",
+        # Half the published penalty, since rewards are 1 and 0 in place of 1 and -1.
+        _loss("grpo", "token_mean", low=0.2, high=0.28, overlong_penalty=0.5)
+        | {"replay.drops_no_signal": True},
+        overlong_share=4096 / 20480,
+    ),
+    "gspo": Preset(
+        "GSPO, arXiv 2507.18071, section 5.1",
+        _loss("grpo", "sequence_mean", low=3e-4, high=4e-4, surrogate="gspo"),
+    ),
+    "cispo": Preset(
+        "MiniMax-M1, arXiv 2506.13585; the bound of 5 is that of TRL's documentation",
+        _loss("grpo", "token_mean", low=None, high=4.0, **_TRUNCATED)
+        | {"trainer.adam_beta2": 0.95, "trainer.adam_epsilon": 1e-15},
+    ),
+    "reinforce_pp": Preset(
+        "REINFORCE++, arXiv 2501.03262; OpenRLHF's defaults",
+        _loss(
+            *("reinforce_pp", "token_mean"),
+            low=0.2,
+            high=0.2,
+            kl_coefficient=0.01,
+            kl_estimator="k1",
+            kl_in="reward",
+        ),
+    ),
+    "ppo": Preset(
+        "PPO, arXiv 1707.06347; verl's ppo_trainer.yaml",
+        _loss(
+            *("gae", "token_mean"),
+            low=0.2,
+            high=0.2,
+            dual_clip=3.0,
+            gae_gamma=1.0,
+            gae_lambda=1.0,
+            gae_is_whitened=True,
+        )
+        | {"critic.value_clip": 0.5, "critic.learning_rate": 1e-5},
+    ),
+    "scale_rl": Preset(
+        "ScaleRL, arXiv 2510.13786",
+        _loss("reinforce_pp_baseline", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
+        | {
+            "model.float32_logits": True,
+            "replay.drops_no_signal": True,
+            "rollout.max_staleness": 8,
+            "trainer.learning_rate": 5e-7,
+            "trainer.warmup_steps": 100,
+            "trainer.adam_beta2": 0.95,
+            "trainer.adam_epsilon": 1e-15,
+            "trainer.weight_decay": 0.01,
+        },
+    ),
+    "recommended": Preset(
+        "a judgement over the defaults of six libraries (docs/algorithms.md)",
+        _loss(
+            *("reinforce_pp_baseline", "token_mean"),
+            low=0.2,
+            high=0.28,
+            importance_weight="truncated",
+            importance_cap=2.0,
+        )
+        | {
+            "model.float32_logits": True,
+            "replay.drops_no_signal": True,
+            "rollout.max_staleness": 4,
+            "trainer.learning_rate": 1e-6,
+            "trainer.warmup_steps": 10,
+        },
+    ),
+}
+
+
+def with_preset(raw: Any) -> Any:
+    """Plain data of a recipe, completed by the keys of the preset that it names, if it names one.
+
+    Raises ValueError for a name that is none."""
+    algorithm = raw.get("algorithm") if isinstance(raw, dict) else None
+    name = algorithm.get("preset") if isinstance(algorithm, dict) else None
+    if not isinstance(name, str):
+        return raw
+    if name not in PRESETS:
+        meant = did_you_mean(name, PRESETS, f" Known: {', '.join(PRESETS)}.")
+        raise ValueError(f"algorithm.preset is {name!r}, which is no preset.{meant}")
+    completed = dict(raw)
+    for key, value in PRESETS[name].keys(_max_new_tokens(raw)).items():
+        section, _, inner = key.partition(".")
+        stated = completed.get(section)
+        # What is no section is refused for itself.
+        if stated is None or isinstance(stated, dict):
+            completed[section] = {inner: value, **(stated or {})}
+    return completed
+
+
+def _max_new_tokens(raw: dict[str, Any]) -> int:
+    rollout = raw.get("rollout")
+    stated = rollout.get("max_new_tokens") if isinstance(rollout, dict) else None
+    return stated if isinstance(stated, int) else Rollout().max_new_tokens
