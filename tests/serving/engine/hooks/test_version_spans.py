@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import pytest
 from serving.engine.servers import (
     VOCABULARY,
@@ -147,33 +148,36 @@ def test_a_salted_prefix_is_not_shared_between_versions(engine):
 def test_a_prompt_that_two_versions_computed_begins_with_a_span_of_no_tokens(chunking_engine):
     url, folders = chunking_engine
     models = [load_model(folder) for folder in folders]
-    prompt = random.Random(12).choices(range(2, VOCABULARY), k=1800)
 
-    async def run() -> tuple[Received, list[int]]:
-        """The response, and the prompt tokens that prefills had computed: at the update, after it."""
+    async def computed(session: aiohttp.ClientSession) -> int:
+        """Tokens that prefills have computed, as far as the scheduler shows them."""
+        answer = await get_json(session, f"{url}/v1/loads", timeout_seconds=60.0)
+        return int(answer["loads"][0]["total_prefill_uncached_tokens"])
 
-        async def count() -> int:
-            answer = await get_json(session, f"{url}/v1/loads", timeout_seconds=60.0)
-            return int(answer["loads"][0]["total_prefill_uncached_tokens"])
-
+    async def attempt(prompt: list[int]) -> Received | None:
+        """The response; None where the whole prompt was computed before the update came."""
         async with new_session() as session:
-            begun = await count()
+            await publish(session, url, folders[0], 0)
+            begun = await computed(session)
             response = asyncio.create_task(generate(session, url, [prompt], 8, salt="v0"))
-            while await count() < begun + 3 * 32:
-                assert not response.done()
+            # Chunks of 32 tokens.
+            while await computed(session) < begun + 3 * 32:
+                if response.done():
+                    break
             await publish(session, url, folders[1], 1)
-            at_update = await count()
-            assert not response.done()
+            is_between = not response.done() and await computed(session) < begun + 1600
             [received] = await response
             # The scheduler shows a count with its next batch, or when it is idle.
-            while (after := await count()) < begun + len(prompt):
+            while (count := await computed(session) - begun) < len(prompt):
                 pass
-        return received, [at_update - begun, after - begun]
+        assert count == len(prompt) and received.num_cached == 0
+        return received if is_between else None
 
-    response, counts = asyncio.run(run())
-    # Chunks of 32 tokens, some before and some after the update.
-    assert counts[0] < 1600 and counts[1] == 1800
-    assert response.num_cached == 0
+    for seed in range(20):
+        prompt = random.Random(f"{seed}").choices(range(2, VOCABULARY), k=1800)
+        if (response := asyncio.run(attempt(prompt))) is not None:
+            break
+    assert response is not None, "no update fell between the chunks of a prompt"
     assert response.spans == [
         {"version": "0", "start": 0, "end": 0},
         {"version": "1", "start": 0, "end": 8},
