@@ -31,6 +31,8 @@ class Inputs:
     """The benchmarks of evaluation.benchmarks."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
+    num_filtered: int = 0
+    """Rows of data.train that data.filter leaves out."""
     kit: TurnKit | None = None
     """Tools of the run, and how they are called; None where trajectories have one turn."""
 

@@ -33,6 +33,8 @@ class RowUse:
     """None: no environment is asked, and rows may name any."""
     takes_task: Callable[[VerifierSpec], bool] = _never
     """Whether a verifier reads more of a task than a response. Raises InputError where there is none."""
+    picked: tuple[str, ...] = ()
+    """Columns that choose rows, as data.filter names them."""
     _named: dict[str, EnvironmentSpec] = field(default_factory=dict)
     _known: dict[int, tuple[VerifierSpec, bool]] = field(default_factory=dict)
     """By identity: rows that name the same verifier share its specification."""

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -188,6 +188,7 @@ TABLES = (
             Column("correct", "REAL NOT NULL", "mean of their raw scores"),
             Column("answer", "TEXT", "the extracted one that most of them gave, cut; none where none was"),
             Column("num_same", "INTEGER NOT NULL", "trajectories that gave it"),
+            Column("version", "INTEGER NOT NULL", "the newest that the trainer had reached by then"),
         ),
         key="task_id, group_id",
         has_rowid=False,

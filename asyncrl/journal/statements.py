@@ -163,8 +163,9 @@ def retried(task_id: str, cause: str, detail: str, trace: str) -> Statement:
     )
 
 
-def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[Statement]:
-    """The sampled trajectories of a group have these verdicts; nothing where all of them are faults."""
+def answered(group_id: int, task_id: str, scores: Sequence[Score], version: PolicyVersion) -> list[Statement]:
+    """The sampled trajectories of a group have these verdicts, which came at `version`; nothing where all of
+    them are faults."""
     correct = [score.correctness for score in scores if score.correctness is not None]
     if not correct:
         return []
@@ -175,8 +176,8 @@ def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[State
     task = storable(task_id)
     return [
         (
-            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)",
-            (task, group_id, len(correct), mean, cut, num_same),
+            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (task, group_id, len(correct), mean, cut, num_same, version),
         ),
         (
             "INSERT INTO tasks VALUES (?, 1, 0, 0.0, ?, ?) ON CONFLICT (task_id) DO UPDATE SET "

@@ -37,6 +37,7 @@ from asyncrl.records import (
     Finish,
     Observed,
     PolicyVersion,
+    RowVisit,
     Score,
     Segment,
     Task,
@@ -93,6 +94,8 @@ class ReplayQueue:
         self.num_steps_taken = 0
         """Batches ever taken: also the version that takes the next new one."""
         self.counters: dict[str, int] = {}
+        self.visited: Callable[[Task, RowVisit], None] = lambda task, visit: None
+        """Told of each graded group, as the journal is."""
         self._changed = changed
         self._wall_clock = wall_clock
 
@@ -119,6 +122,11 @@ class ReplayQueue:
     def is_catching_up(self) -> bool:
         """True while the trainer has not (again) reached the newest version there was."""
         return self.version is None or self.version < self.catch_up_version
+
+    def reached_version(self) -> PolicyVersion:
+        """The newest version that the trainer had in the run so far; it never decreases, not even where the
+        trainer goes back to a checkpoint."""
+        return max(self.version or 0, self.catch_up_version)
 
     def can_admit(self) -> bool:
         """Whether the staleness bound and the length of the run leave room for one more group."""
@@ -224,7 +232,7 @@ class ReplayQueue:
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             *statements.made_ready(group.group_id, advantages, group.turn_advantages),
-            *_answers(group),
+            *self._answers(group),
             *(
                 self.count(
                     DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
@@ -243,7 +251,7 @@ class ReplayQueue:
         del self.live[group.group_id]
         self.num_dropped += 1
         rows = [statements.dropped(group.group_id, reason), self.count(DROPPED + reason, tokens)]
-        self.journal.write(*rows, *(_answers(group) if reason is DropReason.NO_SIGNAL else ()))
+        self.journal.write(*rows, *(self._answers(group) if reason is DropReason.NO_SIGNAL else ()))
         self._changed()
 
     def announce(self, version: PolicyVersion) -> None:
@@ -336,6 +344,18 @@ class ReplayQueue:
         queued = sum(_trainable_tokens(group) for group in self.live.values())
         return token_fates(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
 
+    def _answers(self, group: Group) -> list[Statement]:
+        """The policy's answers, which the record of the group's row gets; a greedy answer is no sample of
+        it."""
+        greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
+        scores = [score for name, score in group.scores.items() if name not in greedy]
+        correct = [score.correctness for score in scores if score.correctness is not None]
+        version = self.reached_version()
+        if correct:
+            mean = sum(correct) / len(correct)
+            self.visited(group.task, RowVisit(group.group_id, version, len(correct), mean))
+        return statements.answered(group.group_id, group.task.task_id, scores, version)
+
     def _check_staleness(self, group: Group, version: PolicyVersion) -> None:
         if group.oldest_version() < version - self.settings.max_staleness:
             raise StalenessBreach(
@@ -348,13 +368,6 @@ class ReplayQueue:
         """The statement that adds to an account of tokens, which the memory already has."""
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
-
-
-def _answers(group: Group) -> list[Statement]:
-    """The policy's answers; a greedy answer is no sample of it."""
-    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
-    scores = [score for name, score in group.scores.items() if name not in greedy]
-    return statements.answered(group.group_id, group.task.task_id, scores)
 
 
 def _trainable_tokens(group: Group) -> int:

@@ -6,11 +6,12 @@ are made when it is asked.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
+from asyncrl.recipe.row_filter import RowFilter
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.cache import cache_folder
 from asyncrl.tasks.duplicates import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
@@ -37,10 +39,11 @@ from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
-REPEATED, BROKEN, LONG = (
+REPEATED, BROKEN, LONG, FILTERED = (
     "repeated",
     "without an answer that can be parsed",
     "with too long a prompt",
+    "by data.filter",
 )
 _ROWS_PER_LOOK = 500
 """Rows between two looks at the clock."""
@@ -78,6 +81,8 @@ class TaskSet:
     tasks: TaskTable
     parts: tuple[MixturePart, ...] = ()
     """The sources that `tasks` come from, one after the other, where they have weights."""
+    num_filtered: int = 0
+    """Rows that data.filter leaves out."""
 
 
 def template_of(recipe: Recipe) -> PromptTemplate | None:
@@ -104,14 +109,20 @@ def read_train_tasks(
 ) -> TaskSet:
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
-    rows = train_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
+    row_filter = recipe.data.row_filter()
+    use = use_of(recipe, verifiers)
+    if row_filter is not None:
+        use = dataclasses.replace(use, picked=row_filter.columns())
+    rows = train_rows(recipe.data, recipe.verifying, use)
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     name = table_name(recipe, codec, context_tokens)
+    maker.row_filter = row_filter
     tasks = maker.make(rows, sources, name=name)
+    num_filtered = maker.left_out[FILTERED]
     if sources[0].weight is None:
-        return TaskSet(tasks)
+        return TaskSet(tasks, num_filtered=num_filtered)
     parts = [MixturePart(maker.num_made[i], source.weight or 1.0) for i, source in enumerate(sources)]
-    return TaskSet(tasks, tuple(parts))
+    return TaskSet(tasks, tuple(parts), num_filtered)
 
 
 def read_heldout_tasks(
@@ -153,6 +164,8 @@ class TaskMaker:
     verifiers: VerifierCache
     context_tokens: int
     template: Callable[[Prompt], Prompt] | None = None
+    row_filter: RowFilter | None = None
+    """Rows that it does not hold of are left out."""
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""
@@ -180,7 +193,7 @@ class TaskMaker:
                 self._recall(packed)
         for index, source in enumerate(sources):
             if not self.num_made[index]:
-                why = f" that can be used: {self._reasons()}" if self.left_out else ""
+                why = f" that can be used: {self._reasons(self.left_out)}" if self.left_out else ""
                 raise InputError(f"{self.key} names {source.title()}, which holds no rows{why}.")
         self._warn()
         return TaskTable(packed, self._made)
@@ -234,6 +247,9 @@ class TaskMaker:
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
         self.num_rows += 1
+        if not self._is_wanted(row):
+            self._leave_out(FILTERED, row.where)
+            return
         if isinstance(row, Unanswered):
             self._broken(row.where, row.complaint)
             return
@@ -263,6 +279,12 @@ class TaskMaker:
         self._waiting.append(rendered)
         if len(self._waiting) >= _ROWS_PER_COUNT:
             self._settle(packer)
+
+    def _is_wanted(self, row: Row | Unanswered) -> bool:
+        try:
+            return self.row_filter is None or self.row_filter.holds(row.picked)
+        except ValueError as error:
+            raise InputError(f"{row.where}: {error}. Correct the row, or data.filter.") from error
 
     def _keep(self, rendered: _Rendered, packer: Packer) -> None:
         row, prompt, text, adds_special_tokens, key, _ = rendered
@@ -373,19 +395,19 @@ class TaskMaker:
         self.left_out[reason] += 1
         self.first.setdefault(reason, where)
 
-    def _reasons(self) -> str:
-        return ", ".join(
-            f"{count} {reason} (first {self.first[reason]})" for reason, count in self.left_out.items()
-        )
+    def _reasons(self, counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{count} {reason} (first {self.first[reason]})" for reason, count in counts.items())
 
     def _warn(self) -> None:
-        if self.left_out:
+        # A filter is no mistake; `asyncrl check` shows its count.
+        amiss = Counter({reason: count for reason, count in self.left_out.items() if reason != FILTERED})
+        if amiss:
             log.warning(
                 "WARNING: %s leaves out %d of %d rows: %s.",
                 self.key,
-                self.left_out.total(),
+                amiss.total(),
                 self.num_rows,
-                self._reasons(),
+                self._reasons(amiss),
             )
         if self._repeats.num_contradicting:
             log.warning(

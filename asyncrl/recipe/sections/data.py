@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Tag, field_validator, model_validator
 
 from asyncrl.recipe.markers import GYM_ROWS, OBJECT, PATH_OR_HUB_ID, TASK_ROWS
+from asyncrl.recipe.row_filter import RowFilter, parse_filter
 from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section, Seed
 from asyncrl.system.kinds import as_written
 
@@ -155,6 +156,11 @@ Sources = Annotated[
 ]
 
 
+def _well_formed(value: str) -> str:
+    parse_filter(value)
+    return value
+
+
 class Data(Section):
     """Tasks, one per row. A row that repeats an earlier one (prompt, answer, verifier, and columns that it
     keeps) is left out."""
@@ -178,6 +184,16 @@ class Data(Section):
     """Prompts that leave no room for a response in model.context_tokens, or exceed max_prompt_tokens.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""
+
+    filter: Annotated[Annotated[str, AfterValidator(_well_formed)] | None, TASK_ROWS] = None
+    """Which rows of data.train are used, by their columns, such as "pass_rate in [0.05, 0.95]": a number in a
+    range, both ends included; level < 4, also <=, >, >=, == and !=; source in {"web", "book"}; several joined
+    by `and`. A dot reaches inside a column. Others are counted and shown; a row where the column is null is
+    one of them, and a row without the column ends the start. `asyncrl difficulty` writes the column
+    pass_rate. Default: all rows."""
+
+    def row_filter(self) -> RowFilter | None:
+        return None if self.filter is None else parse_filter(self.filter)
 
     def train_sources(self) -> list[Source]:
         return _sources(self.train, seed=0)
