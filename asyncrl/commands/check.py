@@ -98,7 +98,7 @@ def _plan(
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
-        *_filter_line(inputs),
+        *_choice_lines(inputs),
         *(
             f"benchmark {eval_set.name}: {len(eval_set.tasks)} tasks, {eval_set.template}"
             for eval_set in inputs.eval_sets
@@ -122,11 +122,14 @@ def _plan(
     return "\n".join(f"# {line}" for line in lines)
 
 
-def _filter_line(inputs: Inputs) -> list[str]:
-    if inputs.recipe.data.filter is None:
-        return []
-    num_kept = len(inputs.train_tasks)
-    return [f"filter    {inputs.recipe.data.filter}: leaves out {inputs.num_filtered} rows, keeps {num_kept}"]
+def _choice_lines(inputs: Inputs) -> list[str]:
+    data, lines = inputs.recipe.data, []
+    if data.filter is not None:
+        num_kept = len(inputs.train_tasks)
+        lines.append(f"filter    {data.filter}: leaves out {inputs.num_filtered} rows, keeps {num_kept}")
+    if data.selection.by != "uniform":
+        lines.append(f"rows      selected by {data.selection.describe()}")
+    return lines
 
 
 def _memory(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int) -> str:

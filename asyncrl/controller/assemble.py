@@ -31,6 +31,7 @@ from asyncrl.controller.turns import hidden_files, make_conversations, make_epis
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
+from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
@@ -258,6 +259,9 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
+    if order.selection is not None:
+        order.recall(read_admissions(journal), read_visits(journal))
+        queue.visited = order.visited
     return queue
 
 

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.selection import make_selection
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit
@@ -38,9 +40,15 @@ class Inputs:
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""
-        recipe = self.recipe
+        recipe, section = self.recipe, self.recipe.data.selection
+        levels = self.train_tasks.levels() if isinstance(self.train_tasks, TaskTable) else ()
         return TaskOrder(
-            self.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled, parts=self.parts
+            self.train_tasks,
+            seed=recipe.seed,
+            is_shuffled=recipe.data.is_shuffled,
+            parts=self.parts,
+            select=partial(make_selection, recipe, levels) if section.by != "uniform" else None,
+            is_selected=section.by != "uniform",
         )
 
     def longest_prompt(self) -> int:

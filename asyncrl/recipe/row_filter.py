@@ -55,7 +55,7 @@ class Condition:
             )
         if self.sign == "in []":
             low, high = self.operands
-            return bool(low <= value <= high)  # type: ignore[operator]
+            return bool(low <= value <= high)
         return _ORDERS[self.sign](value, self.operands[0])
 
 

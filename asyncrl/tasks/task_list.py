@@ -23,7 +23,6 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
-from asyncrl.recipe.row_filter import RowFilter
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.cache import cache_folder
 from asyncrl.tasks.duplicates import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
@@ -31,6 +30,7 @@ from asyncrl.tasks.mixture import fair_shares
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
+from asyncrl.tasks.row_choice import RowChoice
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.table_name import table_name
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
@@ -109,14 +109,12 @@ def read_train_tasks(
 ) -> TaskSet:
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
-    row_filter = recipe.data.row_filter()
-    use = use_of(recipe, verifiers)
-    if row_filter is not None:
-        use = dataclasses.replace(use, picked=row_filter.columns())
+    choice = RowChoice.of(recipe.data)
+    use = dataclasses.replace(use_of(recipe, verifiers), picked=choice.columns())
     rows = train_rows(recipe.data, recipe.verifying, use)
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     name = table_name(recipe, codec, context_tokens)
-    maker.row_filter = row_filter
+    maker.choice = choice
     tasks = maker.make(rows, sources, name=name)
     num_filtered = maker.left_out[FILTERED]
     if sources[0].weight is None:
@@ -164,8 +162,7 @@ class TaskMaker:
     verifiers: VerifierCache
     context_tokens: int
     template: Callable[[Prompt], Prompt] | None = None
-    row_filter: RowFilter | None = None
-    """Rows that it does not hold of are left out."""
+    choice: RowChoice = RowChoice()
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""
@@ -247,7 +244,7 @@ class TaskMaker:
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
         self.num_rows += 1
-        if not self._is_wanted(row):
+        if not self.choice.wants(row):
             self._leave_out(FILTERED, row.where)
             return
         if isinstance(row, Unanswered):
@@ -280,16 +277,10 @@ class TaskMaker:
         if len(self._waiting) >= _ROWS_PER_COUNT:
             self._settle(packer)
 
-    def _is_wanted(self, row: Row | Unanswered) -> bool:
-        try:
-            return self.row_filter is None or self.row_filter.holds(row.picked)
-        except ValueError as error:
-            raise InputError(f"{row.where}: {error}. Correct the row, or data.filter.") from error
-
     def _keep(self, rendered: _Rendered, packer: Packer) -> None:
         row, prompt, text, adds_special_tokens, key, _ = rendered
         self.num_made[row.source] += 1
-        packer.add(row, text, adds_special_tokens, key, prompt)
+        packer.add(row, text, adds_special_tokens, key, prompt, self.choice.level(row))
 
     def _settle(self, packer: Packer) -> None:
         """Counts the tokens of the rows that wait, and keeps those that are short enough."""

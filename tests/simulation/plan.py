@@ -106,6 +106,8 @@ class Plan:
     """Per life of the trainer: at which point and which pass of it; it hangs if the pass is negative."""
     controller_ends: list[tuple[str, float]] = field(default_factory=list)
     """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
+    selection: str = "uniform"
+    """data.selection."""
     turns: TurnPlan | None = None
     """None where trajectories have one turn."""
 
@@ -133,6 +135,8 @@ def draw(seed: int) -> Plan:
     if more.random() < 0.25:
         plan.is_colocated, plan.are_servers_external = True, False
     _draw_turns(plan, random.Random(f"turns {seed}"))
+    rng = random.Random(f"selection {seed}")
+    plan.selection = rng.choice(("uniform", "learnable", "retire"))
     return plan
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from simulation.checks import check_conservation, check_journal, check_trained
+from simulation.checks import check_choices, check_conservation, check_journal, check_trained
 from simulation.environments import make_conversations
 from simulation.journal import SimulatedJournal, new_disk
 from simulation.loop import Deadlock, DrivenLoop, Livelock
@@ -104,6 +104,7 @@ class Schedule:
         check_trained(self.world)
         check_conservation(self.world, self.table)
         check_journal(self.world, self.world.connection, self.table)
+        check_choices(self.world, self.world.connection, make_inputs(self.plan).order())
 
     async def _controller_life(self) -> bool:
         """True when the run came to its end."""
@@ -256,7 +257,7 @@ def make_recipe(plan: Plan) -> Recipe:
         {
             "name": "simulated",
             "model": {"path": "m"},
-            "data": {"train": "d", "heldout": "h"},
+            "data": {"train": "d", "heldout": "h", "selection": _selection_section(plan)},
             "rollout": {
                 "groups_per_batch": plan.groups_per_batch,
                 "samples_per_group": plan.samples_per_group,
@@ -293,6 +294,11 @@ def make_recipe(plan: Plan) -> Recipe:
         },
         source=f"seed {plan.seed}",
     )
+
+
+def _selection_section(plan: Plan) -> dict[str, Any]:
+    keys = {"solved_visits": 1, "rest_steps": 2} if plan.selection == "retire" else {}
+    return {"by": plan.selection, **keys}
 
 
 def _turns_section(turns: TurnPlan) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.router import Router
 from asyncrl.serving.server_loop import ServerLoop
+from asyncrl.tasks.selection import RowSelection
 from asyncrl.turns.conversation import Conversation
 from asyncrl.turns.environment import Recovery
 
@@ -340,6 +341,21 @@ def a_drain_that_forgets_trajectories_between_two_turns() -> Any:
     return mock.patch.object(Drain, "_has_begun_group", lambda _: False)
 
 
+def choices_that_know_verdicts_of_their_own_version() -> Any:
+    original = RowSelection.learn
+
+    def learn(selection: RowSelection, version: int) -> None:
+        # With each choice again: what was graded meanwhile is known, too.
+        selection._version = -1
+        original(selection, version + 1)
+
+    return mock.patch.object(RowSelection, "learn", learn)
+
+
+def choices_that_a_restart_forgets() -> Any:
+    return mock.patch("asyncrl.controller.assemble.read_admissions", lambda journal: [])
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -376,6 +392,8 @@ def a_drain_that_forgets_trajectories_between_two_turns() -> Any:
         late_tokens_that_open_the_next_turn,
         answers_that_are_awaited_after_a_drop,
         a_drain_that_forgets_trajectories_between_two_turns,
+        choices_that_know_verdicts_of_their_own_version,
+        choices_that_a_restart_forgets,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

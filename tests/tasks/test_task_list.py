@@ -268,3 +268,18 @@ def test_a_filter_reads_inside_columns_and_in_parquet_too(tmp_path: Path) -> Non
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
     found = read_files(tmp_path, tmp_path / "train.parquet", data={"filter": "extra.level >= 2"})
     assert [task.task_id for task in found.tasks] == ["train:3", "train:4"]
+
+
+def test_a_curriculum_has_the_level_of_every_row_and_names_one_that_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(row(prompt=f"{n}+1=", extra={"level": n}) for n in (3, 1, 2)))
+    selection = {"by": "curriculum", "column": "extra.level"}
+    found = read_files(tmp_path, path, data={"selection": selection})
+    assert list(found.tasks.levels()) == [3.0, 1.0, 2.0]
+    assert list(read_files(tmp_path, path).tasks.levels()) == []
+    path.write_text(row(extra={"level": "hard"}))
+    with pytest.raises(InputError, match=r"train.jsonl:1: .extra.level. is 'hard', expected a number"):
+        read_files(tmp_path, path, data={"selection": selection})
+    path.write_text(row(extra=None))
+    with pytest.raises(InputError, match=r"train.jsonl:1: .extra.level. is null, expected a number"):
+        read_files(tmp_path, path, data={"selection": selection})
