@@ -91,6 +91,8 @@ def _plan(
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
+    pilot = rollout.pilot_samples
+    first = "" if pilot is None else f" ({pilot} first, the others where two rewards are likely)"
     begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
@@ -114,7 +116,7 @@ def _plan(
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),
-        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
+        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
         f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    {_memory(recipe, shape, gpus, longest_prompt)}",
         f"run       {shown(recipe.folder())} ({begin})",

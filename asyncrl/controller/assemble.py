@@ -45,6 +45,7 @@ from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
@@ -122,7 +123,8 @@ def assemble(
     grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer)
     dropped = _make_dropped(inputs, metrics)
-    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
+    adaptive = _make_adaptive(recipe, queue, order)
+    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -369,6 +371,7 @@ def _make_completion(
     grader: Grader,
     waits: Waits,
     dropped: DroppedGroups,
+    adaptive: AdaptiveGroups | None,
 ) -> GroupCompletion:
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
@@ -382,6 +385,20 @@ def _make_completion(
         waits,
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
         dropped.ended,
+        adaptive,
+    )
+
+
+def _make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> AdaptiveGroups | None:
+    if recipe.rollout.pilot_samples is None:
+        return None
+    assert order.selection is not None
+    return AdaptiveGroups(
+        recipe.rollout.samples_per_group,
+        recipe.rollout.pilot_min_chance,
+        order.selection.rates,
+        order.row_of,
+        queue.reached_version,
     )
 
 

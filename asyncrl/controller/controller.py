@@ -261,7 +261,7 @@ class Controller:
 
     def _has_room(self) -> bool:
         """Whether a server takes one more group."""
-        size = self.recipe.trajectories_per_group()
+        size = self.queue.settings.num_at_admission()
         tokens = self.generator.expects_of_new_group(size)
         return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None
 

@@ -40,15 +40,16 @@ class Inputs:
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""
-        recipe, section = self.recipe, self.recipe.data.selection
+        recipe, is_selected = self.recipe, self.recipe.data.selection.by != "uniform"
+        keeps_record = is_selected or recipe.rollout.pilot_samples is not None
         levels = self.train_tasks.levels() if isinstance(self.train_tasks, TaskTable) else ()
         return TaskOrder(
             self.train_tasks,
             seed=recipe.seed,
             is_shuffled=recipe.data.is_shuffled,
             parts=self.parts,
-            select=partial(make_selection, recipe, levels) if section.by != "uniform" else None,
-            is_selected=section.by != "uniform",
+            select=partial(make_selection, recipe, levels) if keeps_record else None,
+            is_selected=is_selected,
         )
 
     def longest_prompt(self) -> int:

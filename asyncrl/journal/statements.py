@@ -38,20 +38,24 @@ def admitted(
     seconds: float,
 ) -> list[Statement]:
     """A group is open, its trajectories without tokens."""
-    prompt = pack_tokens(task.prompt_tokens)
     return [
         (
             "INSERT INTO groups VALUES (?, ?, ?, 'open', ?, ?, NULL, NULL)",
             (group_id, storable(task.task_id), storable(task.prompt), version, seconds),
         ),
-        *(
-            (
-                "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens) "
-                "VALUES (?, ?, ?, ?)",
-                (trajectory.trajectory_id, group_id, sample, prompt),
-            )
-            for sample, trajectory in enumerate(trajectories)
-        ),
+        *joined(group_id, task, trajectories, first=0),
+    ]
+
+
+def joined(group_id: int, task: Task, trajectories: Sequence[Trajectory], *, first: int) -> list[Statement]:
+    """Trajectories without tokens are part of an open group, from its sample `first` on."""
+    prompt = pack_tokens(task.prompt_tokens)
+    return [
+        (
+            "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens) VALUES (?, ?, ?, ?)",
+            (trajectory.trajectory_id, group_id, sample, prompt),
+        )
+        for sample, trajectory in enumerate(trajectories, start=first)
     ]
 
 

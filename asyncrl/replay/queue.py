@@ -142,7 +142,7 @@ class ReplayQueue:
         group_id, num_samples = self.num_admitted, self.settings.samples_per_group
         trajectories = [
             Trajectory(trajectory_id(group_id, sample), task.prompt_tokens, is_greedy=sample == num_samples)
-            for sample in range(num_samples + self.settings.has_greedy)
+            for sample in range(self.settings.num_at_admission())
         ]
         group = Group(group_id, task, self.version, trajectories)
         self.num_admitted += 1
@@ -152,6 +152,17 @@ class ReplayQueue:
             *statements.admitted(group_id, task, trajectories, version=self.version, seconds=seconds)
         )
         return group
+
+    def extend(self, group: Group) -> None:
+        """An open group that was admitted with its pilot gets its other trajectories."""
+        assert group.state is GroupState.OPEN
+        first, task = len(group.trajectories), group.task
+        more = [
+            Trajectory(trajectory_id(group.group_id, sample), task.prompt_tokens)
+            for sample in range(first, self.settings.samples_per_group)
+        ]
+        group.trajectories += more
+        self.journal.write(*statements.joined(group.group_id, task, more, first=first))
 
     def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
         """Records which server continues them; no state depends on it."""

@@ -15,6 +15,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
@@ -50,6 +51,8 @@ class GroupCompletion:
     filter: SignalFilter
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
     """Told of each group that becomes ready (None) or is dropped."""
+    adaptive: AdaptiveGroups | None = None
+    """None where groups are admitted whole."""
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
@@ -57,6 +60,25 @@ class GroupCompletion:
 
         When it is dropped meanwhile (it became too stale), this ends too.
         """
+        has_failed = await self._generate(group)
+        if self.adaptive is not None and self._is_graded(group) and self.adaptive.extends(group):
+            self.queue.extend(group)
+            has_failed = await self._generate(group)
+        if group.state is not GroupState.OPEN:
+            self.ended(group, group.reason)
+        elif has_failed:
+            self._drop(group, DropReason.SERVER)
+        elif self._is_graded(group):
+            self._make_ready(group)
+
+    def _is_graded(self, group: Group) -> bool:
+        """Whether it is open and every trajectory has a verdict."""
+        return group.state is GroupState.OPEN and all(
+            trajectory.trajectory_id in group.scores for trajectory in group.trajectories
+        )
+
+    async def _generate(self, group: Group) -> bool:
+        """Generates and grades its trajectories, as far as the run lives; whether generation failed."""
         has_failed = False
         async with asyncio.TaskGroup() as verdicts:
             for trajectory in group.trajectories:
@@ -70,12 +92,7 @@ class GroupCompletion:
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
-        if group.state is not GroupState.OPEN:
-            self.ended(group, group.reason)
-        elif has_failed:
-            self._drop(group, DropReason.SERVER)
-        elif all(trajectory.trajectory_id in group.scores for trajectory in group.trajectories):
-            self._make_ready(group)
+        return has_failed
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.answer_tokens())

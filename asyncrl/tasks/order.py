@@ -64,7 +64,10 @@ class TaskOrder:
     def next(self, position: int, version: PolicyVersion) -> Task:
         """The task of the group at `position`, which is admitted at the trainer's `version`: called once for
         each group, in their order."""
-        if self.selection is None or not self._is_selected:
+        if self.selection is None:
+            return self.at(position)
+        if not self._is_selected:
+            self.selection.learn(version)
             return self.at(position)
         source, _ = self._mixture.at(position)
         return self._tasks[self.selection.choose(source, position, version)]

@@ -76,13 +76,14 @@ class PassRates:
         return found
 
     def mixed_chance(
-        self, row: int, version: PolicyVersion, *, num_right: float, num_wrong: float, num_more: int
+        self, row: int | None, version: PolicyVersion, *, num_right: float, num_wrong: float, num_more: int
     ) -> float:
         """The chance that a group that has `num_right` and `num_wrong` answers, all of one kind, has two
-        rewards once it has `num_more`."""
-        kept = float(self._decay(version - self._as_of[row]))
-        a = self._prior[0] + kept * float(self._right[row]) + num_right
-        b = self._prior[1] + kept * float(self._wrong[row]) + num_wrong
+        rewards once it has `num_more`. `row`: None where there is no record of it."""
+        a, b = self._prior[0] + num_right, self._prior[1] + num_wrong
+        if row is not None:
+            kept = float(self._decay(version - self._as_of[row]))
+            a, b = a + kept * float(self._right[row]), b + kept * float(self._wrong[row])
         same = all_same(a, b, num_more) if num_right else all_same(b, a, num_more)
         return 1.0 - float(same)
 

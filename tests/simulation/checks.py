@@ -114,6 +114,25 @@ def check_choices(world: World, connection: sqlite3.Connection, order: TaskOrder
             return world.violate(f"group {position} asks {task_id}, which the journal does not imply")
 
 
+def check_pilots(world: World, connection: sqlite3.Connection) -> None:
+    """A group that ended has all its trajectories, or its pilot alone, with one reward."""
+    plan = world.plan
+    if plan.pilot_samples is None:
+        return
+    for group, size, least, most in connection.execute(
+        "SELECT group_id, count(*), min(correctness), max(correctness) FROM trajectories "
+        "JOIN groups USING (group_id) WHERE branch_of IS NULL AND taken_version IS NOT NULL GROUP BY group_id"
+    ):
+        if size == plan.pilot_samples:
+            world.reached.add("a pilot that is stopped")
+            if least is None or least != most:
+                world.violate(f"group {group} ended with a pilot of the rewards {least} to {most}")
+        elif size == plan.samples_per_group:
+            world.reached.add("a pilot that is extended")
+        else:
+            world.violate(f"group {group} has {size} trajectories")
+
+
 def check_conservation(world: World, table: Mapping[str, int]) -> None:
     """Generated = trained + taken + queued + dropped; nothing is left in between at the end."""
     fates = {name: tokens for name, tokens in table.items() if name != "generated"}

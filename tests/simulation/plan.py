@@ -108,6 +108,8 @@ class Plan:
     """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
     selection: str = "uniform"
     """data.selection."""
+    pilot_samples: int | None = None
+    """Trajectories that a group is admitted with; None: all."""
     turns: TurnPlan | None = None
     """None where trajectories have one turn."""
 
@@ -137,6 +139,9 @@ def draw(seed: int) -> Plan:
     _draw_turns(plan, random.Random(f"turns {seed}"))
     rng = random.Random(f"selection {seed}")
     plan.selection = rng.choice(("uniform", "learnable", "retire"))
+    if rng.random() < 0.25:
+        plan.pilot_samples, plan.samples_per_group = 2, rng.choice((3, 3, 5))
+        plan.max_running_requests = max(plan.max_running_requests, plan.samples_per_group)
     return plan
 
 

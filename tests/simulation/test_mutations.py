@@ -13,10 +13,10 @@ from simulation.schedule import run_schedule
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
-from asyncrl.journal import queue_state
+from asyncrl.journal import queue_state, statements
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.queue_state import StoredGroup
-from asyncrl.records import Finish, Observed, ScoredSequence, Segment, Trajectory
+from asyncrl.records import Finish, Observed, ScoredSequence, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
@@ -352,6 +352,15 @@ def choices_that_know_verdicts_of_their_own_version() -> Any:
     return mock.patch.object(RowSelection, "learn", learn)
 
 
+def pilots_whose_extension_is_not_journaled() -> Any:
+    original = statements.joined
+
+    def joined(group_id: int, task: Task, trajectories: Any, *, first: int) -> Any:
+        return [] if first else original(group_id, task, trajectories, first=first)
+
+    return mock.patch.object(statements, "joined", joined)
+
+
 def choices_that_a_restart_forgets() -> Any:
     return mock.patch("asyncrl.controller.assemble.read_admissions", lambda journal: [])
 
@@ -394,6 +403,7 @@ def choices_that_a_restart_forgets() -> Any:
         a_drain_that_forgets_trajectories_between_two_turns,
         choices_that_know_verdicts_of_their_own_version,
         choices_that_a_restart_forgets,
+        pilots_whose_extension_is_not_journaled,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
