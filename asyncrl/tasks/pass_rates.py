@@ -1,4 +1,4 @@
-"""What a run knows of the pass rate of each row, and the chance that a group of answers to it has a signal.
+"""Pass rates of rows, as far as a run knows them, and the chance that a group of answers has a signal.
 
 A row's pass rate s is Beta distributed: the prior is fitted to the rows visited so far (method of moments of
 the beta-binomial distribution), the evidence is the row's own graded trajectories, halved every `half_life`

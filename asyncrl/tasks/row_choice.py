@@ -1,4 +1,4 @@
-"""What data.filter and data.selection.column ask of a row: whether it is used, and how hard it is."""
+"""The use of data.filter and data.selection.column on a row: whether it is asked, and how hard it is."""
 
 import math
 from dataclasses import dataclass

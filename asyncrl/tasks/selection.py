@@ -1,4 +1,4 @@
-"""Which row the next group asks, where data.selection is not uniform.
+"""The choice of the row that the next group asks, where data.selection is not uniform.
 
 A choice is a function of the seed, its position, and of what the journal holds: the choices before it, and
 the visits that were graded before the trainer reached its present version. Later visits wait until the next
