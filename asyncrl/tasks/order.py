@@ -93,7 +93,9 @@ class TaskOrder:
             if (row := self._found.row_of(task_id, prompt)) is not None:
                 self.selection.visited(row, visit)
         for task_id, prompt, version in admissions:
-            if self._is_selected and (row := self._found.row_of(task_id, prompt)) is not None:
+            if not self._is_selected:
+                self.selection.learn(version)
+            elif (row := self._found.row_of(task_id, prompt)) is not None:
                 self.selection.admitted(row, version)
 
     def at(self, position: int) -> Task:

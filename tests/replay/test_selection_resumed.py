@@ -129,3 +129,18 @@ def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
         orders.append(run.asked)
     assert len(orders[0]) > NUM_STEPS * BATCH
     assert orders[0] == orders[1] == orders[2]
+
+
+def test_records_are_known_after_a_restart_where_rows_are_asked_in_turn(tmp_path: Path) -> None:
+    """What pilots are judged by: groups that were open are continued before another row is asked."""
+    run = Run(tmp_path, "learnable", mixture=False)
+    with pytest.raises(Killed):
+        run.live(next(killed_at([60])))
+    queue = make_queue(tmp_path, batch=BATCH, samples=4, staleness=0, steps=NUM_STEPS)
+    select = run.order().selection
+    assert select is not None
+    order = TaskOrder(TASKS, seed=5, is_shuffled=True, select=lambda sizes: select)
+    order.recall(read_admissions(queue.journal), read_visits(queue.journal))
+    a, b = select.rates.posterior(0)
+    assert len({float(each) for each in a + b}) > 1
+    queue.journal.close()
