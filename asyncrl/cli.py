@@ -30,6 +30,7 @@ COMMANDS = {
     "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
+    "difficulty": "measure how often the model solves each training row",
     "compare": "put runs side by side, and say whether one beats another",
     "report": "write the report of runs: page, JSON, Markdown",
     "reproduce": "train a step of a run again and compare",

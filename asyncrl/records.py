@@ -126,6 +126,19 @@ class DropReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RowVisit:
+    """A graded group, as the record of its row holds it."""
+
+    group_id: int
+    version: PolicyVersion
+    """The newest that the trainer had reached when the group was graded: visits of older versions are all
+    known once it is at this one."""
+    num_graded: int
+    correct: float
+    """Mean raw score of its trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedCall:
     """One reply that an agent asked for, and the turn that it is."""
 

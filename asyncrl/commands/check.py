@@ -94,6 +94,8 @@ def _plan(
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
+    pilot = rollout.pilot_samples
+    first = "" if pilot is None else f" ({pilot} first, the others where two rewards are likely)"
     begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
@@ -101,6 +103,7 @@ def _plan(
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
+        *_choice_lines(inputs),
         *(
             f"benchmark {eval_set.name}: {len(eval_set.tasks)} tasks, {eval_set.template}"
             for eval_set in inputs.eval_sets
@@ -118,12 +121,22 @@ def _plan(
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),
-        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
+        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
         f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    {_memory(recipe, shape, gpus, longest_prompt)}",
         f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _choice_lines(inputs: Inputs) -> list[str]:
+    data, lines = inputs.recipe.data, []
+    if data.filter is not None:
+        num_kept = len(inputs.train_tasks)
+        lines.append(f"filter    {data.filter}: leaves out {inputs.num_filtered} rows, keeps {num_kept}")
+    if data.selection.by != "uniform":
+        lines.append(f"rows      selected by {data.selection.describe()}")
+    return lines
 
 
 def _memory(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int) -> str:

@@ -32,6 +32,7 @@ from asyncrl.controller.turns import hidden_files, make_conversations, make_epis
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
+from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
@@ -46,6 +47,7 @@ from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
@@ -125,7 +127,8 @@ def assemble(
     player_of_agents = None if agents is None else agents.player
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
     dropped = _make_dropped(inputs, metrics)
-    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped)
+    adaptive = _make_adaptive(recipe, queue, order)
+    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -241,6 +244,9 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
+    if order.selection is not None:
+        order.recall(read_admissions(journal), read_visits(journal))
+        queue.visited = order.visited
     return queue
 
 
@@ -349,6 +355,7 @@ def _make_completion(
     grader: Grader,
     waits: Waits,
     dropped: DroppedGroups,
+    adaptive: AdaptiveGroups | None,
 ) -> GroupCompletion:
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
@@ -364,6 +371,20 @@ def _make_completion(
         judges_branches=inputs.recipe.agent.verdict == "branch",
         ended=dropped.ended,
         is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
+        adaptive=adaptive,
+    )
+
+
+def _make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> AdaptiveGroups | None:
+    if recipe.rollout.pilot_samples is None:
+        return None
+    assert order.selection is not None
+    return AdaptiveGroups(
+        recipe.rollout.samples_per_group,
+        recipe.rollout.pilot_min_chance,
+        order.selection.rates,
+        order.row_of,
+        queue.reached_version,
     )
 
 

@@ -243,7 +243,9 @@ class Controller:
             await self.waits.wait_until(
                 self._may_admit, owner="feed", blocker="the staleness bound or room on a server"
             )
-            self._start_group(self.queue.admit(self.order.at(self.queue.num_admitted)))
+            assert self.queue.version is not None
+            task = self.order.next(self.queue.num_admitted, self.queue.version)
+            self._start_group(self.queue.admit(task))
             # The new group takes its place on a server before the next is admitted: in one loop turn, or in a
             # second one where its trajectories play turns, each in a task of its own.
             for _ in range(1 if self.player is None else 2):
@@ -259,7 +261,7 @@ class Controller:
 
     def _has_room(self) -> bool:
         """Whether a server takes one more group."""
-        size = self.recipe.trajectories_per_group()
+        size = self.queue.settings.num_at_admission()
         tokens = self.generator.expects_of_new_group(size)
         return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None
 

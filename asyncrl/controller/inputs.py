@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.selection import make_selection
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit
@@ -31,14 +33,23 @@ class Inputs:
     """The benchmarks of evaluation.benchmarks."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
+    num_filtered: int = 0
+    """Rows of data.train that data.filter leaves out."""
     kit: TurnKit | None = None
     """Tools of the run, and how they are called; None where trajectories have one turn."""
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""
-        recipe = self.recipe
+        recipe, is_selected = self.recipe, self.recipe.data.selection.by != "uniform"
+        keeps_record = is_selected or recipe.rollout.pilot_samples is not None
+        levels = self.train_tasks.levels() if isinstance(self.train_tasks, TaskTable) else ()
         return TaskOrder(
-            self.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled, parts=self.parts
+            self.train_tasks,
+            seed=recipe.seed,
+            is_shuffled=recipe.data.is_shuffled,
+            parts=self.parts,
+            select=partial(make_selection, recipe, levels) if keeps_record else None,
+            is_selected=is_selected,
         )
 
     def longest_prompt(self) -> int:

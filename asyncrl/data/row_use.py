@@ -35,6 +35,8 @@ class RowUse:
     """Whether a verifier reads more of a task than a response. Raises InputError where there is none."""
     has_agent: bool = False
     """Whether agents make the trajectories: they get messages and columns."""
+    picked: tuple[str, ...] = ()
+    """Columns that choose rows, as data.filter names them."""
     _named: dict[str, EnvironmentSpec] = field(default_factory=dict)
     _known: dict[int, tuple[VerifierSpec, bool]] = field(default_factory=dict)
     """By identity: rows that name the same verifier share its specification."""

@@ -1,11 +1,11 @@
 """The rows of a recipe's data sources: read, mapped to columns, checked as far as that needs no model."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
+from asyncrl.data.columns import READY, Columns, NoAnswer, NullColumn, ToRow, column, nearest_key, to_row
 from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.data.gym import gym_row, gym_rows
 from asyncrl.data.row_use import RowUse, json_columns
@@ -34,6 +34,8 @@ class Row(NamedTuple):
     columns: Mapping[str, Any] | None = None
     """As published, with what a function of columns adds, as far as they are JSON; None where nothing reads
     them."""
+    picked: Mapping[str, Any] = {}
+    """The columns that choose rows; null inside of null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Unanswered:
     where: str
     complaint: str
     """The complaint, with the place."""
+    picked: Mapping[str, Any] = field(default_factory=dict)
+    """As a row's."""
 
 
 def train_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | Unanswered]:
@@ -61,7 +65,7 @@ def rows_of(
     Raises InputError with the place of a row that cannot be read.
     """
     columns = [columns_of(source, key) for source in sources]
-    labels = _labels(sources, split)
+    labels = labels_of(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying)
         for found in _found(source, key, split, None if _reads_all(use, specs, make) else make):
@@ -116,7 +120,7 @@ def columns_of(source: Source, key: str) -> ToRow:
     return made
 
 
-def _labels(sources: Sequence[Source], split: str) -> list[str]:
+def labels_of(sources: Sequence[Source], split: str) -> list[str]:
     """Label of each source, for the ids of its rows: its file's stem, or its name and split; no two alike."""
     labels: list[str] = []
     for source in sources:
@@ -144,7 +148,7 @@ def _row(
     try:
         made = to_row(make, found.row, found.where)
     except NoAnswer as error:
-        return Unanswered(found.where, str(error))
+        return Unanswered(found.where, str(error), _picked(found.row, found.where, use))
     if not isinstance(made, dict) or not made.keys() >= {"prompt", "answer"}:
         raise InputError(
             f'{found.where}: columns made {str(made)[:80]!r} of the row, expected an object with "prompt" '
@@ -156,10 +160,28 @@ def _row(
     environment = use.environment(made.get("environment"), found.where)
     columns = _columns(found.row, made) if use.keeps_columns(spec, found.where) else None
     row_id = f"{label}:{found.number}"
-    return Row(found.where, row_id, source, prompt, made["answer"], spec, environment, columns)
+    picked = _picked({**made, **found.row}, found.where, use) if use.picked else {}
+    return Row(found.where, row_id, source, prompt, made["answer"], spec, environment, columns, picked)
+
+
+def _picked(row: Mapping[str, Any], where: str, use: RowUse) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in use.picked:
+        try:
+            found[name] = column(row, name)
+        except NullColumn:
+            found[name] = None
+        except KeyError:
+            raise InputError(
+                f'{where}: no "{name}", which data.filter or data.selection names; the row has '
+                f"{', '.join(map(str, row)) or 'no keys'}.{nearest_key(name, row)}"
+            ) from None
+    return found
 
 
 def _reads_all(use: RowUse, specs: "_Specs", make: ToRow) -> bool:
+    if use.picked:
+        return True
     try:
         return use.keeps_columns(specs.usual(make), "")
     except InputError:

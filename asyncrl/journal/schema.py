@@ -207,6 +207,7 @@ TABLES = (
             Column("correct", "REAL NOT NULL", "mean of their raw scores"),
             Column("answer", "TEXT", "the extracted one that most of them gave, cut; none where none was"),
             Column("num_same", "INTEGER NOT NULL", "trajectories that gave it"),
+            Column("version", "INTEGER NOT NULL", "the newest that the trainer had reached by then"),
         ),
         key="task_id, group_id",
         has_rowid=False,

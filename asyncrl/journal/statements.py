@@ -38,20 +38,24 @@ def admitted(
     seconds: float,
 ) -> list[Statement]:
     """A group is open, its trajectories without tokens."""
-    prompt = pack_tokens(task.prompt_tokens)
     return [
         (
             "INSERT INTO groups VALUES (?, ?, ?, 'open', ?, ?, NULL, NULL)",
             (group_id, storable(task.task_id), storable(task.prompt), version, seconds),
         ),
-        *(
-            (
-                "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens) "
-                "VALUES (?, ?, ?, ?)",
-                (trajectory.trajectory_id, group_id, sample, prompt),
-            )
-            for sample, trajectory in enumerate(trajectories)
-        ),
+        *joined(group_id, task, trajectories, first=0),
+    ]
+
+
+def joined(group_id: int, task: Task, trajectories: Sequence[Trajectory], *, first: int) -> list[Statement]:
+    """Trajectories without tokens are part of an open group, from its sample `first` on."""
+    prompt = pack_tokens(task.prompt_tokens)
+    return [
+        (
+            "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens) VALUES (?, ?, ?, ?)",
+            (trajectory.trajectory_id, group_id, sample, prompt),
+        )
+        for sample, trajectory in enumerate(trajectories, start=first)
     ]
 
 
@@ -163,8 +167,9 @@ def retried(task_id: str, cause: str, detail: str, trace: str) -> Statement:
     )
 
 
-def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[Statement]:
-    """The sampled trajectories of a group have these verdicts; nothing where all of them are faults."""
+def answered(group_id: int, task_id: str, scores: Sequence[Score], version: PolicyVersion) -> list[Statement]:
+    """The sampled trajectories of a group have these verdicts, which came at `version`; nothing where all of
+    them are faults."""
     correct = [score.correctness for score in scores if score.correctness is not None]
     if not correct:
         return []
@@ -175,8 +180,8 @@ def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[State
     task = storable(task_id)
     return [
         (
-            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)",
-            (task, group_id, len(correct), mean, cut, num_same),
+            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (task, group_id, len(correct), mean, cut, num_same, version),
         ),
         (
             "INSERT INTO tasks VALUES (?, 1, 0, 0.0, ?, ?) ON CONFLICT (task_id) DO UPDATE SET "

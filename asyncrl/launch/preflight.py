@@ -67,12 +67,13 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
     train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
-    base.verifiers.check_groups(recipe.trajectories_per_group())
+    has_pilot = recipe.rollout.pilot_samples is not None
+    base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
     heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
     _warn_of_few_tasks(len(train.tasks), recipe)
-    inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts)
+    inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
 
@@ -87,6 +88,13 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
     if heldout:
         eval_sets = (heldout_set(recipe, heldout, base.kit), *eval_sets)
     return base.inputs(recipe, [], heldout, eval_sets)
+
+
+def read_training_inputs(recipe: Recipe) -> Inputs:
+    """Model folder and training data, checked in full, without what is evaluated."""
+    base = _read_base(recipe)
+    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    return base.inputs(recipe, train.tasks, [], (), train.parts, train.num_filtered)
 
 
 def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
@@ -144,6 +152,7 @@ class _Base:
         heldout: list[Task],
         eval_sets: tuple[EvaluationSet, ...],
         parts: tuple[MixturePart, ...] = (),
+        num_filtered: int = 0,
     ) -> Inputs:
         """Once every verifier, environment, tool and agent of them works."""
         if recipe.agent.verdict == "branch":
@@ -167,6 +176,7 @@ class _Base:
             rendered=self.rendered,
             eval_sets=eval_sets,
             parts=parts,
+            num_filtered=num_filtered,
             kit=self.kit,
         )
 

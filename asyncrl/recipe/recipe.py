@@ -104,6 +104,7 @@ class Recipe(Section):
         self._check_staleness()
         self._check_repetition()
         self._check_advantage()
+        self._check_pilot()
         self._check_critic()
         self.policy_schedule()
         self._check_drops()
@@ -275,6 +276,36 @@ class Recipe(Section):
                 f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
                 f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
                 f"remax."
+            )
+
+    def _check_pilot(self) -> None:
+        algorithm, rollout = self.algorithm, self.rollout
+        pilot = rollout.pilot_samples
+        if pilot is None:
+            if rollout.pilot_min_chance != Rollout.model_fields["pilot_min_chance"].default:
+                raise ValueError(
+                    f"rollout.pilot_min_chance is {rollout.pilot_min_chance:g} but rollout.pilot_samples is "
+                    f"not set: groups have no pilot. Set rollout.pilot_samples, or leave it out."
+                )
+            return
+        if pilot >= rollout.samples_per_group:
+            raise ValueError(
+                f"rollout.pilot_samples is {pilot} but rollout.samples_per_group is "
+                f"{rollout.samples_per_group}: nothing is left to extend a group by. Lower "
+                f"rollout.pilot_samples, or leave it out."
+            )
+        if algorithm.always_teaches() or algorithm.needs_greedy():
+            raise ValueError(
+                f"rollout.pilot_samples is {pilot} but with algorithm.advantage {algorithm.advantage} a "
+                f"group has a gradient even if all its rewards are equal: none is worth stopping. Leave "
+                f"rollout.pilot_samples out, or set algorithm.advantage to one with a group baseline, such "
+                f"as grpo."
+            )
+        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > pilot:
+            raise ValueError(
+                f"algorithm.pass_k is {algorithm.pass_k} but rollout.pilot_samples is {pilot}: a group that "
+                f"ends with its pilot has no {algorithm.pass_k} answers to take the best of. Raise "
+                f"rollout.pilot_samples, or lower algorithm.pass_k."
             )
 
     def _check_critic(self) -> None:

@@ -38,6 +38,7 @@ from asyncrl.records import (
     Finish,
     Observed,
     PolicyVersion,
+    RowVisit,
     Score,
     Segment,
     Task,
@@ -94,6 +95,8 @@ class ReplayQueue:
         self.num_steps_taken = 0
         """Batches ever taken: also the version that takes the next new one."""
         self.counters: dict[str, int] = {}
+        self.visited: Callable[[Task, RowVisit], None] = lambda task, visit: None
+        """Told of each graded group, as the journal is."""
         self._changed = changed
         self._wall_clock = wall_clock
 
@@ -121,6 +124,11 @@ class ReplayQueue:
         """True while the trainer has not (again) reached the newest version there was."""
         return self.version is None or self.version < self.catch_up_version
 
+    def reached_version(self) -> PolicyVersion:
+        """The newest version that the trainer had in the run so far; it never decreases, not even where the
+        trainer goes back to a checkpoint."""
+        return max(self.version or 0, self.catch_up_version)
+
     def can_admit(self) -> bool:
         """Whether the staleness bound and the length of the run leave room for one more group."""
         if self.is_catching_up():
@@ -135,7 +143,7 @@ class ReplayQueue:
         group_id, num_samples = self.num_admitted, self.settings.samples_per_group
         trajectories = [
             Trajectory(trajectory_id(group_id, sample), task.prompt_tokens, is_greedy=sample == num_samples)
-            for sample in range(num_samples + self.settings.has_greedy)
+            for sample in range(self.settings.num_at_admission())
         ]
         group = Group(group_id, task, self.version, trajectories)
         self.num_admitted += 1
@@ -145,6 +153,17 @@ class ReplayQueue:
             *statements.admitted(group_id, task, trajectories, version=self.version, seconds=seconds)
         )
         return group
+
+    def extend(self, group: Group) -> None:
+        """An open group that was admitted with its pilot gets its other trajectories."""
+        assert group.state is GroupState.OPEN
+        first, task = len(group.trajectories), group.task
+        more = [
+            Trajectory(trajectory_id(group.group_id, sample), task.prompt_tokens)
+            for sample in range(first, self.settings.samples_per_group)
+        ]
+        group.trajectories += more
+        self.journal.write(*statements.joined(group.group_id, task, more, first=first))
 
     def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
         """Records which server continues them; no state depends on it."""
@@ -251,7 +270,7 @@ class ReplayQueue:
             *statements.made_ready(
                 group.group_id, advantages, group.turn_advantages, _branch_advantages(group)
             ),
-            *_answers(group),
+            *self._answers(group),
             *(
                 self.count(
                     DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
@@ -270,7 +289,7 @@ class ReplayQueue:
         del self.live[group.group_id]
         self.num_dropped += 1
         rows = [statements.dropped(group.group_id, reason), self.count(DROPPED + reason, tokens)]
-        self.journal.write(*rows, *(_answers(group) if reason is DropReason.NO_SIGNAL else ()))
+        self.journal.write(*rows, *(self._answers(group) if reason is DropReason.NO_SIGNAL else ()))
         self._changed()
 
     def announce(self, version: PolicyVersion) -> None:
@@ -363,6 +382,18 @@ class ReplayQueue:
         queued = sum(_trainable_tokens(group) for group in self.live.values())
         return token_fates(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
 
+    def _answers(self, group: Group) -> list[Statement]:
+        """The policy's answers, which the record of the group's row gets; a greedy answer is no sample of
+        it."""
+        greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
+        scores = [score for name, score in group.scores.items() if name not in greedy]
+        correct = [score.correctness for score in scores if score.correctness is not None]
+        version = self.reached_version()
+        if correct:
+            mean = sum(correct) / len(correct)
+            self.visited(group.task, RowVisit(group.group_id, version, len(correct), mean))
+        return statements.answered(group.group_id, group.task.task_id, scores, version)
+
     def _check_staleness(self, group: Group, version: PolicyVersion) -> None:
         if group.oldest_version() < version - self.settings.max_staleness:
             raise StalenessBreach(
@@ -387,13 +418,6 @@ def _branch_advantages(group: Group) -> dict[str, float]:
             if own:
                 found[branch.trajectory_id] = own[0][1]
     return found
-
-
-def _answers(group: Group) -> list[Statement]:
-    """The policy's answers; a greedy answer is no sample of it."""
-    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
-    scores = [score for name, score in group.scores.items() if name not in greedy]
-    return statements.answered(group.group_id, group.task.task_id, scores)
 
 
 def _trainable_tokens(group: Group) -> int:

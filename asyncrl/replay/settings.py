@@ -14,6 +14,8 @@ class QueueSettings:
     """In versions: no token of a batch is older than that, by the proof in queue.py."""
     num_steps: int
     """Steps of the run: no more groups are admitted than they train."""
+    pilot_samples: int | None = None
+    """Trajectories that a group is admitted with, where the others may follow (`ReplayQueue.extend`)."""
     has_greedy: bool = False
     """Each group has one more trajectory, the last, greedy and never trained."""
     order: str = "admission"
@@ -27,6 +29,10 @@ class QueueSettings:
     """Batches that may hold a group."""
     always_teaches: bool = False
     """As in `Algorithm`: also a group whose advantages are all 0 is worth repeating."""
+
+    def num_at_admission(self) -> int:
+        """Trajectories that a group is admitted with."""
+        return self.pilot_samples or self.samples_per_group + self.has_greedy
 
     def batches_ahead(self) -> int:
         """Batches of groups that may be admitted and not taken, while the run is far from its end."""
@@ -52,6 +58,7 @@ class QueueSettings:
             samples_per_group=recipe.rollout.samples_per_group,
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
+            pilot_samples=recipe.rollout.pilot_samples,
             has_greedy=recipe.algorithm.needs_greedy(),
             order=recipe.replay.order,
             abort_staleness=recipe.rollout.abort_staleness,

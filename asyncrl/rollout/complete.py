@@ -16,6 +16,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Score, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.branch_verdicts import joint_score, judged_lines
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
@@ -56,6 +57,8 @@ class GroupCompletion:
     """Told of each group that becomes ready (None) or is dropped."""
     is_group_wise: Callable[[Task], bool] = lambda task: False
     """Whether the task's verifier judges all responses of a group together, once they are there."""
+    adaptive: AdaptiveGroups | None = None
+    """None where groups are admitted whole."""
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
@@ -63,6 +66,23 @@ class GroupCompletion:
 
         When it is dropped meanwhile (it became too stale), this ends too.
         """
+        has_failed = await self._generate(group)
+        if self.adaptive is not None and self._is_graded(group) and self.adaptive.extends(group):
+            self.queue.extend(group)
+            has_failed = await self._generate(group)
+        if group.state is not GroupState.OPEN:
+            self.ended(group, group.reason)
+        elif has_failed:
+            self._drop(group, DropReason.SERVER)
+        elif self._is_graded(group):
+            self._make_ready(group)
+
+    def _is_graded(self, group: Group) -> bool:
+        """Whether it is open and every trajectory has a verdict."""
+        return group.state is GroupState.OPEN and not _without_verdict(group)
+
+    async def _generate(self, group: Group) -> bool:
+        """Generates and grades its trajectories, as far as the run lives; whether generation failed."""
         has_failed, is_group_wise = False, self.is_group_wise(group.task)
         async with asyncio.TaskGroup() as verdicts:
             for trajectory in _without_verdict(group):
@@ -79,12 +99,7 @@ class GroupCompletion:
         left = _without_verdict(group)
         if left and is_group_wise and not has_failed and all(each.finish is not None for each in left):
             await self._grade_together(group, left)
-        if group.state is not GroupState.OPEN:
-            self.ended(group, group.reason)
-        elif has_failed:
-            self._drop(group, DropReason.SERVER)
-        elif not _without_verdict(group):
-            self._make_ready(group)
+        return has_failed
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         if self.judges_branches and len(lines := judged_lines(trajectory)) > 1:

@@ -1,18 +1,20 @@
-"""The order in which training tasks are asked: a pure function of (seed, position).
+"""The order in which training tasks are asked: a pure function of (seed, position), or a selection of rows.
 
-The number of admitted groups says which task comes next.
+The number of admitted groups says which task comes next; with a selection also what the journal holds of
+rows that were asked before.
 """
 
 import pickle
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from asyncrl.errors import InputError
-from asyncrl.records import Task
+from asyncrl.records import PolicyVersion, RowVisit, Task
 from asyncrl.tasks.mixture import Mixture
+from asyncrl.tasks.selection import RowSelection
 from asyncrl.tasks.table import TaskList, TaskTable
 from verifiers.storable import storable
 
@@ -39,7 +41,11 @@ class TaskOrder:
         seed: int,
         is_shuffled: bool,
         parts: Sequence[MixturePart] = (),
+        select: Callable[[Sequence[int]], RowSelection] | None = None,
+        is_selected: bool = False,
     ) -> None:
+        """`select` makes, from the number of rows of each source, what keeps the record of rows; where
+        `is_selected` it chooses them, too."""
         self._tasks = tasks
         self._sizes = [part.num_tasks for part in parts] or [len(tasks)]
         self._starts = [sum(self._sizes[:source]) for source in range(len(self._sizes))]
@@ -51,6 +57,46 @@ class TaskOrder:
         self._is_shuffled = is_shuffled
         self._permutation = lru_cache(maxsize=2 * len(self._sizes))(self._make_permutation)
         self._found = tasks if isinstance(tasks, TaskTable) else TaskList(tasks)
+        self.selection = None if select is None else select(self._sizes)
+        """None where rows need no record."""
+        self._is_selected = is_selected
+
+    def next(self, position: int, version: PolicyVersion) -> Task:
+        """The task of the group at `position`, which is admitted at the trainer's `version`: called once for
+        each group, in their order."""
+        if self.selection is None:
+            return self.at(position)
+        if not self._is_selected:
+            self.selection.learn(version)
+            return self.at(position)
+        source, _ = self._mixture.at(position)
+        return self._tasks[self.selection.choose(source, position, version)]
+
+    def visited(self, task: Task, visit: RowVisit) -> None:
+        """A group of `task` was graded."""
+        if self.selection is not None and (row := self._found.row_of(task.task_id)) is not None:
+            self.selection.visited(row, visit)
+
+    def row_of(self, task: Task) -> int | None:
+        return self._found.row_of(task.task_id)
+
+    def recall(
+        self,
+        admissions: Iterable[tuple[str, str, PolicyVersion]],
+        visits: Iterable[tuple[str, str | None, RowVisit]],
+    ) -> None:
+        """Continues from the groups of earlier processes: (task id, prompt, version) of each in order, and
+        (task id, prompt, visit) of those that were graded. Rows that are no longer there are left out."""
+        if self.selection is None:
+            return
+        for task_id, prompt, visit in visits:
+            if (row := self._found.row_of(task_id, prompt)) is not None:
+                self.selection.visited(row, visit)
+        for task_id, prompt, version in admissions:
+            if not self._is_selected:
+                self.selection.learn(version)
+            elif (row := self._found.row_of(task_id, prompt)) is not None:
+                self.selection.admitted(row, version)
 
     def at(self, position: int) -> Task:
         source, index = self._mixture.at(position)

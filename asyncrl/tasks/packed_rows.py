@@ -37,6 +37,7 @@ NUM_LONGEST = 256
 """Rows whose tokens are counted for the longest prompt: those with the most bytes."""
 KEPT_TABLES = 4
 _COLUMNS = ("ends", "numbers", "prompt_keys")
+_LEVELS = "levels"
 
 
 @dataclass(slots=True)
@@ -97,6 +98,8 @@ class PackedTasks:
     odd: dict[int, Any]
     """Answers that cannot be marshalled, by row."""
     environments: list[EnvironmentSpec] = field(default_factory=list)
+    levels: "array[float]" = field(default_factory=lambda: array("d"))
+    """[R] how hard each row is, where something asks that."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -138,9 +141,21 @@ class Packer:
         self._odd: dict[int, Any] = {}
         self._environments: list[EnvironmentSpec] = []
         self._environment_indices: dict[str, int] = {}
+        self._levels = array("d")
 
-    def add(self, row: Row, text: str, adds_special_tokens: bool, spec_key: str, prompt: Prompt = "") -> None:
-        """`text` is the rendered `prompt`; `spec_key` is the same for rows of the same verifier."""
+    def add(
+        self,
+        row: Row,
+        text: str,
+        adds_special_tokens: bool,
+        spec_key: str,
+        prompt: Prompt = "",
+        level: float | None = None,
+    ) -> None:
+        """`text` is the rendered `prompt`; `spec_key` is the same for rows of the same verifier. All rows
+        have a `level`, or none has."""
+        if level is not None:
+            self._levels.append(level)
         label, _, number = row.row_id.rpartition(":")
         index = len(self._columns["ends"])
         if not self._labels or self._labels[-1] != label:
@@ -228,6 +243,7 @@ class Packer:
             findings,
             self._odd,
             self._environments,
+            self._levels,
         )
         if self._part is not None:
             # What an environment says to a row may differ at the next start.
@@ -272,6 +288,8 @@ def _is_kept(packed: PackedTasks, part: Path, place: Path) -> bool:
         for name in _COLUMNS:
             with (part / name).open("wb") as file:
                 getattr(packed, name).tofile(file)
+        with (part / _LEVELS).open("wb") as file:
+            packed.levels.tofile(file)
         (part / "header.json").write_text(written, encoding="utf-8")
         os.replace(part, place)
     except OSError as error:
@@ -305,9 +323,12 @@ def load_packed(place: Path) -> PackedTasks | None:
         header = json.loads((place / "header.json").read_text(encoding="utf-8"))
         ends, numbers, prompt_keys = (_column(place / name) for name in _COLUMNS)
         rows = _mapped(place / "rows")
+        levels = array("d")
+        levels.frombytes((place / _LEVELS).read_bytes())
     except FileNotFoundError:
         return None
-    if not len(ends) == len(numbers) == len(prompt_keys) > 0 or ends[-1] != len(rows):
+    is_whole = len(ends) == len(numbers) == len(prompt_keys) > 0 and ends[-1] == len(rows)
+    if not is_whole or len(levels) not in (0, len(ends)):
         # The machine went down before the disk had all of it.
         shutil.rmtree(place)
         return None
@@ -328,4 +349,5 @@ def load_packed(place: Path) -> PackedTasks | None:
         header["longest"],
         Findings(**findings),
         {},
+        levels=levels,
     )

@@ -36,14 +36,30 @@ class TaskTable(Sequence[Task]):
 
     def find(self, task_id: str) -> Task | None:
         """The task of this id."""
+        index = self._index(task_id)
+        return None if index is None else self[index]
+
+    def levels(self) -> Sequence[float]:
+        """How hard each row is; empty where nothing asks that."""
+        return self._packed.levels
+
+    def row_of(self, task_id: str, prompt: str | None = None) -> int | None:
+        """The row of this id. With a `prompt`, as a journal stores it, the row that has it, wherever that is
+        now; None where no row has it."""
+        index = self._index(task_id)
+        if prompt is None or (index is not None and storable(self._packed.row(index).text) == prompt):
+            return index
+        found = self._by_prompt.get(prompt_key(prompt), ())
+        return next((i for i in found if storable(self._packed.row(i).text) == prompt), None)
+
+    def _index(self, task_id: str) -> int | None:
         label, _, number = task_id.rpartition(":")
         packed = self._packed
         if label not in packed.labels or not number.isdecimal():
             return None
         source = packed.labels.index(label)
         first, *ends = [*packed.starts[source:], len(self)]
-        index = _search(packed.numbers, int(number), first, ends[0])
-        return None if index is None else self[index]
+        return _search(packed.numbers, int(number), first, ends[0])
 
     def asking(self, prompt: str) -> list[Task]:
         """The tasks whose prompt, as a journal stores it, is `prompt`."""
@@ -90,6 +106,15 @@ class TaskList:
 
     def asking(self, prompt: str) -> list[Task]:
         return [task for task in self._tasks if storable(task.prompt) == prompt]
+
+    def row_of(self, task_id: str, prompt: str | None = None) -> int | None:
+        """As `TaskTable.row_of`."""
+        named = (i for i, task in enumerate(self._tasks) if task.task_id == task_id)
+        index = next(named, None)
+        if prompt is None or (index is not None and storable(self._tasks[index].prompt) == prompt):
+            return index
+        found = (i for i, task in enumerate(self._tasks) if storable(task.prompt) == prompt)
+        return next(found, None)
 
 
 def _search(numbers: Sequence[int], number: int, low: int, high: int) -> int | None:

@@ -6,11 +6,12 @@ are made when it is asked.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from asyncrl.tasks.mixture import fair_shares
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
+from asyncrl.tasks.row_choice import RowChoice
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.table_name import table_name
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
@@ -37,10 +39,11 @@ from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
-REPEATED, BROKEN, LONG = (
+REPEATED, BROKEN, LONG, FILTERED = (
     "repeated",
     "without an answer that can be parsed",
     "with too long a prompt",
+    "by data.filter",
 )
 _ROWS_PER_LOOK = 500
 """Rows between two looks at the clock."""
@@ -78,6 +81,8 @@ class TaskSet:
     tasks: TaskTable
     parts: tuple[MixturePart, ...] = ()
     """The sources that `tasks` come from, one after the other, where they have weights."""
+    num_filtered: int = 0
+    """Rows that data.filter leaves out."""
 
 
 def template_of(recipe: Recipe) -> Callable[[Prompt], Prompt] | None:
@@ -114,15 +119,19 @@ def read_train_tasks(
 ) -> TaskSet:
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
-    rows = train_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
+    choice = RowChoice.of(recipe.data)
+    use = dataclasses.replace(use_of(recipe, verifiers), picked=choice.columns())
+    rows = train_rows(recipe.data, recipe.verifying, use)
     template = template_of(recipe)
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template, is_grouped=True)
     name = table_name(recipe, codec, context_tokens)
+    maker.choice = choice
     tasks = maker.make(rows, sources, name=name)
+    num_filtered = maker.left_out[FILTERED]
     if sources[0].weight is None:
-        return TaskSet(tasks)
+        return TaskSet(tasks, num_filtered=num_filtered)
     parts = [MixturePart(maker.num_made[i], source.weight or 1.0) for i, source in enumerate(sources)]
-    return TaskSet(tasks, tuple(parts))
+    return TaskSet(tasks, tuple(parts), num_filtered)
 
 
 def read_heldout_tasks(
@@ -166,6 +175,7 @@ class TaskMaker:
     template: Callable[[Prompt], Prompt] | None = None
     is_grouped: bool = False
     """Whether several responses to a task may be judged together (`VerifierCache.check_groups`)."""
+    choice: RowChoice = RowChoice()
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""
@@ -193,7 +203,7 @@ class TaskMaker:
                 self._recall(packed)
         for index, source in enumerate(sources):
             if not self.num_made[index]:
-                why = f" that can be used: {self._reasons()}" if self.left_out else ""
+                why = f" that can be used: {self._reasons(self.left_out)}" if self.left_out else ""
                 raise InputError(f"{self.key} names {source.title()}, which holds no rows{why}.")
         self._warn()
         return TaskTable(packed, self._made)
@@ -247,6 +257,9 @@ class TaskMaker:
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
         self.num_rows += 1
+        if not self.choice.wants(row):
+            self._leave_out(FILTERED, row.where)
+            return
         if isinstance(row, Unanswered):
             self._broken(row.where, row.complaint)
             return
@@ -280,7 +293,7 @@ class TaskMaker:
     def _keep(self, rendered: _Rendered, packer: Packer) -> None:
         row, prompt, text, adds_special_tokens, key, _ = rendered
         self.num_made[row.source] += 1
-        packer.add(row, text, adds_special_tokens, key, prompt)
+        packer.add(row, text, adds_special_tokens, key, prompt, self.choice.level(row))
 
     def _settle(self, packer: Packer) -> None:
         """Counts the tokens of the rows that wait, and keeps those that are short enough."""
@@ -388,19 +401,19 @@ class TaskMaker:
         self.left_out[reason] += 1
         self.first.setdefault(reason, where)
 
-    def _reasons(self) -> str:
-        return ", ".join(
-            f"{count} {reason} (first {self.first[reason]})" for reason, count in self.left_out.items()
-        )
+    def _reasons(self, counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{count} {reason} (first {self.first[reason]})" for reason, count in counts.items())
 
     def _warn(self) -> None:
-        if self.left_out:
+        # A filter is no mistake; `asyncrl check` shows its count.
+        amiss = Counter({reason: count for reason, count in self.left_out.items() if reason != FILTERED})
+        if amiss:
             log.warning(
                 "WARNING: %s leaves out %d of %d rows: %s.",
                 self.key,
-                self.left_out.total(),
+                amiss.total(),
                 self.num_rows,
-                self._reasons(),
+                self._reasons(amiss),
             )
         if self._repeats.num_contradicting:
             log.warning(

@@ -64,17 +64,22 @@ class VerifierCache:
         """Whether the verifier judges all responses of a group at once. Raises InputError as `get`."""
         return is_group_wise(self.get(spec))
 
-    def check_alone(self, spec: VerifierSpec, key: str) -> None:
-        """Raises InputError where the verifier cannot judge one response alone, as it must for rows of the
-        recipe's `key`."""
+    def check_alone(self, spec: VerifierSpec, what: str) -> None:
+        """Raises InputError where the verifier cannot judge one response alone, as `what` needs."""
         if (why := why_not_alone(spec.name, self.get(spec))) is not None:
-            raise InputError(f"{why}. {key} is judged response by response: its rows need another verifier.")
+            raise InputError(f"{why}. {what} is judged response by response: its rows need another verifier.")
 
-    def check_groups(self, num_responses: int) -> None:
+    def check_groups(self, num_responses: int, *, has_pilot: bool = False) -> None:
         """Raises InputError where a verifier of the rows read so far, the training rows, cannot judge
-        `num_responses` to one task."""
+        `num_responses` to one task, or groups that begin with a pilot."""
         for spec in (example.verifier for example in self.examples.values()):
             verifier = self.get(spec)
+            if has_pilot and is_group_wise(verifier):
+                raise InputError(
+                    f'the verifier "{spec.name}" judges the responses of a group together, but '
+                    f"rollout.pilot_samples needs verdicts on the first ones alone. Remove "
+                    f"rollout.pilot_samples, or name another verifier."
+                )
             least = min_responses(verifier)
             if num_responses < least:
                 raise InputError(

@@ -106,3 +106,14 @@ def test_a_verifier_of_groups_is_named_and_refused_where_responses_come_alone(
     assert said in capsys.readouterr().out
     assert cli.main(words) == 2
     assert "data.heldout is judged response by response" in capsys.readouterr().err
+
+
+def test_the_choice_of_rows_and_a_pilot_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path)
+    words = ["data.selection=learnable", "rollout.pilot_samples=2", "rollout.samples_per_group=4"]
+    assert cli.main(["check", str(tmp_path / "recipe.yaml"), *words]) == 0
+    said = capsys.readouterr().out
+    assert "# rows      selected by their chance of a signal, 0.1 of the groups in turn\n" in said
+    assert "16 tasks x 4 samples (2 first, the others where two rewards are likely) = 64" in said
+    assert cli.main(["check", str(tmp_path / "recipe.yaml"), "data.selection=hardest"]) == 2
+    assert "data.selection.by" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def insert_step(connection: sqlite3.Connection, step: int, *, is_compacted: bool
         scores = [_score(chance, _accuracy(step)) for _ in range(SAMPLES)]
         for sample, score in enumerate(scores):
             _add_trajectory(rows, group, sample, score, step, is_compacted=is_compacted)
-        statements += answered(group, task, scores)
+        statements += answered(group, task, scores, step - 1)
     if step % 50 == 0:
         statements += committed(step, f"checkpoints/step-{step}", seconds=seconds)
     for table, values in rows.items():

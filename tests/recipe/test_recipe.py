@@ -80,6 +80,16 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ),
         ({"prompt": {"suffix": "Think."}}, "Set prompt.template, such as chat, or remove prompt.suffix"),
         ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),
+        ({"rollout": {"pilot_samples": 8}}, "rollout.pilot_samples is 8 but rollout.samples_per_group is 8"),
+        ({"rollout": {"pilot_min_chance": 0.5}}, "rollout.pilot_samples is not set: groups have no pilot"),
+        (
+            {"rollout": {"pilot_samples": 2}, "algorithm": {"advantage": "remax"}},
+            "a group has a gradient even if all its rewards are equal: none is worth stopping",
+        ),
+        (
+            {"rollout": {"pilot_samples": 2}, "algorithm": {"advantage": "pass_at_k", "pass_k": 4}},
+            "a group that ends with its pilot has no 4 answers",
+        ),
         ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be penalized"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),
         (

@@ -221,6 +221,8 @@ def test_a_verifier_that_compares_is_refused_where_responses_come_alone(
     with pytest.raises(InputError, match="cannot judge one alone. data.heldout is judged"):
         cache.check_alone(spec, "data.heldout")
     cache.remember(GoldExample("row 1", spec, "7", "7"), "longest")
+    with pytest.raises(InputError, match="rollout.pilot_samples needs verdicts on the first ones alone"):
+        cache.check_groups(8, has_pilot=True)
     if said is None:
         cache.check_groups(num_responses)
     else:

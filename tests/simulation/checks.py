@@ -8,7 +8,8 @@ from simulation.trajectories import check_journaled, check_sequence_is_journaled
 from simulation.verifying import Codec, truth
 from simulation.world import World, chain
 
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.records import Batch, RowVisit, ScoredSequence
+from asyncrl.tasks.order import TaskOrder
 
 
 def check_batch(world: World, batch: Batch, version: int) -> None:
@@ -98,6 +99,38 @@ def check_trained(world: World) -> None:
     repeated = [group for group, count in groups.items() if count > allowed]
     if repeated:
         world.violate(f"groups {repeated} were trained more than {allowed} times")
+
+
+def check_choices(world: World, connection: sqlite3.Connection, order: TaskOrder) -> None:
+    """Each group's row is the one that the file implies: by the seed, the groups before it, and the visits of
+    older versions. So no crash changed a choice, or made one that a later start would not make."""
+    groups = connection.execute("SELECT task_id, admitted_version FROM groups ORDER BY group_id").fetchall()
+    visits = connection.execute(
+        "SELECT task_id, group_id, version, num_graded, correct FROM answers ORDER BY group_id"
+    )
+    order.recall((), ((task_id, None, RowVisit(*visit)) for task_id, *visit in visits))
+    for position, (task_id, version) in enumerate(groups):
+        if order.next(position, version).task_id != task_id:
+            return world.violate(f"group {position} asks {task_id}, which the journal does not imply")
+
+
+def check_pilots(world: World, connection: sqlite3.Connection) -> None:
+    """A group that ended has all its trajectories, or its pilot alone, with one reward."""
+    plan = world.plan
+    if plan.pilot_samples is None:
+        return
+    for group, size, least, most in connection.execute(
+        "SELECT group_id, count(*), min(correctness), max(correctness) FROM trajectories "
+        "JOIN groups USING (group_id) WHERE branch_of IS NULL AND taken_version IS NOT NULL GROUP BY group_id"
+    ):
+        if size == plan.pilot_samples:
+            world.reached.add("a pilot that is stopped")
+            if least is None or least != most:
+                world.violate(f"group {group} ended with a pilot of the rewards {least} to {most}")
+        elif size == plan.samples_per_group:
+            world.reached.add("a pilot that is extended")
+        else:
+            world.violate(f"group {group} has {size} trajectories")
 
 
 def check_conservation(world: World, table: Mapping[str, int]) -> None:

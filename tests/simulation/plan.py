@@ -106,10 +106,14 @@ class Plan:
     """Per life of the trainer: at which point and which pass of it; it hangs if the pass is negative."""
     controller_ends: list[tuple[str, float]] = field(default_factory=list)
     """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
+    selection: str = "uniform"
+    """data.selection."""
+    pilot_samples: int | None = None
+    """Trajectories that a group is admitted with; None: all."""
     turns: TurnPlan | None = None
+    """None where trajectories have one turn."""
     judges_groups: bool = False
     """Whether the verifier judges all responses of a group together."""
-    """None where trajectories have one turn."""
 
     def is_calm(self) -> bool:
         """Whether servers, trainer and controller live on without a fault."""
@@ -135,7 +139,13 @@ def draw(seed: int) -> Plan:
     if more.random() < 0.25:
         plan.is_colocated, plan.are_servers_external = True, False
     _draw_turns(plan, random.Random(f"turns {seed}"))
-    plan.judges_groups = random.Random(f"groups {seed}").random() < 0.15
+    rng = random.Random(f"selection {seed}")
+    plan.selection = rng.choice(("uniform", "learnable", "retire"))
+    if rng.random() < 0.25:
+        plan.pilot_samples, plan.samples_per_group = 2, rng.choice((3, 3, 5))
+        plan.max_running_requests = max(plan.max_running_requests, plan.samples_per_group)
+    judges = random.Random(f"groups {seed}").random() < 0.15
+    plan.judges_groups = judges and plan.pilot_samples is None
     return plan
 
 

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from simulation.checks import check_conservation, check_journal, check_trained
+from simulation.checks import (
+    check_choices,
+    check_conservation,
+    check_journal,
+    check_pilots,
+    check_trained,
+)
 from simulation.environments import make_conversations
 from simulation.journal import SimulatedJournal, new_disk
 from simulation.loop import Deadlock, DrivenLoop, Livelock
@@ -39,6 +45,8 @@ from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import EnvironmentSpec, Task, VerifierSpec
 
 START_SECONDS = 30.0
+PILOT_MIN_CHANCE = 0.4
+"""Between the chances of a group of 3 and one of 5, before anything is known of rows: some are stopped."""
 TRAINER_SECONDS = 5.0
 """After a request to stop: what the launcher gives the trainer."""
 SLACK_SECONDS = 1.0
@@ -104,6 +112,8 @@ class Schedule:
         check_trained(self.world)
         check_conservation(self.world, self.table)
         check_journal(self.world, self.world.connection, self.table)
+        check_pilots(self.world, self.world.connection)
+        check_choices(self.world, self.world.connection, make_inputs(self.plan).order())
 
     async def _controller_life(self) -> bool:
         """True when the run came to its end."""
@@ -256,10 +266,12 @@ def make_recipe(plan: Plan) -> Recipe:
         {
             "name": "simulated",
             "model": {"path": "m"},
-            "data": {"train": "d", "heldout": "h"},
+            "data": {"train": "d", "heldout": "h", "selection": _selection_section(plan)},
             "rollout": {
                 "groups_per_batch": plan.groups_per_batch,
                 "samples_per_group": plan.samples_per_group,
+                "pilot_samples": plan.pilot_samples,
+                **({} if plan.pilot_samples is None else {"pilot_min_chance": PILOT_MIN_CHANCE}),
                 "max_staleness": plan.max_staleness,
                 "max_new_tokens": plan.max_new_tokens,
                 "interrupt": plan.interrupt,
@@ -293,6 +305,11 @@ def make_recipe(plan: Plan) -> Recipe:
         },
         source=f"seed {plan.seed}",
     )
+
+
+def _selection_section(plan: Plan) -> dict[str, Any]:
+    keys = {"solved_visits": 1, "rest_steps": 2} if plan.selection == "retire" else {}
+    return {"by": plan.selection, **keys}
 
 
 def _turns_section(turns: TurnPlan) -> dict[str, Any]:

@@ -73,3 +73,17 @@ def test_turns_meet_every_event() -> None:
         if found == TURNS:
             return
     raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(TURNS - found)}")
+
+
+PILOTS = {"a pilot that is stopped", "a pilot that is extended"}
+
+
+def test_pilots_are_stopped_and_extended() -> None:
+    found: set[str] = set()
+    for seed in [seed for seed in range(MAX_SEEDS) if draw(seed).pilot_samples is not None]:
+        world = run_schedule(seed)
+        assert not world.violations
+        found |= world.reached & PILOTS
+        if found == PILOTS:
+            return
+    raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(PILOTS - found)}")

@@ -143,3 +143,13 @@ def test_a_table_that_is_not_whole_is_removed_and_made_again(tmp_path: Path, nam
         file.write_bytes(file.read_bytes()[:-8])
         assert load_packed(tmp_path / "name") is None
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("spills")
+def test_how_hard_rows_are_is_kept_with_them(tmp_path: Path) -> None:
+    packer = Packer(tmp_path)
+    for number in range(20):
+        packer.add(row(number, "2"), "1+1=", True, "math", level=0.5 * number)
+    assert list(packer.finish(Findings(), "name").levels) == [0.5 * number for number in range(20)]
+    again = load_packed(tmp_path / "name")
+    assert again is not None and list(again.levels) == [0.5 * number for number in range(20)]

@@ -6,7 +6,7 @@ from asyncrl.data.rows import Row
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.packed_rows import Findings, PackedTask, Packer
-from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.table import TaskList, TaskTable
 
 MATH = VerifierSpec("math")
 
@@ -60,3 +60,11 @@ def test_an_order_asks_and_finds_the_tasks_of_a_table() -> None:
     assert [order.at(position).task_id for position in range(5)] == ["a:1", "a:2", "a:5", "b:2", "a:1"]
     assert order.find("a:5", "xxx").task_id == "a:5"
     assert order.find("a:1", "xxx", may_have_moved=True).task_id == "a:5"
+
+
+def test_a_row_is_found_by_the_prompt_that_a_journal_has_wherever_it_stands_now() -> None:
+    packed = table()
+    for found in (packed, TaskList(list(packed))):
+        assert found.row_of("a:2") == found.row_of("a:2", "xx") == 1
+        assert found.row_of("a:1", "xxx") == found.row_of("c:7", "xxx") == 2
+        assert found.row_of("a:9") is found.row_of("a:1", "y") is None

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from fakes.model_folder import write_tokenizer
 
@@ -223,3 +225,61 @@ def test_held_out_sources_follow_each_other(tmp_path: Path) -> None:
     recipe = recipe_on("x.jsonl", data={"heldout": heldout})
     with pytest.raises(InputError, match=r"data.heldout names .*b\.jsonl, which holds no rows that can be"):
         read_heldout_tasks(recipe, codec, VerifierCache(tmp_path), 32)
+
+
+def filtered(folder: Path, text: str, *lines: str) -> TaskSet:
+    path = folder / "train.jsonl"
+    path.write_text("\n".join(lines))
+    return read_files(folder, path, data={"filter": text})
+
+
+def test_data_filter_leaves_out_rows_by_their_columns_and_counts_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates = (0.0, 0.05, 0.5, None, 1.0)
+    lines = [row(prompt=f"{n}+1=", pass_rate=rate) for n, rate in enumerate(rates)]
+    found = filtered(tmp_path, "pass_rate in [0.05, 0.95]", *lines)
+    assert [task.task_id for task in found.tasks] == ["train:2", "train:3"]
+    assert found.num_filtered == 3
+    assert "WARNING" not in caplog.text
+
+
+def test_a_row_that_the_filter_leaves_out_may_be_broken(tmp_path: Path) -> None:
+    lines = [row(level=1), row(answer="none at all", level=9)]
+    found = filtered(tmp_path, "level < 5", *lines)
+    assert len(found.tasks) == 1
+
+
+def test_a_filter_on_a_column_that_a_row_lacks_names_the_row_and_the_column(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r'train.jsonl:2: no "pass_rate", which data.filter .* Did you mean'):
+        filtered(tmp_path, "pass_rate < 1", row(pass_rate=0.5), row(pass_rates=0.5))
+    with pytest.raises(
+        InputError, match=r"train.jsonl:1: .pass_rate. is 'much', expected a number.* data.filter"
+    ):
+        filtered(tmp_path, "pass_rate < 1", row(pass_rate="much"))
+    with pytest.raises(
+        InputError, match=r"no rows that can be used: 1 by data.filter \(first .*train.jsonl:1"
+    ):
+        filtered(tmp_path, "pass_rate < 1", row(pass_rate=1))
+
+
+def test_a_filter_reads_inside_columns_and_in_parquet_too(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+1=", "answer": "2", "extra": {"level": n}} for n in range(4)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
+    found = read_files(tmp_path, tmp_path / "train.parquet", data={"filter": "extra.level >= 2"})
+    assert [task.task_id for task in found.tasks] == ["train:3", "train:4"]
+
+
+def test_a_curriculum_has_the_level_of_every_row_and_names_one_that_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(row(prompt=f"{n}+1=", extra={"level": n}) for n in (3, 1, 2)))
+    selection = {"by": "curriculum", "column": "extra.level"}
+    found = read_files(tmp_path, path, data={"selection": selection})
+    assert list(found.tasks.levels()) == [3.0, 1.0, 2.0]
+    assert list(read_files(tmp_path, path).tasks.levels()) == []
+    path.write_text(row(extra={"level": "hard"}))
+    with pytest.raises(InputError, match=r"train.jsonl:1: .extra.level. is 'hard', expected a number"):
+        read_files(tmp_path, path, data={"selection": selection})
+    path.write_text(row(extra=None))
+    with pytest.raises(InputError, match=r"train.jsonl:1: .extra.level. is null, expected a number"):
+        read_files(tmp_path, path, data={"selection": selection})

@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from asyncrl.recipe.markers import GYM_ROWS, OBJECT, PATH_OR_HUB_ID, TASK_ROWS
+from asyncrl.recipe.row_filter import RowFilter, parse_filter
 from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section, Seed
 from asyncrl.system.kinds import as_written
 
@@ -155,6 +156,87 @@ Sources = Annotated[
 ]
 
 
+class Selection(Section):
+    """Which row of data.train each group asks. A word alone is `by`: `data.selection: learnable`. Choices use
+    the visits that were graded before the trainer's present version; the journal has them, so a resumed run
+    continues as if it had not been stopped. Sources with weights keep their shares."""
+
+    by: Literal["uniform", "learnable", "curriculum", "retire"] = "uniform"
+    """uniform: every row once per epoch, in the order of data.is_shuffled.
+    learnable: drawn by the estimated chance that the group has two rewards, 1 - s^N - (1 - s)^N. For data of
+    which many rows are always or never solved; costs nothing.
+    curriculum: rows in stages by data.selection.column; a stage is added when the one before is learned. For
+    tasks of graded size that are hopeless at first.
+    retire: rows solved in their last visits rest. For data that is passed over many times."""
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """With learnable, the share of the groups that ask the rows in turn instead, so that each is asked from
+    time to time."""
+    half_life_steps: Positive = 20
+    """With learnable and rollout.pilot_samples, the steps after which a verdict counts half: the policy
+    moves."""
+    column: Annotated[str | None, TASK_ROWS] = None
+    """With curriculum, the column of numbers that says how hard a row is, such as a length, or pass_rate as
+    `asyncrl difficulty` writes it. A dot reaches inside."""
+    easy: Literal["low", "high"] = "low"
+    """With curriculum, which end of the column is easy; high for pass_rate."""
+    stages: Annotated[int, Field(ge=2)] = 5
+    """With curriculum, how many stages there are, of equal shares of the rows; fewer where the column has
+    fewer values."""
+    advance_at: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """With curriculum, the mean correctness of the newest stage at which the next is added."""
+    advance_visits: Positive = 32
+    """With curriculum, the last graded groups of the newest stage, over which that mean is taken."""
+    solved_visits: Positive = 2
+    """With retire, the visits in a row with every trajectory right after which a row rests."""
+    rest_steps: Positive = 50
+    """With retire, the steps that a row rests; it is asked once then, and rests again if still solved."""
+
+    def describe(self) -> str:
+        """In a few words."""
+        return {
+            "uniform": "nothing: each once per epoch",
+            "learnable": f"their chance of a signal, {self.floor:g} of the groups in turn",
+            "curriculum": f"{self.column}, {self.easy} first, in {self.stages} stages; the next at a pass "
+            f"rate of {self.advance_at:g} over {self.advance_visits} groups",
+            "retire": f"need: {self.rest_steps} steps of rest after {self.solved_visits} visits all right",
+        }[self.by]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        return {"by": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> "Selection":
+        if (self.column is None) == (self.by == "curriculum"):
+            found = "is missing" if self.column is None else f'is "{self.column}"'
+            raise ValueError(
+                f"data.selection.column {found}, but data.selection.by is {self.by}: curriculum, and it "
+                f"alone, orders rows by a column. Change one of the two."
+            )
+        for key, owner in _SELECTION_KEYS.items():
+            default = Selection.model_fields[key].default
+            if owner != self.by and getattr(self, key) != default:
+                raise ValueError(
+                    f"data.selection.{key} is {as_written(getattr(self, key))}, but data.selection.by is "
+                    f"{self.by}: only {owner} reads it. Leave it out."
+                )
+        return self
+
+
+_SELECTION_KEYS = {
+    **dict.fromkeys(("floor",), "learnable"),
+    **dict.fromkeys(("easy", "stages", "advance_at", "advance_visits"), "curriculum"),
+    **dict.fromkeys(("solved_visits", "rest_steps"), "retire"),
+}
+"""Key -> the selection that reads it."""
+
+
+def _well_formed(value: str) -> str:
+    parse_filter(value)
+    return value
+
+
 class Data(Section):
     """Tasks, one per row. A row that repeats an earlier one (prompt, answer, verifier, and columns that it
     keeps) is left out."""
@@ -179,6 +261,18 @@ class Data(Section):
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""
 
+    filter: Annotated[Annotated[str, AfterValidator(_well_formed)] | None, TASK_ROWS] = None
+    """Which rows of data.train are used, by their columns, such as "pass_rate in [0.05, 0.95]": a number in a
+    range, both ends included; level < 4, also <=, >, >=, == and !=; source in {"web", "book"}; several joined
+    by `and`. A dot reaches inside a column. Others are counted and shown; a row where the column is null is
+    one of them, and a row without the column ends the start. `asyncrl difficulty` writes the column
+    pass_rate. Default: all rows."""
+
+    selection: Selection = Selection()
+
+    def row_filter(self) -> RowFilter | None:
+        return None if self.filter is None else parse_filter(self.filter)
+
     def train_sources(self) -> list[Source]:
         return _sources(self.train, seed=0)
 
@@ -191,6 +285,11 @@ class Data(Section):
         if not train or (self.heldout is not None and not heldout):
             raise ValueError(
                 "data.train or data.heldout is an empty list. Name a source, or leave out data.heldout."
+            )
+        if self.selection.by != "uniform" and not self.is_shuffled:
+            raise ValueError(
+                f"data.is_shuffled is false, but data.selection is {self.selection.by}, which does not "
+                f"follow the order of the file. Remove one of the two."
             )
         _check_weights("data.train", train)
         _check_weights("data.heldout", heldout)

@@ -55,8 +55,8 @@ def widen(run: Path) -> None:
     """Gives each view of the run something to show, with words as long as they come."""
     word = "an_answer_that_no_window_has_room_for_" * 5
     connection = sqlite3.connect(run / "journal.sqlite")
-    visits = [("train:1", group, 2, group / 2, f"{group}{word}", 2) for group in range(3)]
-    connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", visits)
+    visits = [("train:1", group, 2, group / 2, f"{group}{word}", 2, group) for group in range(3)]
+    connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", visits)
     connection.execute("INSERT INTO tasks VALUES ('train:1', 3, 2, 1.0, ?, 1.0)", (word,))
     connection.execute("UPDATE groups SET prompt = ?, reason = 'no_signal' WHERE reason = 'stale'", (word,))
     detail = f"the verifier raised TypeError: {word} (/runs/verifiers/sums.py:63)"
@@ -75,7 +75,7 @@ def change(run: Path) -> None:
     ((group,),) = connection.execute("SELECT max(group_id) + 1 FROM groups")
     values = (group, f"train:{group}", "1+1=", "open", group, 1.0, None, None)
     connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-    connection.execute("INSERT INTO answers VALUES (?, ?, 2, 0.5, 'x', 1)", (f"train:{group}", group))
+    connection.execute("INSERT INTO answers VALUES (?, ?, 2, 0.5, 'x', 1, 0)", (f"train:{group}", group))
     connection.execute("INSERT INTO tasks VALUES (?, 2, 1, 0.5, 'x', 0.5)", (f"train:{group}",))
     fault = (f"{group:08d}-00", group, b"", "stop", "fault", "a".join("bcdefgh"[:group]))
     connection.execute(

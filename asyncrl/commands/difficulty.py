@@ -1,0 +1,199 @@
+"""`asyncrl difficulty RECIPE|RUN`: how often the model solves each row of data.train."""
+
+import argparse
+import asyncio
+import dataclasses
+import itertools
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.train import explained
+from asyncrl.controller.agents import make_agent_kit
+from asyncrl.controller.evaluator import make_evaluator
+from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
+from asyncrl.data.column_copies import copy_name, write_copy
+from asyncrl.data.digests import digest_of
+from asyncrl.data.rows import labels_of
+from asyncrl.errors import InputError
+from asyncrl.evaluation.difficulty import MeasuredFile, chance_of_signal, histogram_lines, measure
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.row_records import read_row_records
+from asyncrl.journal.starts import changed_data
+from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.preflight import read_training_inputs
+from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.servers import check_ports
+from asyncrl.loops.task_group import background
+from asyncrl.model.folder import model_digest
+from asyncrl.model.source import model_folder
+from asyncrl.observe.terminal.stage import stage
+from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.rollout.grade import Grader
+from asyncrl.run.folder import data_digests
+from asyncrl.system.rounding import as_percent
+from asyncrl.system.run_files import JOURNAL, RECIPE
+
+HELP = (
+    "Measure how often the recipe's model solves each row of data.train, or read it from the journal of a "
+    "run: prints the histogram and writes copies of the data files with the column pass_rate, for "
+    "data.filter. A measurement that is broken off continues when the same command runs again."
+)
+COLUMN = "pass_rate"
+SAMPLES = 16
+ROUNDS_AT_ONCE = 4
+"""Rows that are asked together fill the servers this many times: fewer would leave them idle at the end of
+each part, more would be lost with it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser, help="a recipe to measure, or the folder of a run to read")
+    parser.usage = "%(prog)s RECIPE|RUN [section.key=value ...] [options]"
+    parser.add_argument("-n", type=int, help=f"samples per row of a recipe; default: {SAMPLES}")
+    parser.add_argument("--num-rows", type=int, help="the first rows of a recipe, at most this many")
+    parser.add_argument("--out", type=Path, help="folder of the copies; default: next to each data file")
+    parser.add_argument("--no-copy", action="store_true", help="print the histogram alone")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when measured, 1 when a server failed, 130 after Ctrl-C. Raises InputError."""
+    warn_on_stderr()
+    return explained(lambda: _answered(arguments))
+
+
+def _answered(arguments: argparse.Namespace) -> int:
+    for option, value in (("-n", arguments.n), ("--num-rows", arguments.num_rows)):
+        if value is not None and value <= 0:
+            raise InputError(f"{option} is {value}, expected more than 0.")
+    if arguments.out is not None and not arguments.out.is_dir():
+        raise InputError(f"--out is {arguments.out}, which is not a folder. Make it, or name another one.")
+    is_run = (arguments.recipe / RECIPE).is_file()
+    recipe, rates = _read(arguments) if is_run else _measure(arguments)
+    if not rates:
+        raise InputError(f"{arguments.recipe}: no row has a verdict yet.")
+    _print(recipe, list(rates.values()))
+    if not arguments.no_copy:
+        _write_copies(recipe, rates, arguments.out)
+    return 0
+
+
+def _read(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
+    """Task id -> pass rate over all visits of a run."""
+    if arguments.n is not None or arguments.num_rows is not None:
+        raise InputError(
+            f"-n and --num-rows are for a recipe; a run is read as it is. To measure its base model, name "
+            f"{shown(arguments.recipe / RECIPE)}."
+        )
+    recipe = load_recipe(arguments.recipe / RECIPE, arguments.overrides)
+    journal = JournalReader(arguments.recipe / JOURNAL)
+    if not arguments.no_copy and "data.train" in changed_data(journal, data_digests(recipe)):
+        raise InputError(
+            f"data.train has changed since {arguments.recipe} began: its rows may stand elsewhere. Put the "
+            f"file back, or give --no-copy for the histogram alone."
+        )
+    return recipe, {record.task_id: record.pass_rate for record in read_row_records(journal)}
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    recipe = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model)
+    check_ports(recipe)
+    inputs = read_training_inputs(recipe)
+    for example in inputs.verifiers.examples.values():
+        inputs.verifiers.check_alone(example.verifier, "A sample of asyncrl difficulty")
+    num_samples = arguments.n or SAMPLES
+    file = MeasuredFile.open(_unfinished(recipe, arguments.out), _settings(recipe, inputs, num_samples))
+    num_rows = min(len(inputs.train_tasks), arguments.num_rows or len(inputs.train_tasks))
+    asyncio.run(_sample(inputs, file, num_samples=num_samples, num_rows=num_rows))
+    if num_rows == len(inputs.train_tasks):
+        file.path.unlink()
+    found = {task_id: row.pass_rate for task_id, row in file.found.items()}
+    return recipe, {task_id: rate for task_id, rate in found.items() if rate is not None}
+
+
+def _unfinished(recipe: Recipe, out: Path | None) -> Path:
+    if out is None:
+        first = recipe.data.train_sources()[0]
+        out = Path.cwd() if copy_name(first, COLUMN) is None else Path(first.path or "").parent
+    return out / f"{recipe.name}.{COLUMN}.unfinished.jsonl"
+
+
+def _settings(recipe: Recipe, inputs: Inputs, num_samples: int) -> dict[str, object]:
+    """All that decides about a row's samples and verdicts."""
+    return {
+        "model": model_digest(model_folder(recipe.model)),
+        "data": digest_of(recipe.data.train_sources(), "data.train"),
+        "prompt": recipe.prompt and recipe.prompt.model_dump(),
+        "rollout": recipe.rollout.model_dump(),
+        "turns": recipe.turns.model_dump(),
+        "agent": recipe.agent.model_dump(),
+        "verifying": recipe.verifying.model_dump(),
+        "context_tokens": inputs.context_tokens,
+        "num_samples": num_samples,
+    }
+
+
+async def _sample(inputs: Inputs, file: MeasuredFile, *, num_samples: int, num_rows: int) -> None:
+    recipe = inputs.recipe
+    grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
+    watching = background(grader.waits.watch(), "waits for verdicts")
+    num_servers = recipe.serving.num_started() or len(recipe.serving.servers)
+    places = recipe.serving.max_running_requests * num_servers
+    tasks = itertools.islice(inputs.train_tasks, num_rows)
+    hidden = hidden_files(recipe, None)
+    async with grader, watching, episodes_of(recipe, hidden) as episodes:
+        conversations = make_conversations(inputs, episodes)
+        agents = make_agent_kit(recipe, inputs.codec, hidden=hidden)
+        async with serve_folder(recipe, model_folder(recipe.model)) as served:
+            run_id = secrets.token_hex(4)
+            evaluator = make_evaluator(
+                inputs, run_id, served.fleet, served.waits, grader, conversations, agents
+            )
+            evaluator = dataclasses.replace(evaluator, sampling=inputs.rollout_sampling())
+            with stage(f"{num_samples} samples of each of {num_rows:,} rows", num_rows) as progress:
+                progress.advance(len(file.found))
+                await measure(
+                    tasks,
+                    evaluator,
+                    file,
+                    num_samples=num_samples,
+                    rows_at_once=max(1, ROUNDS_AT_ONCE * places // num_samples),
+                    told=progress.advance,
+                )
+
+
+def _print(recipe: Recipe, rates: list[float]) -> None:
+    size = recipe.rollout.samples_per_group
+    mean = sum(rates) / len(rates)
+    lines = [
+        f"pass rates of {len(rates):,} rows",
+        *histogram_lines(rates),
+        f"Mean {as_percent(mean, 1)}. A group of {size} has two rewards with chance "
+        f"{as_percent(chance_of_signal(rates, size), 1)} on average, as far as these rates say.",
+    ]
+    print("\n".join(lines))
+
+
+def _write_copies(recipe: Recipe, rates: Mapping[str, float], out: Path | None) -> None:
+    sources = recipe.data.train_sources()
+    for source, label in zip(sources, labels_of(sources, "train"), strict=True):
+        name = copy_name(source, COLUMN)
+        if name is None:
+            print(f"{source.title()} is not a file: it gets no column.")
+            continue
+        target = (out or Path(source.path or "").parent) / name
+        values = {
+            int(task_id.rpartition(":")[2]): rate
+            for task_id, rate in rates.items()
+            if task_id.rpartition(":")[0] == label
+        }
+        write_copy(source, target, COLUMN, values, "data.train")
+        print(
+            f"{shown(target)} has the column {COLUMN}, null for rows without one. Use it as data.train, with "
+            f'data.filter: "{COLUMN} in [0.05, 0.95]".'
+        )

@@ -1,0 +1,146 @@
+"""Rows that are selected, with a real journal: a run that is killed asks what it would have asked."""
+
+import functools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.records import generate, make_queue, make_score
+
+from asyncrl.journal.row_records import read_admissions, read_visits
+from asyncrl.recipe import Recipe
+from asyncrl.records import DropReason, Task, VerifierSpec
+from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.recovery import restore
+from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.selection import make_selection
+
+NUM_STEPS = 12
+BATCH = 4
+KINDS: dict[str, dict[str, Any]] = {
+    "learnable": {"by": "learnable", "half_life_steps": 3},
+    "curriculum": {"by": "curriculum", "column": "level", "stages": 3, "advance_visits": 4},
+    "retire": {"by": "retire", "solved_visits": 1, "rest_steps": 3},
+}
+TASKS = [Task(f"train:{n}", f"{n}+1=", (n, 7), None, VerifierSpec("exact")) for n in range(30)]
+
+
+class Killed(Exception):
+    """The run ends here, as by kill -9 once the journal's writer has written what it was given."""
+
+
+class Run:
+    """A synchronous run: each step admits, generates and grades its batch, and drops what has no signal."""
+
+    def __init__(self, folder: Path, kind: str, *, mixture: bool) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.parts = [MixturePart(10, 1.0), MixturePart(20, 3.0)] if mixture else []
+        self.asked: dict[int, str] = {}
+        """Group -> task."""
+
+    def order(self) -> TaskOrder:
+        raw: dict[str, Any] = {
+            "name": "x",
+            "model": {"path": "m"},
+            "data": {"train": "t.jsonl", "selection": KINDS[self.kind]},
+            "rollout": {"samples_per_group": 4, "max_staleness": 0},
+            "evaluation": {"every_steps": 0},
+        }
+        levels = [float(n % 7) for n in range(30)]
+        select = functools.partial(make_selection, Recipe.model_validate(raw), levels)
+        return TaskOrder(TASKS, seed=5, is_shuffled=True, parts=self.parts, select=select, is_selected=True)
+
+    def live(self, moments: Iterator[None]) -> None:
+        """Continues from the journal to the end, or to where `moments` kills it."""
+        queue = make_queue(self.folder, batch=BATCH, samples=4, staleness=0, steps=NUM_STEPS)
+        try:
+            order = self.order()
+            restore(queue, order.find)
+            order.recall(read_admissions(queue.journal), read_visits(queue.journal))
+            queue.visited = order.visited
+            for version in range(queue.num_steps_taken, NUM_STEPS):
+                self._step(queue, order, version, moments)
+        finally:
+            queue.journal.close()
+
+    def _step(self, queue: ReplayQueue, order: TaskOrder, version: int, moments: Iterator[None]) -> None:
+        queue.announce(version)
+        for group in list(queue.live.values()):
+            if not group.advantages:
+                self._grade(queue, group)
+        while queue.take(version) is None:
+            next(moments)
+            task = order.next(queue.num_admitted, version)
+            group = queue.admit(task)
+            assert self.asked.setdefault(group.group_id, task.task_id) == task.task_id
+            next(moments)
+            self._grade(queue, group)
+
+    def _grade(self, queue: ReplayQueue, group: Group) -> None:
+        """By the group alone, so that a run that is killed sees the same rewards."""
+        rng = random.Random(f"rewards {group.group_id}")
+        ability = (int(group.task.task_id.partition(":")[2]) % 5) / 4
+        if not any(trajectory.finish for trajectory in group.trajectories):
+            generate(queue, group, version=group.admitted_version)
+        for trajectory in group.trajectories:
+            reward = float(rng.random() < ability)
+            if trajectory.trajectory_id not in group.scores:
+                queue.score(group, trajectory, make_score(reward), "")
+        rewards = [score.correctness for score in group.scores.values()]
+        if len(set(rewards)) == 1 and group.group_id % 3:
+            queue.drop(group, DropReason.NO_SIGNAL)
+        else:
+            queue.make_ready(group, {t.trajectory_id: 0.0 for t in group.trajectories})
+
+
+def killed_at(moments: list[int]) -> Iterator[Iterator[None]]:
+    """The moments of each life; the last one is not killed."""
+
+    def life(limit: int | None) -> Iterator[None]:
+        count = 0
+        while limit is None or count < limit:
+            count += 1
+            yield
+        raise Killed
+
+    for limit in [*moments, None]:
+        yield life(limit)
+
+
+@pytest.mark.parametrize("mixture", [False, True])
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
+    tmp_path: Path, kind: str, mixture: bool
+) -> None:
+    orders = []
+    for number, kills in enumerate(([], [1, 2, 7], [30, 5, 14, 1])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = Run(folder, kind, mixture=mixture)
+        for moments in killed_at(kills):
+            try:
+                run.live(moments)
+            except Killed:
+                continue
+        orders.append(run.asked)
+    assert len(orders[0]) > NUM_STEPS * BATCH
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_records_are_known_after_a_restart_where_rows_are_asked_in_turn(tmp_path: Path) -> None:
+    """What pilots are judged by: groups that were open are continued before another row is asked."""
+    run = Run(tmp_path, "learnable", mixture=False)
+    with pytest.raises(Killed):
+        run.live(next(killed_at([60])))
+    queue = make_queue(tmp_path, batch=BATCH, samples=4, staleness=0, steps=NUM_STEPS)
+    select = run.order().selection
+    assert select is not None
+    order = TaskOrder(TASKS, seed=5, is_shuffled=True, select=lambda sizes: select)
+    order.recall(read_admissions(queue.journal), read_visits(queue.journal))
+    a, b = select.rates.posterior(0)
+    assert len({float(each) for each in a + b}) > 1
+    queue.journal.close()

@@ -1,0 +1,244 @@
+"""Adaptive groups: which are extended, what a restart continues, and what they do to the gradient."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes.records import correctness_differs, make_queue, make_score, make_task
+
+from asyncrl.algorithms.advantages import GroupRewards, find_advantage, group_advantages
+from asyncrl.journal.writer import Journal
+from asyncrl.loops.waits import Waits
+from asyncrl.recipe import Algorithm
+from asyncrl.records import Finish, RowVisit, Score, Segment, Task, Trajectory
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.recovery import restore
+from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.adaptive import AdaptiveGroups
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.shaping import Shaping
+from asyncrl.tasks.pass_rates import PassRates
+
+PILOT, WHOLE = 2, 6
+VISIT = functools.partial(RowVisit, 0, 0, 16)
+SETTINGS = QueueSettings(
+    groups_per_batch=1, samples_per_group=WHOLE, pilot_samples=PILOT, max_staleness=0, num_steps=9
+)
+
+
+class Model:
+    """Generates and grades at once; `rewards` by sample, and it breaks off after `limit` trajectories."""
+
+    def __init__(self, queue: ReplayQueue, rewards: Sequence[float | None], limit: int = 99) -> None:
+        self.queue = queue
+        self.rewards = rewards
+        self.limit = limit
+        self.generated: list[int] = []
+
+    async def run(self, group: Group) -> AsyncIterator[Trajectory]:
+        for sample, trajectory in enumerate(group.trajectories):
+            if trajectory.finish is None and len(self.generated) < self.limit:
+                self.generated.append(sample)
+                self.queue.append(group, trajectory, [Segment(0, [sample], [-0.5])], Finish.STOP)
+                yield trajectory
+
+    async def grade(
+        self, task: Task, response: str, conversation: object, *, num_turns: int | None = None
+    ) -> Score:
+        return make_score(self.rewards[int(response)])
+
+    def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
+        return 10
+
+
+def new_queue(folder: Path) -> ReplayQueue:
+    return ReplayQueue(Journal(folder / "journal.sqlite"), SETTINGS, has_signal=correctness_differs)
+
+
+def complete(
+    queue: ReplayQueue, group: Group, model: Model, min_chance: float = 0.5, rates: PassRates | None = None
+) -> None:
+    algorithm = Algorithm(advantage="dr_grpo")
+    completion = GroupCompletion(
+        queue,
+        model,
+        Shaping(algorithm, model),  # type: ignore[arg-type]
+        model,  # type: ignore[arg-type]
+        SimpleNamespace(decode=lambda tokens: str(tokens[0])),  # type: ignore[arg-type]
+        find_advantage(algorithm),
+        algorithm,
+        Waits(),
+        SignalFilter(False, 1, correctness_differs),
+        adaptive=AdaptiveGroups(
+            WHOLE, min_chance, rates or PassRates(1, half_life=10), lambda task: 0, queue.reached_version
+        ),
+    )
+    asyncio.run(completion.run(group))
+
+
+@pytest.mark.parametrize(
+    ("pilot", "min_chance", "is_extended"),
+    [
+        ((1.0, 0.0), 1.0, True),
+        # Undecided: scores between right and wrong, and no verdict at all.
+        ((0.5, 0.5), 1.0, True),
+        ((None, None), 1.0, True),
+        # With nothing known of rows, 4 more answers of the same kind come with chance 3 / 7.
+        ((0.0, 0.0), 0.56, True),
+        ((0.0, 0.0), 0.58, False),
+        ((1.0, 1.0), 0.58, False),
+        # One of the two has no verdict: 2 / 6.
+        ((None, 1.0), 0.65, True),
+        ((1.0, 1.0), 0.0, True),
+    ],
+)
+def test_a_pilot_is_extended_where_two_rewards_are_likely(
+    tmp_path: Path, pilot: tuple[float | None, ...], min_chance: float, is_extended: bool
+) -> None:
+    queue = new_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task())
+    assert len(group.trajectories) == PILOT
+    model = Model(queue, [*pilot, 1.0, 0.0, 1.0, 0.0])
+    complete(queue, group, model, min_chance)
+    assert len(group.trajectories) == len(model.generated) == (WHOLE if is_extended else PILOT)
+    assert group.state is GroupState.READY
+    if not is_extended:
+        assert set(group.advantages.values()) == {0.0}
+    assert queue.take(0) == [group]
+    queue.journal.barrier_blocking()
+    ((count,),) = queue.journal.read("SELECT count(*) FROM trajectories")
+    assert count == len(group.trajectories)
+    table = queue.conservation()
+    num_faults = sum(reward is None for reward in pilot)
+    assert (table["generated"], table["taken"]) == (count, count - num_faults)
+    queue.journal.close()
+
+
+def test_the_record_of_the_row_decides(tmp_path: Path) -> None:
+    for number, (correct, is_extended) in enumerate(((0.0, False), (0.5, True))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        queue, rates = new_queue(folder), PassRates(1, half_life=10)
+        rates.add(0, RowVisit(0, 0, 16, correct))
+        queue.announce(0)
+        group = queue.admit(make_task())
+        complete(queue, group, Model(queue, [0.0] * WHOLE), 0.5, rates)
+        assert (len(group.trajectories) == WHOLE) is is_extended
+        queue.journal.close()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_a_run_that_stops_in_the_middle_continues_its_group(tmp_path: Path, limit: int) -> None:
+    queue = new_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task())
+    rewards = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    complete(queue, group, Model(queue, rewards, limit))
+    assert group.state is GroupState.OPEN and len(group.trajectories) == (PILOT if limit == 1 else WHOLE)
+    queue.journal.close()
+    again = new_queue(tmp_path)
+    restore(again, lambda task_id, prompt: make_task())
+    again.announce(0)
+    (group,) = again.live.values()
+    model = Model(again, rewards)
+    complete(again, group, model)
+    assert model.generated == list(range(limit, WHOLE))
+    assert [group.scores[t.trajectory_id].reward for t in group.trajectories] == rewards
+    assert group.state is GroupState.READY
+    again.journal.close()
+
+
+def test_groups_are_admitted_whole_without_a_pilot(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, samples=3)
+    queue.announce(0)
+    assert len(queue.admit(make_task()).trajectories) == 3
+    queue.journal.close()
+
+
+def kept_weight(s: float, *, pilot: int, whole: int, stops_wrong: bool, stops_right: bool) -> float:
+    """The formula of docs/algorithms.md."""
+    more = whole - pilot
+
+    def lost(s: float) -> float:
+        return float((1 - s) ** (pilot - 1) * more * (whole - 1 + s - more * s) / (whole * (whole - 1)))
+
+    return 1 - stops_wrong * lost(s) - stops_right * lost(1 - s)
+
+
+@pytest.mark.parametrize("s", [0.02, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("pilot", "whole"), [(2, 8), (4, 16)])
+@pytest.mark.parametrize("min_chance", [0.0, 0.5, 1.0])
+def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the_formula(
+    s: float, pilot: int, whole: int, min_chance: float
+) -> None:
+    """The policy answers right with chance s = sigmoid(theta): d log p / d theta is 1 - s or -s, and the
+    gradient of the mean reward s (1 - s). Groups are stopped by the rule itself, advantages are rloo's."""
+    random, algorithm = np.random.default_rng(0), Algorithm(advantage="rloo")
+    advantage = find_advantage(algorithm)
+    adaptive = AdaptiveGroups(whole, min_chance, PassRates(1, half_life=10), lambda task: 0, lambda: 0)
+    num_groups, total, squares, num_tokens, num_stopped = 6000, 0.0, 0.0, 0, {0.0: 0, 1.0: 0}
+    for _ in range(num_groups):
+        rewards = [float(reward) for reward in random.random(whole) < s]
+        scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
+        trajectories = [Trajectory(str(i), (1,)) for i in range(pilot)]
+        if adaptive.extends(Group(0, make_task(), 0, trajectories, scores=scores)):
+            found = group_advantages(GroupRewards(rewards, [1] * whole, None, 2), advantage, algorithm)
+            gradient = sum(a * (r - s) for a, r in zip(found, rewards, strict=True)) / whole
+            num_tokens += whole
+        else:
+            assert len(set(rewards[:pilot])) == 1
+            num_stopped[rewards[0]] += 1
+            gradient = 0.0
+            num_tokens += pilot
+        total, squares = total + gradient, squares + gradient**2
+    mean = total / num_groups
+    error = ((squares / num_groups - mean**2) / num_groups) ** 0.5
+    weight = kept_weight(
+        s, pilot=pilot, whole=whole, stops_wrong=num_stopped[0.0] > 0, stops_right=num_stopped[1.0] > 0
+    )
+    assert mean == pytest.approx(weight * s * (1 - s), abs=4 * error + 1e-9)
+    assert pilot / whole <= weight <= 1.0
+    # Within a row nothing is gained: it loses at least as much of its weight as of its tokens.
+    assert num_tokens / (num_groups * whole) >= weight - 0.02
+
+
+def test_the_weight_of_a_hopeless_row_is_the_share_of_the_pilot() -> None:
+    found = kept_weight(1e-9, pilot=4, whole=16, stops_wrong=True, stops_right=True)
+    assert found == pytest.approx(4 / 16, abs=1e-6)
+
+
+def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:
+    """Rows at 0, at 1 and at 0.5, each visited once: gradient per token, whole groups and adaptive ones."""
+    pilot, whole, num_rows, random = 4, 16, 500, np.random.default_rng(1)
+    pass_rates = random.choice([0.0, 1.0, 0.5], num_rows, p=[0.4, 0.4, 0.2])
+    rates = PassRates(num_rows, half_life=20)
+    for row, s in enumerate(pass_rates):
+        rates.add(row, VISIT(float(random.binomial(whole, s)) / whole))
+    rates.fit()
+    spent = {False: 0, True: 0}
+    taught = {False: 0.0, True: 0.0}
+    mixed = {False: 0, True: 0}
+    for is_adaptive in spent:
+        for row, s in enumerate(pass_rates):
+            groups = AdaptiveGroups(
+                whole, 0.2 if is_adaptive else 0.0, rates, lambda task, row=row: row, lambda: 1
+            )
+            rewards = [float(reward) for reward in random.random(whole) < s]
+            scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
+            group = Group(0, make_task(), 0, [Trajectory(str(i), (1,)) for i in range(pilot)], scores=scores)
+            rewards = rewards if groups.extends(group) else rewards[:pilot]
+            spent[is_adaptive] += len(rewards)
+            mean = sum(rewards) / len(rewards)
+            # rloo's advantages times the scores of the policy that answers right with chance s.
+            taught[is_adaptive] += sum((r - mean) * (r - s) for r in rewards) / (whole - 1)
+            mixed[is_adaptive] += 0 < mean < 1
+    assert spent[True] < 0.5 * spent[False]
+    assert mixed[True] >= 0.95 * mixed[False]
+    assert taught[True] / spent[True] > 2 * taught[False] / spent[False]
