@@ -70,7 +70,7 @@ def test_turns_meet_every_event() -> None:
         world = run_schedule(seed)
         assert not world.violations
         found |= world.reached
-        if found == TURNS:
+        if found >= TURNS:
             return
     raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(TURNS - found)}")
 
