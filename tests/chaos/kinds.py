@@ -112,6 +112,6 @@ def _give(run: WholeRun, *files: str) -> None:
 
 KINDS = (
     Kind("one_turn", 0.5, one_turn, Monkey, min_share_correct=0.95, fills_disks=True),
-    Kind("turns", 0.3, with_turns, TurnsMonkey, min_share_correct=0.9, least_steps=25),
+    Kind("turns", 0.3, with_turns, TurnsMonkey, min_share_correct=0.5, least_steps=40),
     Kind("agent", 0.2, with_agent, AgentMonkey, min_share_correct=0.9, least_steps=25, may_abandon=True),
 )
