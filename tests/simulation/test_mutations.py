@@ -47,7 +47,7 @@ CAUGHT_BY = {
     "uses_that_a_restart_forgets": 65,
     "repeated_groups_that_are_compacted": 96,
     "a_publish_that_does_not_drain": 30,
-    "a_batch_that_outlives_its_controller": 281,
+    "a_batch_that_outlives_its_controller": 1308,
     "observations_that_are_counted_as_sampled": 4,
     "observations_that_are_trained": 4,
     "turns_that_are_played_twice": 4,
