@@ -11,14 +11,13 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.commits import Commits
+from asyncrl.controller.completion import make_adaptive, make_completion, make_dropped, make_grader
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
-from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_batches import StepBatches
@@ -47,14 +46,10 @@ from asyncrl.recipe.file import object_files
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.adaptive import AdaptiveGroups
-from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
-from asyncrl.rollout.fault_limit import retried_fault
-from asyncrl.rollout.filter import SignalFilter, group_signal
+from asyncrl.rollout.filter import group_signal
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
@@ -63,7 +58,7 @@ from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
-from asyncrl.system.run_files import EVALUATION, LOGS
+from asyncrl.system.run_files import EVALUATION
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.turns.conversation import Conversations
@@ -123,12 +118,12 @@ def assemble(
     kit = make_agent_kit(recipe, inputs.codec, hidden=hidden)
     agents = None if kit is None else kit.agents(generator, inputs.codec, shaping, waits, state)
     rollouts = agents.player if agents is not None else player or generator
-    grader = _make_grader(inputs, run_folder, journal)
+    grader = make_grader(inputs, run_folder, journal)
     player_of_agents = None if agents is None else agents.player
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
-    dropped = _make_dropped(inputs, metrics)
-    adaptive = _make_adaptive(recipe, queue, order)
-    completion = _make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
+    dropped = make_dropped(inputs, metrics)
+    adaptive = make_adaptive(recipe, queue, order)
+    completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -321,70 +316,6 @@ def _make_generator(
         tokens_per_round=rollout.tokens_per_round,
         is_parked=oversampling.is_over,
         stop=inputs.codec.stop,
-    )
-
-
-def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> Grader:
-    recipe = inputs.recipe
-    return Grader(
-        recipe.verifying,
-        inputs.verifiers,
-        max_fault_retries=recipe.rollout.max_fault_retries,
-        prints=None if run_folder is None else run_folder / LOGS / "verifiers.log",
-        on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
-    )
-
-
-def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
-    rollout = inputs.recipe.rollout
-    zero_reward = ZeroReward(
-        inputs.codec.decode,
-        metrics.alarm,
-        max_new_tokens=rollout.max_new_tokens,
-        num_steps=inputs.recipe.alarms.no_correct_steps,
-        groups_per_batch=rollout.groups_per_batch,
-    )
-    return DroppedGroups(metrics.dropped, zero_reward, groups_per_batch=rollout.groups_per_batch)
-
-
-def _make_completion(
-    inputs: Inputs,
-    queue: ReplayQueue,
-    rollouts: Rollouts,
-    shaping: Shaping,
-    grader: Grader,
-    waits: Waits,
-    dropped: DroppedGroups,
-    adaptive: AdaptiveGroups | None,
-) -> GroupCompletion:
-    algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
-    return GroupCompletion(
-        queue,
-        rollouts,
-        shaping,
-        grader,
-        inputs.codec,
-        find_advantage(algorithm),
-        algorithm,
-        waits,
-        SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
-        judges_branches=inputs.recipe.agent.verdict == "branch",
-        ended=dropped.ended,
-        is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
-        adaptive=adaptive,
-    )
-
-
-def _make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> AdaptiveGroups | None:
-    if recipe.rollout.pilot_samples is None:
-        return None
-    assert order.selection is not None
-    return AdaptiveGroups(
-        recipe.rollout.samples_per_group,
-        recipe.rollout.pilot_min_chance,
-        order.selection.rates,
-        order.row_of,
-        queue.reached_version,
     )
 
 

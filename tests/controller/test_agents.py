@@ -11,7 +11,7 @@ from fakes.chat_codec import END, make_chat_codec
 from fakes.recipes import make_recipe
 
 from asyncrl.controller.agents import make_agent_kit
-from asyncrl.controller.assemble import _make_completion
+from asyncrl.controller.completion import make_completion
 from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
@@ -122,5 +122,5 @@ def test_the_recipe_says_whether_branches_are_judged_each(verdict: str) -> None:
     unused: Any = None
     parts: Any = SimpleNamespace(ended=unused, has_signal=unused)
     known: Any = SimpleNamespace(recipe=recipe, codec=unused)
-    made = _make_completion(known, parts, unused, unused, unused, unused, parts)
+    made = make_completion(known, parts, unused, unused, unused, unused, parts, None)
     assert made.judges_branches == (verdict == "branch")

@@ -1,0 +1,85 @@
+"""The parts of a run that bring groups from generation to a batch: verdicts, pilots, advantages."""
+
+from pathlib import Path
+
+from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller.dropped_groups import DroppedGroups
+from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.journal.writer import Journal
+from asyncrl.loops.waits import Waits
+from asyncrl.recipe import Recipe
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.adaptive import AdaptiveGroups
+from asyncrl.rollout.complete import GroupCompletion, Rollouts
+from asyncrl.rollout.fault_limit import retried_fault
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.shaping import Shaping
+from asyncrl.system.run_files import LOGS
+from asyncrl.tasks.order import TaskOrder
+
+
+def make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> Grader:
+    recipe = inputs.recipe
+    return Grader(
+        recipe.verifying,
+        inputs.verifiers,
+        max_fault_retries=recipe.rollout.max_fault_retries,
+        prints=None if run_folder is None else run_folder / LOGS / "verifiers.log",
+        on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
+    )
+
+
+def make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
+    rollout = inputs.recipe.rollout
+    zero_reward = ZeroReward(
+        inputs.codec.decode,
+        metrics.alarm,
+        max_new_tokens=rollout.max_new_tokens,
+        num_steps=inputs.recipe.alarms.no_correct_steps,
+        groups_per_batch=rollout.groups_per_batch,
+    )
+    return DroppedGroups(metrics.dropped, zero_reward, groups_per_batch=rollout.groups_per_batch)
+
+
+def make_completion(
+    inputs: Inputs,
+    queue: ReplayQueue,
+    rollouts: Rollouts,
+    shaping: Shaping,
+    grader: Grader,
+    waits: Waits,
+    dropped: DroppedGroups,
+    adaptive: AdaptiveGroups | None,
+) -> GroupCompletion:
+    algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
+    return GroupCompletion(
+        queue,
+        rollouts,
+        shaping,
+        grader,
+        inputs.codec,
+        find_advantage(algorithm),
+        algorithm,
+        waits,
+        SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
+        judges_branches=inputs.recipe.agent.verdict == "branch",
+        ended=dropped.ended,
+        is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
+        adaptive=adaptive,
+    )
+
+
+def make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> AdaptiveGroups | None:
+    if recipe.rollout.pilot_samples is None:
+        return None
+    assert order.selection is not None
+    return AdaptiveGroups(
+        recipe.rollout.samples_per_group,
+        recipe.rollout.pilot_min_chance,
+        order.selection.rates,
+        order.row_of,
+        queue.reached_version,
+    )
