@@ -77,7 +77,7 @@ def _model_folder(arguments: argparse.Namespace, recipe: Recipe) -> Path:
 
 async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> None:
     conversation = Conversation(
-        TextCodec(folder, rollout=recipe.rollout),
+        TextCodec(folder, rollout=recipe.rollout, template_arguments=recipe.chat_template_kwargs()),
         context_tokens=recipe.model.context_tokens or read_shape(folder).max_positions,
         max_new_tokens=recipe.rollout.max_new_tokens,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.data.benchmarks import PLAIN, Benchmark
-from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.rows import rows_of
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
@@ -168,7 +168,8 @@ def _template(
     if recipe.has_template():
         return template_of(recipe), title_of(recipe)
     if benchmark.is_asked_as_rows:
-        return None, template_title(None)
+        return None, told_title(template_title(None), recipe.chat_template_kwargs())
     way = "chat" if codec.has_chat_template else "text"
     asked = _Asked(PromptTemplate(benchmark.instruction), codec.has_chat_template)
-    return asked, f"{benchmark.instruction_name}, as {way}"
+    told = recipe.chat_template_kwargs() if codec.has_chat_template else {}
+    return asked, told_title(f"{benchmark.instruction_name}, as {way}", told)

@@ -1,7 +1,7 @@
 """A whole recipe, and what its sections must be together."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import model_validator
 
@@ -78,6 +78,10 @@ class Recipe(Section):
         """Whether prompts go through a template of the recipe."""
         return self.prompt is not None and self.prompt.template is not None
 
+    def chat_template_kwargs(self) -> dict[str, Any]:
+        """Variables that the model's chat template is told."""
+        return {} if self.prompt is None else self.prompt.chat_template_kwargs
+
     def renders_history(self) -> bool:
         """Whether the chat template renders the context of each turn."""
         return self.prompt is not None and self.prompt.history == "as_rendered"
@@ -92,6 +96,7 @@ class Recipe(Section):
     def _check(self) -> "Recipe":
         self._check_sizes()
         self._check_oversampling()
+        self._check_template_arguments()
         self._check_history()
         self._check_agent()
         self._check_staleness()
@@ -154,6 +159,17 @@ class Recipe(Section):
                 "agent.command or agent.function is set, and data.heldout or evaluation.benchmarks too: "
                 "evaluations start no agents, so they would measure the model without its agent. Remove "
                 "data.heldout and evaluation.benchmarks; the reward of the steps shows what is learned."
+            )
+
+    def _check_template_arguments(self) -> None:
+        prompt = self.prompt
+        if prompt is None or not prompt.chat_template_kwargs or not prompt.writes_text():
+            return
+        if not self.turns.is_on() and not self.agent.is_on():
+            raise ValueError(
+                f"prompt.chat_template_kwargs is set but prompt.template {str(prompt.template)[:80]!r} writes "
+                f"text, which the chat template never sees. Set prompt.template to chat, or remove "
+                f"prompt.chat_template_kwargs."
             )
 
     def _check_history(self) -> None:

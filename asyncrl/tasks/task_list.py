@@ -100,8 +100,11 @@ def _messages_alone(prompt: Prompt) -> Prompt:
 
 
 def title_of(recipe: Recipe) -> str:
-    """Name of the template of all prompts, as results show it."""
-    return template_title(recipe.prompt.template if recipe.prompt is not None else None)
+    """Name of the template of all prompts, as results show it, with what the chat template is told."""
+    return told_title(
+        template_title(recipe.prompt.template if recipe.prompt is not None else None),
+        recipe.chat_template_kwargs(),
+    )
 
 
 def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:
