@@ -64,6 +64,23 @@ class SamplingParams:
     temperature: float
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
+    top_p: float = 1.0
+    """Keeps the likeliest tokens until their probabilities sum to this."""
+    top_k: int | None = None
+    """Keeps this many of the likeliest tokens; None for all."""
+    min_p: float = 0.0
+    """Keeps tokens with at least this share of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens that the response has already, and multiplies negative ones."""
+
+    def is_truncated(self) -> bool:
+        """Whether some tokens are not kept, so that log-probs are of fewer than all."""
+        return self.top_p < 1 or self.top_k is not None or self.min_p > 0
+
+    def settings(self) -> dict[str, float]:
+        """What makes the distribution another than the model's at this temperature, by name."""
+        neutral = {"top_p": 1.0, "top_k": None, "min_p": 0.0, "repetition_penalty": 1.0}
+        return {name: getattr(self, name) for name, value in neutral.items() if getattr(self, name) != value}
 
 
 @dataclass(frozen=True, slots=True)

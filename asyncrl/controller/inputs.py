@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from asyncrl.evaluation.evaluation_set import EvaluationSet
+from asyncrl.evaluation.evaluation_set import EvaluationSet, evaluation_sampling
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -52,11 +52,10 @@ class Inputs:
         return min(self.context_tokens, self.longest_prompt() + self.recipe.longest_response())
 
     def rollout_sampling(self) -> SamplingParams:
-        return self._sampling(self.recipe.rollout.temperature)
+        rollout = self.recipe.rollout
+        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.codec.stop_token_ids)
 
     def evaluation_sampling(self) -> SamplingParams:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""
-        return self._sampling(self.recipe.evaluation.temperature)
-
-    def _sampling(self, temperature: float) -> SamplingParams:
-        return SamplingParams(temperature, self.recipe.rollout.max_new_tokens, self.codec.stop_token_ids)
+        section, limit = self.recipe.evaluation, self.recipe.rollout.max_new_tokens
+        return evaluation_sampling(section, self.codec, section.temperature, limit)

@@ -153,7 +153,7 @@ def read_chat_template(
 
 
 def _check_arguments(arguments: Mapping[str, Any], environment: jinja2.Environment, source: str) -> None:
-    """Raises InputError for a variable that the template does not read, or that is not the recipe's to set."""
+    """Raises InputError for a variable that the template does not read, or that prompts set themselves."""
     if not arguments:
         return
     known = meta.find_undeclared_variables(environment.parse(source))

@@ -167,8 +167,8 @@ class Recipe(Section):
             return
         if not self.turns.is_on() and not self.agent.is_on():
             raise ValueError(
-                f"prompt.chat_template_kwargs is set but prompt.template {str(prompt.template)[:80]!r} writes "
-                f"text, which the chat template never sees. Set prompt.template to chat, or remove "
+                f"prompt.chat_template_kwargs is set but prompt.template {str(prompt.template)[:80]!r} "
+                f"writes text, which the chat template never sees. Set prompt.template to chat, or remove "
                 f"prompt.chat_template_kwargs."
             )
 

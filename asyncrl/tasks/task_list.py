@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError

@@ -73,7 +73,7 @@ def test_variables_of_the_chat_template_are_shown_and_obeyed(
     [
         (
             ("prompt={template: r1, chat_template_kwargs: {enable_thinking: false}}",),
-            'but prompt.template \'r1\' writes text, which the chat template never sees',
+            "but prompt.template 'r1' writes text, which the chat template never sees",
         ),
         (("prompt={chat_template_kwargs: {enable_thinking: false}}",), "has no chat template to read it"),
         (("--row", "9999"), "--row is 9999, but data.train has "),

@@ -71,19 +71,27 @@ def generate_body(
         "rid": [prefix.request_id for prefix in prefixes],
         "input_ids": [prefix.tokens for prefix in prefixes],
         "sampling_params": [
-            {
-                "temperature": 0.0 if is_greedy or prefix.is_greedy else sampling.temperature,
-                "max_new_tokens": prefix.max_new_tokens,
-                "stop_token_ids": list(sampling.stop_token_ids),
-                "top_p": 1.0,
-                "top_k": -1,
-                "skip_special_tokens": False,
-            }
-            for prefix in prefixes
+            _sampling_params(prefix, sampling, is_greedy=is_greedy or prefix.is_greedy) for prefix in prefixes
         ],
         "return_logprob": True,
         "stream": True,
         "cache_salt": [salt] * len(prefixes),
+    }
+
+
+def _sampling_params(prefix: Prefix, sampling: SamplingParams, *, is_greedy: bool) -> dict[str, Any]:
+    settings = sampling.settings()
+    if is_greedy:
+        # Temperature 0 takes the likeliest token; the rest of the cuts would only cost the server time.
+        settings = {name: settings[name] for name in settings.keys() & {"repetition_penalty"}}
+    return {
+        "temperature": 0.0 if is_greedy else sampling.temperature,
+        "max_new_tokens": prefix.max_new_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "top_p": 1.0,
+        "top_k": -1,
+        "skip_special_tokens": False,
+        **settings,
     }
 
 
