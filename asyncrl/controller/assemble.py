@@ -279,6 +279,7 @@ def _make_fleet(
         interrupt=interrupt,
         load=load,
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
+        top_k=recipe.rollout.top_k,
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
 

@@ -53,7 +53,14 @@ class Inputs:
 
     def rollout_sampling(self) -> SamplingParams:
         rollout = self.recipe.rollout
-        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.codec.stop_token_ids)
+        return SamplingParams(
+            rollout.temperature,
+            rollout.max_new_tokens,
+            self.codec.stop_token_ids,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            min_p=rollout.min_p,
+        )
 
     def evaluation_sampling(self) -> SamplingParams:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""

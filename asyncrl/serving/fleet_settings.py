@@ -25,3 +25,5 @@ class FleetSettings:
     """How a server that joins is given its weights."""
     unsampled: Unsampled | None = None
     """A server that never samples other tokens than these does not join, where they are given."""
+    top_k: int | None = None
+    """Tokens that a server must be able to tell as kept (rollout.top_k); None where it is not asked."""

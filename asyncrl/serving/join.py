@@ -102,7 +102,7 @@ class Join:
     async def _install(self, publication: Publication) -> None:
         """The server must have the hooks that versions and digests come from. Raises ServerError."""
         url, settings = self._server.url, self._settings
-        await hooks.check_hooks(self._session, url, unsampled=settings.unsampled)
+        await hooks.check_hooks(self._session, url, unsampled=settings.unsampled, top_k=settings.top_k)
         await install(
             self._session,
             url,

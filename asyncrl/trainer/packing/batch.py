@@ -24,11 +24,13 @@ from torch import Tensor
 from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
 from asyncrl.model.folder import ModelShape
+from asyncrl.model.kept_sets import num_kept_sets
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
+from asyncrl.trainer.packing.kept_sets import KeptSets, distinct_with_kept_sets, unpack_kept_sets
 from asyncrl.trainer.packing.prefix_tree import pack_tree
 
 
@@ -67,6 +69,8 @@ class MicroBatch:
     """[T] float32 rewards inside sequences; None where there are none."""
     teaches: bool = True
     """Whether its loss may have a gradient."""
+    kept: KeptSets | None = None
+    """The tokens that each of the K predictions was sampled from; None where it was from all."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
@@ -101,7 +105,22 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
             )
 
 
-RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)
+def check_kept(batch: Batch, *, is_truncated: bool) -> None:
+    """Raises InputError for a response without the kept sets of its tokens where the recipe's sampling has
+    them, and for one with kept sets where it has none: its log-probs are of another distribution than the
+    trainer's."""
+    for sequence in batch.sequences:
+        num_sets, num_tokens = num_kept_sets(sequence.kept), sequence.num_sampled()
+        wanted, state = (num_tokens, "set") if is_truncated else (0, "not set")
+        if num_sets != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
+                f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
+                f"over, set run_folder (or name) to a new one."
+            )
+
+
+RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +270,18 @@ def make_micro_batch(
         np.fromiter((count for count, _ in runs), np.int64, len(runs)),
     )
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
+    targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
+    distinct, copies, kept = tree.distinct, tree.copies, None
+    if any(s.kept for s in sequences):
+        distinct, copies, sets = distinct_with_kept_sets(distinct, copies, [s.kept for s in sequences])
+        kept = unpack_kept_sets(sets, targets[distinct])
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
         predicting=torch.from_numpy(tree.predicting),
-        targets=torch.from_numpy(_flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)),
-        distinct=torch.from_numpy(tree.distinct),
-        copies=torch.from_numpy(tree.copies),
+        targets=torch.from_numpy(targets),
+        distinct=torch.from_numpy(distinct),
+        copies=torch.from_numpy(copies),
         behavior=torch.from_numpy(
             _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
         ),
@@ -270,6 +294,7 @@ def make_micro_batch(
         lines=tuple(sequence.sequence_id for sequence in sequences),
         credits=_credits(sequences, num_targets),
         teaches=teaches,
+        kept=kept,
     )
 
 
@@ -323,6 +348,6 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
-        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets)
     }
     return replace(record, **moved)
