@@ -24,8 +24,9 @@ from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
+from asyncrl.trainer.step import learner as learner_module
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.objective import Objective
+from asyncrl.trainer.step.objective import Objective, kl_penalties
 from asyncrl.trainer.step.token_record import TokenRecord
 
 
@@ -201,6 +202,20 @@ def test_kept_sets_where_the_recipe_has_none_and_their_absence_where_it_has_are_
     with pytest.raises(InputError, match=f"Step 1 has 0 kept sets .* response {name}.*rollout.top_k is set"):
         truncated.step(batch)
     assert truncated.step(with_kept_sets(batch))["nonfinite_tokens"] == 0
+
+
+def test_kl_in_the_reward_of_kept_tokens_is_that_over_all(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a policy that is the reference, there is none, whatever servers kept."""
+    seen: list[Tensor] = []
+    monkeypatch.setattr(
+        learner_module,
+        "kl_penalties",
+        lambda *arguments, **options: seen.append(kl_penalties(*arguments, **options)) or seen[-1],
+    )
+    algorithm = {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"}
+    learner = make_learner(folder, algorithm=algorithm, rollout={"top_k": 20})
+    learner.step(with_kept_sets(random_batch(1)))
+    assert seen and max(each.abs().max().item() for each in seen) < 1e-9
 
 
 def test_a_response_with_a_token_that_is_never_sampled_is_refused(tmp_path: Path):
