@@ -64,6 +64,9 @@ def test_variables_of_the_chat_template_are_shown_and_obeyed(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == ["template   none", 'told       {"enable_thinking": false}']
     assert lines[5] == "1+1=5"
+    (project / "heldout.jsonl").write_text(json.dumps({**row, "answer": "3"}))
+    assert run(project, "check", told) == 0
+    assert "# prompts   those of the rows, enable_thinking=false" in capsys.readouterr().out
     assert run(project, "prompt") == 0
     assert capsys.readouterr().out.splitlines()[4] == "1+1="
 
