@@ -69,6 +69,23 @@ class SamplingParams:
     temperature: float
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
+    top_p: float = 1.0
+    """Keeps the likeliest tokens until their probabilities sum to this."""
+    top_k: int | None = None
+    """Keeps this many of the likeliest tokens; None for all."""
+    min_p: float = 0.0
+    """Keeps tokens with at least this share of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens that the response has already, and multiplies negative ones."""
+
+    def is_truncated(self) -> bool:
+        """Whether some tokens are not kept, so that log-probs are of fewer than all."""
+        return self.top_p < 1 or self.top_k is not None or self.min_p > 0
+
+    def settings(self) -> dict[str, float]:
+        """Settings that make the distribution another than the model's at this temperature, by name."""
+        neutral = {"top_p": 1.0, "top_k": None, "min_p": 0.0, "repetition_penalty": 1.0}
+        return {name: getattr(self, name) for name, value in neutral.items() if getattr(self, name) != value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,8 @@ class Segment:
     """As long as `tokens`; natural log, of the distribution the tokens were sampled from."""
     is_continued_in_place: bool = False
     """Sampled over a KV cache of an older version (rollout.interrupt: continue)."""
+    kept: bytes = b""
+    """The kept set of each token (asyncrl/model/kept_sets.py); empty where all tokens were kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +337,8 @@ class Trajectory:
         ):
             last.tokens.extend(segment.tokens)
             last.behavior_logprobs.extend(segment.behavior_logprobs)
+            if segment.kept:
+                self.segments[-1] = replace(last, kept=last.kept + segment.kept)
         else:
             self.segments.append(segment)
 
@@ -405,6 +426,9 @@ class ScoredSequence:
     credits: Credits = field(default_factory=list)
     turn_advantages: TurnAdvantages = field(default_factory=list)
     """For all T tokens; empty where each has `advantage`."""
+    kept: bytes = b""
+    """The kept set of each of the T tokens (asyncrl/model/kept_sets.py), whose distribution
+    `behavior_logprobs` are of; empty where all tokens were kept."""
 
     @classmethod
     def of(
@@ -431,6 +455,7 @@ class ScoredSequence:
             observed=observed,
             credits=credits or [],
             turn_advantages=turn_advantages or [],
+            kept=b"".join(segment.kept for segment in segments),
         )
 
     def advantage_runs(self) -> TurnAdvantages:

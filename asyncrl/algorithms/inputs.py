@@ -35,12 +35,19 @@ class LossInputs:
     """[T] float32, the tokens that count of all responses to the token's prompt, over all micro-batches and
     ranks of the optimizer step; None where no term needs them."""
     entropies: Tensor | None = None
-    """[T] float32 entropy of the current policy where each token came from, with gradient."""
+    """[T] float32 entropy of the current policy over all tokens where each came from, with gradient."""
     reference: Tensor | None = None
-    """[T] float32 log-probs of the frozen reference; None without one."""
+    """[T] float32 log-probs of the frozen reference, over all tokens; None without one."""
+    whole: Tensor | None = None
+    """[T] float32 log-probs of the current policy over all tokens, with gradient, where servers sampled from
+    some of them, which `current`, `proximal` and `behavior` are over; None where `current` is over all."""
     second_moment_bound: float = math.inf
     """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
     micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""
+
+    def unfiltered(self) -> Tensor:
+        """[T] log-probs of the current policy over all tokens, with gradient."""
+        return self.current if self.whole is None else self.whole
 
     def num_sequences(self) -> int:
         return int(self.sequence_ids.max()) + 1 if len(self.sequence_ids) else 0

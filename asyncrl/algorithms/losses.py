@@ -100,13 +100,14 @@ def _clipped(survivors: LossInputs, algorithm: Algorithm) -> Tensor | None:
 def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
     """[T] KL to the reference less the entropy bonus, each by its coefficient; 0 without either.
 
-    Unweighted: both are asked of the policy itself. A token that was rejected has neither, as in verl: what
+    Both are of the distribution over all tokens, also where top-p, top-k or min-p left some. Unweighted: both
+    are asked of the policy itself. A token that was rejected has neither, as in verl: what
     came to it may be as corrupt as itself.
     """
     penalty: Tensor | float = 0.0
     if algorithm.kl_coefficient and algorithm.kl_in == "loss":
         assert inputs.reference is not None, "KL in the loss needs the reference's log-probs"
-        divergence = DIVERGENCES[algorithm.kl_estimator](inputs.current, inputs.reference)
+        divergence = DIVERGENCES[algorithm.kl_estimator](inputs.unfiltered(), inputs.reference)
         penalty = penalty + algorithm.kl_coefficient * divergence
     if algorithm.entropy_coefficient:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"

@@ -8,6 +8,7 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller.agents import agent_in_short
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
+from asyncrl.data.prompts import told_title
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
@@ -160,5 +161,7 @@ def _group_verifiers(recipe: Recipe, inputs: Inputs) -> list[str]:
 def _template(recipe: Recipe) -> str:
     name = recipe.prompt.template if recipe.prompt is not None else None
     if name is None:
-        return "those of the rows"
-    return f"by template {name}" if "{" not in name else "by the recipe's own template"
+        words = "those of the rows"
+    else:
+        words = f"by template {name}" if "{" not in name else "by the recipe's own template"
+    return told_title(words, recipe.chat_template_kwargs())

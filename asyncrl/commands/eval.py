@@ -69,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--k", type=int, help="samples per task; 1: only the most likely answer")
     parser.add_argument("--temperature", type=float, help="temperature where a task has several samples")
+    parser.add_argument("--top-p", type=float, help="samples come from the likeliest tokens of this share")
+    parser.add_argument("--top-k", type=int, help="samples come from this many of the likeliest tokens")
+    parser.add_argument("--min-p", type=float, help="least probability of a token, relative to the likeliest")
+    parser.add_argument(
+        "--repetition-penalty", type=float, help="above 1: fewer repetitions, in greedy answers too"
+    )
     parser.add_argument("--max-tokens", type=int, help="maximum tokens of a response")
     parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -143,6 +149,10 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
     for option, key, value in (
         ("--k", "evaluation.samples_per_task", arguments.k),
         ("--temperature", "evaluation.temperature", arguments.temperature),
+        ("--top-p", "evaluation.top_p", arguments.top_p),
+        ("--top-k", "evaluation.top_k", arguments.top_k),
+        ("--min-p", "evaluation.min_p", arguments.min_p),
+        ("--repetition-penalty", "evaluation.repetition_penalty", arguments.repetition_penalty),
         ("--max-tokens", "rollout.max_new_tokens", arguments.max_tokens),
         ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
         ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),

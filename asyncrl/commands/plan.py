@@ -5,6 +5,7 @@ from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
+from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.launch.base_model import fetch_shape
 from asyncrl.launch.meters.memory import (
     FULL_SHARE,
@@ -292,9 +293,16 @@ def _token_lines(recipe: Recipe) -> list[str]:
     again = f" ({repeated} of them again)" if repeated else ""
     sequences = num_groups * rollout.samples_per_group
     most = sequences * rollout.max_new_tokens
+    kept = ""
+    if rollout.top_k is not None:
+        kept = (
+            f"; kept sets: 1 more and 1 to 3 for each other kept token, {1 + 3 * (rollout.top_k - 1):,} at "
+            f"most (rollout.top_k)"
+        )
     return [
         f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
-        f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps"
+        f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps",
+        f"journal    {2 * NUMBER_BYTES} bytes for each sampled token{kept}",
     ]
 
 

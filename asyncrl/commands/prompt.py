@@ -66,10 +66,12 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         raise InputError(f"{row.where}: {error}") from error
     written = recipe.prompt.template if recipe.prompt is not None else None
     name = "none" if written is None else json.dumps(written, ensure_ascii=False)
+    given = recipe.chat_template_kwargs()
     options = f" {json.dumps(dict(row.verifier.options), default=str)}" if row.verifier.options else ""
     lines = [
         f"row        {row.where}",
         f"template   {name}",
+        *([f"told       {json.dumps(given, ensure_ascii=False)}"] if given else []),
         f"prompt     {len(tokens)} tokens, between the lines:",
         "-" * 80,
         # Decoded from the tokens: what the tokenizer adds is seen, too.

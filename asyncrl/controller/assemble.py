@@ -264,6 +264,7 @@ def _make_fleet(
         load=load,
         float32_head=has_float32_head(recipe),
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
+        top_k=recipe.rollout.top_k,
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from asyncrl.evaluation.evaluation_set import EvaluationSet
+from asyncrl.evaluation.evaluation_set import EvaluationSet, evaluation_sampling
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -63,11 +63,17 @@ class Inputs:
         return min(self.context_tokens, self.longest_prompt() + self.recipe.longest_response())
 
     def rollout_sampling(self) -> SamplingParams:
-        return self._sampling(self.recipe.rollout.temperature)
+        rollout = self.recipe.rollout
+        return SamplingParams(
+            rollout.temperature,
+            rollout.max_new_tokens,
+            self.codec.stop_token_ids,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            min_p=rollout.min_p,
+        )
 
     def evaluation_sampling(self) -> SamplingParams:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""
-        return self._sampling(self.recipe.evaluation.temperature)
-
-    def _sampling(self, temperature: float) -> SamplingParams:
-        return SamplingParams(temperature, self.recipe.rollout.max_new_tokens, self.codec.stop_token_ids)
+        section, limit = self.recipe.evaluation, self.recipe.rollout.max_new_tokens
+        return evaluation_sampling(section, self.codec, section.temperature, limit)

@@ -19,6 +19,7 @@ the assistant is prefilled: the model continues it, and its response begins afte
 # ruff: noqa: E501
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,6 +78,11 @@ def template_title(template: str | None) -> str:
     if "{" not in template:
         return template
     return f"own jinja {hashlib.sha256(template.encode()).hexdigest()[:8]}"
+
+
+def told_title(title: str, arguments: Mapping[str, Any]) -> str:
+    """A template's title with the variables that the chat template is told."""
+    return ", ".join([title, *(f"{name}={json.dumps(value)}" for name, value in arguments.items())])
 
 
 class PromptTemplate:

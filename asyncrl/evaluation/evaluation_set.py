@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.data.benchmarks import PLAIN, Benchmark
-from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.rows import rows_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Evaluation, Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.task_list import TaskMaker, template_of, title_of, use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -85,6 +85,7 @@ class EvaluationSet:
             "num_left_out": self.num_left_out,
             "temperature": self.sampling.temperature if self.num_sampled else 0.0,
             "max_new_tokens": self.sampling.max_new_tokens,
+            **self.sampling.settings(),
         }
 
 
@@ -124,7 +125,9 @@ def read_evaluation_set(
         tasks=tasks[:num_tasks],
         num_left_out=maker.left_out.total(),
         codec=codec,
-        sampling=SamplingParams(benchmark.temperature, benchmark.max_new_tokens, codec.stop_token_ids),
+        sampling=evaluation_sampling(
+            recipe.evaluation, codec, benchmark.temperature, benchmark.max_new_tokens
+        ),
         # One sample alone says less than the most likely answer.
         num_sampled=benchmark.num_samples if benchmark.num_samples > 1 else 0,
         is_greedy=benchmark.num_samples == 1,
@@ -145,10 +148,26 @@ def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:
         )
 
 
+def evaluation_sampling(
+    section: Evaluation, codec: TextCodec, temperature: float, max_new_tokens: int
+) -> SamplingParams:
+    """Sampling of an evaluation that has its own temperature and limit. Greedy answers use the repetition
+    penalty alone."""
+    return SamplingParams(
+        temperature,
+        max_new_tokens,
+        codec.stop_token_ids,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        min_p=section.min_p,
+        repetition_penalty=section.repetition_penalty,
+    )
+
+
 def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
     section, codec = recipe.evaluation, kit.codec
-    sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
+    sampling = evaluation_sampling(section, codec, section.temperature, recipe.rollout.max_new_tokens)
     return EvaluationSet(
         *(HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task),
         is_greedy=True,
@@ -184,7 +203,8 @@ def _template(
     if recipe.has_template():
         return template_of(recipe), title_of(recipe)
     if benchmark.is_asked_as_rows:
-        return None, template_title(None)
+        return None, told_title(template_title(None), recipe.chat_template_kwargs())
     way = "chat" if codec.has_chat_template else "text"
     asked = _Asked(PromptTemplate(benchmark.instruction), codec.has_chat_template)
-    return asked, f"{benchmark.instruction_name}, as {way}"
+    told = recipe.chat_template_kwargs() if codec.has_chat_template else {}
+    return asked, told_title(f"{benchmark.instruction_name}, as {way}", told)

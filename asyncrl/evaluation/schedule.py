@@ -167,7 +167,8 @@ class HeldOutSchedule:
             return
         await self._record(version, HELDOUT, self._tasks, result)
         row = result.numbers()
-        self._observer.evaluation({"step": version, "when": when, "template": self._template, **row})
+        how = {"template": self._template, **self._evaluator.sampling.settings()}
+        self._observer.evaluation({"step": version, "when": when, **how, **row})
         self._measured.add((HELDOUT, version, when))
         self._note_accuracy(version, when, row["greedy_accuracy"])
         if when == "during" and self.reached is not None and not self._state.is_over:

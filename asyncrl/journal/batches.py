@@ -22,13 +22,14 @@ ORDER BY is_repeated, group_id
 _GROUP = """
 WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS NOT NULL),
      parts AS (
-         SELECT trajectory_id, position, version, is_continued, tokens, logprobs FROM segments
+         SELECT trajectory_id, position, version, is_continued, tokens, logprobs, kept
+         FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen)
          UNION ALL
-         SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
+         SELECT trajectory_id, position, NULL, NULL, tokens, NULL, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages,
-       version, is_continued, tokens, logprobs
+       version, is_continued, tokens, logprobs, kept
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
 ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
 """
@@ -80,12 +81,13 @@ def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) ->
                     "credits": unpack_pairs(credits),
                     "turn_advantages": unpack_pairs(turn_advantages),
                 }
-        token_version, is_continued, tokens, logprobs = part
+        token_version, is_continued, tokens, logprobs, kept = part
         if tokens is not None and token_version is None:
             lines[name].segments.append(Observed(unpack_tokens(tokens)))
         elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
-            lines[name].segments.append(Segment(token_version, *numbers, bool(is_continued)))
+            segment = Segment(token_version, *numbers, bool(is_continued), kept or b"")
+            lines[name].segments.append(segment)
     return [
         sequence
         for name, values in scored.items()

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "6"
+SCHEMA_VERSION = "7"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -144,6 +144,21 @@ TABLES = (
             Column("is_continued", "INTEGER NOT NULL", "sampled over a KV cache of an older version"),
             Column("tokens", "BLOB NOT NULL", "int32"),
             Column("logprobs", "BLOB NOT NULL", "float32, natural log"),
+        ),
+        key="trajectory_id, position",
+        has_rowid=False,
+    ),
+    Table(
+        "kept_sets",
+        "streamed chunk whose tokens were sampled from some of all (rollout.top_p, top_k, min_p)",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("position", "INTEGER NOT NULL", "that of its segment"),
+            Column(
+                "kept",
+                "BLOB NOT NULL",
+                "the other kept ids of each token, ascending: distances from -1 on as LEB128, then a byte 0",
+            ),
         ),
         key="trajectory_id, position",
         has_rowid=False,

@@ -70,19 +70,24 @@ def streamed(server: str, trajectories: Iterable[Trajectory], *, seconds: float)
     ]
 
 
-def confirmed(trajectory: Trajectory, segment: Segment) -> Statement:
+def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
     """`segment` follows what `trajectory` holds."""
-    return (
-        "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
+    place = trajectory.trajectory_id, trajectory.num_response_tokens()
+    rows: list[Statement] = [
         (
-            trajectory.trajectory_id,
-            trajectory.num_response_tokens(),
-            segment.version,
-            int(segment.is_continued_in_place),
-            pack_tokens(segment.tokens),
-            pack_logprobs(segment.behavior_logprobs),
-        ),
-    )
+            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                *place,
+                segment.version,
+                int(segment.is_continued_in_place),
+                pack_tokens(segment.tokens),
+                pack_logprobs(segment.behavior_logprobs),
+            ),
+        )
+    ]
+    if segment.kept:
+        rows.append(("INSERT INTO kept_sets VALUES (?, ?, ?)", (*place, segment.kept)))
+    return rows
 
 
 def observed(trajectory: Trajectory, observation: Observed) -> Statement:
@@ -131,7 +136,7 @@ def cut_off(line: Trajectory, num_tokens: int) -> list[Statement]:
     name = line.trajectory_id
     rows: list[Statement] = [
         (f"DELETE FROM {table} WHERE trajectory_id = ? AND position >= ?", (name, num_tokens))
-        for table in ("segments", "observations")
+        for table in ("segments", "kept_sets", "observations")
     ]
     if num_tokens == 0:
         rows.append(("DELETE FROM trajectories WHERE trajectory_id = ? AND branch_of IS NOT NULL", (name,)))

@@ -193,7 +193,8 @@ class LocalServers:
         )
         if process is None:
             await waiting
-            await hooks.check_hooks(self._session, url, unsampled=self._unsampled)
+            top_k = self._recipe.rollout.top_k
+            await hooks.check_hooks(self._session, url, unsampled=self._unsampled, top_k=top_k)
             return
         ready = asyncio.create_task(waiting)
         ended = asyncio.create_task(process.wait())

@@ -8,6 +8,7 @@ tokens came in. Tokens that the server sampled before it heard of the abort are 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from asyncrl.model.kept_sets import first_kept_sets
 from asyncrl.records import Segment
 
 INCOMPLETE = "\ufffd"
@@ -91,7 +92,12 @@ def cut(segments: Sequence[Segment], num_tokens: int) -> list[Segment]:
             break
         first = slice(num_tokens)
         kept.append(
-            replace(segment, tokens=segment.tokens[first], behavior_logprobs=segment.behavior_logprobs[first])
+            replace(
+                segment,
+                tokens=segment.tokens[first],
+                behavior_logprobs=segment.behavior_logprobs[first],
+                kept=first_kept_sets(segment.kept, num_tokens),
+            )
         )
         num_tokens -= len(segment.tokens)
     return kept

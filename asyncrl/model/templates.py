@@ -7,24 +7,27 @@ program of the model folder: it runs in jinja's sandbox, and whatever it raises 
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.system.kinds import kind_of
 from asyncrl.system.text_file import read_text
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a template may call by name."""
+
+GIVEN = ("messages", "tools", "documents", "add_generation_prompt", *SPECIAL_TOKENS)
+"""Variables that every rendering sets."""
 
 Message = dict[str, Any]
 
@@ -42,11 +45,14 @@ class ChatTemplate:
         *,
         now: datetime | None = None,
         tools: list[dict[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """`tools`: JSON schemas of the tools that a conversation may call, as transformers makes them."""
+        """`tools`: JSON schemas of the tools that a conversation may call, as transformers makes them.
+        `arguments`: further variables of the template (prompt.chat_template_kwargs)."""
         self.source = source
         self.special_tokens = special_tokens
         self.tools = tools
+        self.arguments = dict(arguments or {})
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -57,6 +63,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise InputError(f"the model folder's chat template cannot be read: {error}") from error
+        _check_arguments(self.arguments, environment, source)
         # jinja keeps them as a ChainMap, of which every rendering makes a dict: half of the time of a row.
         self._template.globals = dict(self._template.globals)
 
@@ -109,6 +116,7 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
+                **self.arguments,
             )
         except Exception as error:  # the boundary: a template is a user's program and may raise anything
             raise InputError(f"the chat template does not accept these messages: {error}") from error
@@ -120,20 +128,47 @@ def read_chat_template(
     *,
     now: datetime | None = None,
     tools: list[dict[str, Any]] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> ChatTemplate | None:
     """The template of a model folder with this tokenizer_config.json; None when it has none.
 
-    Raises InputError when there are several and none is called "default".
+    Raises InputError when there are several and none is called "default", and for `arguments` that no
+    template reads.
     """
     named = _read_named_templates(folder, config)
     if not named:
+        if arguments:
+            raise InputError(
+                f"prompt.chat_template_kwargs sets {', '.join(arguments)}, but {folder} has no chat template "
+                f"to read it. Remove prompt.chat_template_kwargs."
+            )
         return None
     if "default" not in named:
         raise InputError(
             f'{folder} has the chat templates {", ".join(sorted(named))} and none is called "default". Name '
             f"the one to use so, in tokenizer_config.json or as chat_template.jinja."
         )
-    return ChatTemplate(named["default"], _read_special_tokens(folder, config), now=now, tools=tools)
+    special_tokens = _read_special_tokens(folder, config)
+    return ChatTemplate(named["default"], special_tokens, now=now, tools=tools, arguments=arguments)
+
+
+def _check_arguments(arguments: Mapping[str, Any], environment: jinja2.Environment, source: str) -> None:
+    """Raises InputError for a variable that the template does not read, or that prompts set themselves."""
+    if not arguments:
+        return
+    known = meta.find_undeclared_variables(environment.parse(source))
+    free = sorted(known.difference(GIVEN, environment.globals))
+    for name in arguments:
+        if name in GIVEN:
+            raise InputError(
+                f"prompt.chat_template_kwargs sets {name}, which each prompt sets itself. Remove it."
+            )
+        if name not in known:
+            others = f" It reads {', '.join(free)}." if free else " It reads no variable of its own."
+            raise InputError(
+                f"prompt.chat_template_kwargs sets {name}, which the model's chat template does not read, so "
+                f"it would change nothing.{did_you_mean(name, free, others)}"
+            )
 
 
 def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Tokens that a model produced are never re-tokenized: text is only decoded, for v
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,11 @@ class TextCodec:
         now: datetime | None = None,
         tools: list[dict[str, Any]] | None = None,
         stop: Sequence[str] = (),
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """`rollout` and `stop` say what ends a response, or a turn, besides the model's own end tokens.
-        `tools`: schemas of the tools that prompts offer."""
+        `tools`: schemas of the tools that prompts offer. `template_arguments`: further variables of the
+        chat template (prompt.chat_template_kwargs)."""
         path = model_folder / "tokenizer.json"
         if not path.is_file():
             raise InputError(
@@ -55,7 +57,9 @@ class TextCodec:
         """No text is refused by `encode`, except for lone surrogates, which rows cannot hold."""
         self._opening = self._opening_token()
         config = read_json(model_folder / "tokenizer_config.json")
-        self.template = read_chat_template(model_folder, config, now=now, tools=tools)
+        self.template = read_chat_template(
+            model_folder, config, now=now, tools=tools, arguments=template_arguments
+        )
         """The chat template; None where the folder has none."""
         rollout = rollout or Rollout()
         own = _stop_token_ids(model_folder)
@@ -79,6 +83,8 @@ class TextCodec:
         parts = [template, *(f"{k}={v}" for k, v in sorted(special.items()))]
         if self.template is not None and self.template.tools:
             parts.append(json.dumps(self.template.tools, sort_keys=True))
+        if self.template is not None and self.template.arguments:
+            parts.append(json.dumps(self.template.arguments, sort_keys=True))
         return hashlib.sha256(self._path.read_bytes() + "\0".join(parts).encode()).hexdigest()
 
     @property

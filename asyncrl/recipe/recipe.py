@@ -80,6 +80,10 @@ class Recipe(Section):
         """Whether prompts go through a template of the recipe."""
         return self.prompt is not None and self.prompt.template is not None
 
+    def chat_template_kwargs(self) -> dict[str, Any]:
+        """Variables that the model's chat template is told."""
+        return {} if self.prompt is None else self.prompt.chat_template_kwargs
+
     def renders_history(self) -> bool:
         """Whether the chat template renders the context of each turn."""
         return self.prompt is not None and self.prompt.history == "as_rendered"
@@ -99,6 +103,7 @@ class Recipe(Section):
     def _check(self) -> "Recipe":
         self._check_sizes()
         self._check_oversampling()
+        self._check_template_arguments()
         self._check_history()
         self._check_agent()
         self._check_staleness()
@@ -184,6 +189,17 @@ class Recipe(Section):
             raise ValueError(
                 f"turns.call_format is {turns.call_format}, but calls of an agent's tools are messages. Set "
                 f"turns.call_format to auto, hermes or llama."
+            )
+
+    def _check_template_arguments(self) -> None:
+        prompt = self.prompt
+        if prompt is None or not prompt.chat_template_kwargs or not prompt.writes_text():
+            return
+        if not self.turns.is_on() and not self.agent.is_on():
+            raise ValueError(
+                f"prompt.chat_template_kwargs is set but prompt.template {str(prompt.template)[:80]!r} "
+                f"writes text, which the chat template never sees. Set prompt.template to chat, or remove "
+                f"prompt.chat_template_kwargs."
             )
 
     def _check_history(self) -> None:

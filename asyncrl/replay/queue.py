@@ -184,7 +184,7 @@ class ReplayQueue:
                     f"{trajectory.trajectory_id} got tokens of version {segment.version} after version "
                     f"{newest}: a server serves weights older than the ones announced at admission."
                 )
-            rows.append(statements.confirmed(trajectory, segment))
+            rows += statements.confirmed(trajectory, segment)
             self.highest_version = max(self.highest_version, segment.version)
             trajectory.extend(segment)
         if finish is not None:

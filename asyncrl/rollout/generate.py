@@ -265,7 +265,11 @@ class Generator:
         requests = {
             self._request_id(t): _Request(
                 t,
-                Confirmation(self._salt_version(server, t), self.is_cache_recomputed),
+                Confirmation(
+                    self._salt_version(server, t),
+                    self.is_cache_recomputed,
+                    is_truncated=self.sampling.is_truncated() and not t.is_greedy,
+                ),
                 self._stop(t).search(t.turn_tokens()),
                 now_seconds(),
                 t.num_response_tokens() - t.num_turn_tokens(),
@@ -282,7 +286,12 @@ class Generator:
         server, group, requests = connection.server, connection.group, connection.requests
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         salt = self.fleet.router.salt(server, self._salt_version(server, pending[0]))
-        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{salt}")
+        body = generate_body(
+            prefixes,
+            self.sampling,
+            salt=f"{self.run_id}-{salt}",
+            has_kept_sets=self.sampling.is_truncated(),
+        )
         self.queue.stream_from(server.url, pending)
         if self.plays_turns:
             self._servers.update((trajectory.trajectory_id, server) for trajectory in pending)

@@ -18,13 +18,16 @@ class Confirmation:
     """The version the prefix cache of this request was salted with."""
     is_cache_recomputed: bool = False
     """Whether a publish discards all keys and values, those of running requests too (rollout.interrupt)."""
+    is_truncated: bool = False
+    """Whether servers must say which tokens each one was sampled from (top-p, top-k, min-p)."""
     num_confirmed: int = 0
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[float] = field(default_factory=list)
+    pending_kept: list[bytes] = field(default_factory=list)
 
     def feed(self, chunk: Chunk) -> list[Segment]:
         """Segments confirmed by `chunk`. Raises ServerError when a chunk is missing, doubled or out of place,
-        or when its spans do not cover the tokens."""
+        when its spans do not cover the tokens, or when kept sets are missing."""
         num_received = self.num_confirmed + len(self.pending_tokens) + len(chunk.tokens)
         # A chunk that was lost would move all later tokens to where they were not sampled.
         if chunk.num_tokens_so_far not in (None, num_received):
@@ -32,8 +35,14 @@ class Confirmation:
                 f"request {chunk.request_id}: {num_received} tokens arrived, the server sent "
                 f"{chunk.num_tokens_so_far}"
             )
+        if self.is_truncated and len(chunk.kept) != len(chunk.tokens):
+            raise ServerError(
+                f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.kept)} kept "
+                f"sets (rollout.top_p, top_k, min_p): the trainer could not know their distribution"
+            )
         self.pending_tokens.extend(chunk.tokens)
         self.pending_logprobs.extend(chunk.behavior_logprobs)
+        self.pending_kept.extend(chunk.kept)
         if chunk.spans is None or not self.pending_tokens:
             return []
         segments = []
@@ -53,6 +62,7 @@ class Confirmation:
                     self.pending_tokens[first:last],
                     self.pending_logprobs[first:last],
                     is_continued_in_place=used_old_cache,
+                    kept=b"".join(self.pending_kept[first:last]),
                 )
             )
             position = end
@@ -62,5 +72,5 @@ class Confirmation:
                 f"{position}..{total} open"
             )
         self.num_confirmed = total
-        self.pending_tokens, self.pending_logprobs = [], []
+        self.pending_tokens, self.pending_logprobs, self.pending_kept = [], [], []
         return segments

@@ -27,3 +27,5 @@ class FleetSettings:
     """Whether servers compute the output layer of a bfloat16 model in float32; None: not asked."""
     unsampled: Unsampled | None = None
     """A server that never samples other tokens than these does not join, where they are given."""
+    top_k: int | None = None
+    """Tokens that a server must be able to tell as kept (rollout.top_k); None where it is not asked."""

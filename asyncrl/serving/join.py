@@ -103,7 +103,11 @@ class Join:
         """The server must have the hooks that versions and digests come from. Raises ServerError."""
         url, settings = self._server.url, self._settings
         await hooks.check_hooks(
-            self._session, url, unsampled=settings.unsampled, float32_head=settings.float32_head
+            self._session,
+            url,
+            unsampled=settings.unsampled,
+            float32_head=settings.float32_head,
+            top_k=settings.top_k,
         )
         await install(
             self._session,

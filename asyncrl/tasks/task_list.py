@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
@@ -105,8 +105,11 @@ def _messages_alone(prompt: Prompt) -> Prompt:
 
 
 def title_of(recipe: Recipe) -> str:
-    """Name of the template of all prompts, as results show it."""
-    return template_title(recipe.prompt.template if recipe.prompt is not None else None)
+    """Name of the template of all prompts, as results show it, with what the chat template is told."""
+    return told_title(
+        template_title(recipe.prompt.template if recipe.prompt is not None else None),
+        recipe.chat_template_kwargs(),
+    )
 
 
 def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:

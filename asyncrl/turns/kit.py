@@ -34,15 +34,15 @@ def read_kit(
 
     Raises InputError for a tool that cannot be loaded, and for a model folder that its calls do not go with.
     """
-    rollout, turns = rollout or recipe.rollout, recipe.turns
+    rollout, turns, given = rollout or recipe.rollout, recipe.turns, recipe.chat_template_kwargs()
     if not turns.is_on():
-        return TurnKit(TextCodec(model_folder, rollout=rollout, now=now))
+        return TurnKit(TextCodec(model_folder, rollout=rollout, now=now, template_arguments=given))
     try:
         named = [{tool.name: tool.options} for tool in turns.tools]
         tools = tuple(load_tools(named, recipe.verifying.own_files()))
     except ValueError as error:
         raise InputError(f"turns.tools: {error}") from error
-    bare = TextCodec(model_folder, rollout=rollout, now=now)
+    bare = TextCodec(model_folder, rollout=rollout, now=now, template_arguments=given)
     calls = call_format(turns.call_format, bare, tools) if tools else None
     if calls is None:
         if bare.template is None:
@@ -53,7 +53,9 @@ def read_kit(
         return _checked(TurnKit(bare), recipe)
     # Prompts offer the tools where calls are messages; other ways to call are for the prompt to explain.
     offered = [tool.schema for tool in tools] if calls.offers_tools else None
-    codec = TextCodec(model_folder, rollout=rollout, now=now, tools=offered, stop=calls.stop)
+    codec = TextCodec(
+        model_folder, rollout=rollout, now=now, tools=offered, stop=calls.stop, template_arguments=given
+    )
     return _checked(TurnKit(codec, tools, call_format(turns.call_format, codec, tools)), recipe)
 
 

@@ -197,3 +197,15 @@ def test_gpus_are_split_between_both_sides(recipe: Path, capsys: pytest.CaptureF
 
 
 KEYS = ("serving.num_servers", "trainer.num_processes")
+
+
+def test_the_bytes_of_kept_sets_are_told(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
+    assert "journal    8 bytes for each sampled token\n" in capsys.readouterr().out
+    arguments = ["rollout.top_k=20", "rollout.top_p=0.9", "--gpu-memory-gb", "1000"]
+    assert cli.main(["plan", str(recipe), *arguments]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "journal    8 bytes for each sampled token; kept sets: 1 more and 1 to 3 for each other kept" in said
+    )
+    assert "token, 58 at most (rollout.top_k)" in said

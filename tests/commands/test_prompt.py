@@ -52,9 +52,33 @@ def test_a_gold_that_cannot_be_parsed_is_said(project: Path, capsys: pytest.Capt
     assert "verifier   math, which cannot parse the gold: " in capsys.readouterr().out
 
 
+def test_variables_of_the_chat_template_are_shown_and_obeyed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = "{{ messages[0].content }}{% if enable_thinking is false %}5{% endif %}"
+    (project / "model" / "chat_template.jinja").write_text(template)
+    row = {"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}
+    (project / "train.jsonl").write_text(json.dumps(row))
+    told = "prompt={chat_template_kwargs: {enable_thinking: false}}"
+    assert run(project, "prompt", told) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["template   none", 'told       {"enable_thinking": false}']
+    assert lines[5] == "1+1=5"
+    (project / "heldout.jsonl").write_text(json.dumps({**row, "answer": "3"}))
+    assert run(project, "check", told) == 0
+    assert "# prompts   those of the rows, enable_thinking=false" in capsys.readouterr().out
+    assert run(project, "prompt") == 0
+    assert capsys.readouterr().out.splitlines()[4] == "1+1="
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (
+            ("prompt={template: r1, chat_template_kwargs: {enable_thinking: false}}",),
+            "but prompt.template 'r1' writes text, which the chat template never sees",
+        ),
+        (("prompt={chat_template_kwargs: {enable_thinking: false}}",), "has no chat template to read it"),
         (("--row", "9999"), "--row is 9999, but data.train has "),
         (("--row", "0"), "--row is 0, expected 1 or more"),
         (("--heldout", "data.heldout=null", "evaluation.every_steps=0"), "has no data.heldout"),

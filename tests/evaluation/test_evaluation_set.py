@@ -173,6 +173,16 @@ def test_a_benchmark_has_its_own_verifier_with_the_options_of_the_recipe_where_t
     assert spec.options == {"operations": "any"}
 
 
+def test_the_recipes_sampling_of_evaluations_is_asked_and_recorded(recipe: Recipe, tmp_path: Path) -> None:
+    given = {"top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    section = recipe.evaluation.model_copy(update=given)
+    benchmark = copy_of("aime24", tmp_path, ROWS["aime24"])
+    found = set_of(recipe.model_copy(update={"evaluation": section}), benchmark)
+    assert found.sampling.settings() == given
+    assert given.items() <= found.describe().items()
+    assert not given.keys() & set_of(recipe, benchmark).describe().keys()
+
+
 def test_one_sample_is_the_most_likely_answer_and_several_are_samples(recipe: Recipe, tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "model")
     greedy = set_of(recipe, copy_of("gsm8k", tmp_path, ROWS["gsm8k"]))

@@ -21,7 +21,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Evaluation
-from asyncrl.records import Task
+from asyncrl.records import SamplingParams, Task
 from asyncrl.serving.publication import Publication
 
 TASKS = [make_task(1), make_task(2)]
@@ -68,7 +68,8 @@ class Scripted(Evaluator):
 
 
 def evaluator(waits: Waits) -> Scripted:
-    return Scripted(None, waits, None, None, None, 8, "run", itertools.count())
+    sampling = SamplingParams(1.0, 8, (1,), top_p=0.9)
+    return Scripted(None, waits, None, None, sampling, 8, "run", itertools.count())
 
 
 @asynccontextmanager
@@ -124,6 +125,7 @@ async def test_the_journal_keeps_what_each_response_amounted_to(tmp_path: Path) 
     assert read_prompts(journal, "held-out") == {"train:1": "1+1=", "train:2": "2+1="}
     (row,) = notebook.evaluations
     assert (row["greedy_accuracy"], row["avg_at_k"], row["num_faults"]) == (1.0, 0.5, 1)
+    assert (row["template"], row["top_p"]) == ("r1", 0.9)
     # The journal has them; metrics.jsonl stays small.
     assert "greedy_scores" not in row
 

@@ -40,6 +40,8 @@ class FakeEngine:
         self.digests: dict[str, str] = {}
         self.may_generate = asyncio.Event()
         self.may_generate.set()
+        self.sends_kept_sets = True
+        """Whether requests that ask for the kept sets of their tokens get them: each token, and 100 more."""
         self.break_streams = 0
         self.ends_in_aborts = False
         """Whether an abort reaches each request with its last token, as SGLang then says."""
@@ -208,6 +210,8 @@ class FakeEngine:
             )
             for rid, prefix, p in zip(body["rid"], body["input_ids"], body["sampling_params"], strict=True)
         ]
+        for stream, is_asked in zip(streams, body.get("return_sampling_mask", ()), strict=False):
+            stream.has_kept_sets = is_asked and self.sends_kept_sets
         while any(not stream.is_done for stream in streams):
             await self.may_generate.wait()
             if self.break_streams:
@@ -244,6 +248,7 @@ class _Stream:
         self.num_sent = 0
         self.num_scripted = num_scripted
         """Tokens of the script that its prefix holds."""
+        self.has_kept_sets = False
         self.is_done = False
 
     def next(self, engine: FakeEngine) -> dict[str, Any]:
@@ -271,6 +276,9 @@ class _Stream:
             "output_token_logprobs": [[-0.5, token, None] for token in tokens],
             "cached_tokens": 0,
         }
+        if self.has_kept_sets:
+            meta["output_token_sampling_mask"] = [[token + 100, token] for token in tokens]
+            meta["output_token_sampling_logprobs"] = [-0.25] * len(tokens)
         if self.is_done or engine.confirms_chunks:
             meta["weight_versions"] = self.spans
         return {"output_ids": tokens, "meta_info": meta}

@@ -2,12 +2,12 @@
 
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
-CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns"}. Rank
-0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens,
-FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
+CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
+"kept"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record of
+tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
 publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
 resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
-credits and advantages of their own.
+credits and advantages of their own. "kept": whether they were sampled from some tokens only.
 """
 
 import json
@@ -19,7 +19,7 @@ import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
-from fakes.sequences import with_turns
+from fakes.sequences import with_kept_sets, with_turns
 
 NUM_STEPS = 3
 TRAINER = {
@@ -42,6 +42,7 @@ def take_steps(
     saves: bool = False,
     resumes: str | None = None,
     turns: bool = False,
+    kept: bool = False,
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
@@ -53,7 +54,10 @@ def take_steps(
     from asyncrl.trainer.step.learner import Learner
     from asyncrl.trainer.step.token_record import TokenRecord
 
-    recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
+    rollout = {"top_k": 10} if kept else {}
+    recipe = make_recipe(
+        model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {}, rollout=rollout
+    )
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
@@ -68,6 +72,7 @@ def take_steps(
         # In the second step no rank has something to teach, in the third one has.
         batch = random_batch(step, num_groups=6, temperature=0.8, num_silent=(2, 6, 5)[step % 3])
         batch = with_turns(batch) if turns else batch
+        batch = with_kept_sets(batch) if kept else batch
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()
@@ -102,7 +107,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes", "turns")}
+        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes", "turns", "kept")}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

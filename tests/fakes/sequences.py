@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import math
 import random
 
+from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Batch, ScoredSequence
 
 
@@ -36,6 +38,23 @@ def with_turns(batch: Batch) -> Batch:
                 credits=[(first - 1, source.gauss(0, 1)), (first + second - 1, source.gauss(0, 1))],
             )
         sequences.append(one)
+    return dataclasses.replace(batch, sequences=sequences)
+
+
+def with_kept_sets(batch: Batch, vocabulary: int = 40) -> Batch:
+    """Each token sampled from a random set of one to nine ids, with about its share of them."""
+    source = random.Random(batch.taken_version)
+    sequences = []
+    for one in batch.sequences:
+        tokens = one.sampled_tokens()
+        sets = [{token, *source.choices(range(vocabulary), k=source.randrange(9))} for token in tokens]
+        sequences.append(
+            dataclasses.replace(
+                one,
+                behavior_logprobs=[-math.log(len(kept)) * source.uniform(0.5, 1.5) for kept in sets],
+                kept=b"".join(map(pack_kept_set, tokens, map(sorted, sets))),
+            )
+        )
     return dataclasses.replace(batch, sequences=sequences)
 
 

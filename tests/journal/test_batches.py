@@ -17,7 +17,13 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
         group = queue.admit(make_task(number))
         first, second = group.trajectories
         queue.append(
-            group, first, [Segment(0, [1, 2], [-0.1, -0.2]), Segment(1, [3], [-0.3], True)], Finish.STOP
+            group,
+            first,
+            [
+                Segment(0, [1, 2], [-0.1, -0.2], kept=b"\x05\0\0"),
+                Segment(1, [3], [-0.3], True, kept=b"\x81\x01\0"),
+            ],
+            Finish.STOP,
         )
         queue.append(group, second, [Segment(0, [9], [-1 / 3])], Finish.LENGTH)
         for trajectory, reward in ((first, 1.0), (second, 0.0)):
@@ -33,6 +39,7 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
     for a, b in zip(from_memory.sequences, from_journal.sequences, strict=True):
         assert dataclasses.replace(a, behavior_logprobs=[]) == dataclasses.replace(b, behavior_logprobs=[])
     assert from_journal.sequences[0].are_continued == [False, False, True]
+    assert [s.kept for s in from_journal.sequences[:2]] == [b"\x05\0\0\x81\x01\0", b""]
 
 
 def test_a_fault_is_not_in_the_repeated_batch(tmp_path: Path) -> None:

@@ -39,9 +39,10 @@ async def local_servers(
     gpus: GpuMap = ON_CPU,
     site: Site | None = None,
     keys: Keys | None = None,
+    rollout: dict[str, Any] | None = None,
 ) -> AsyncIterator[LocalServers]:
     """Their processes have ended when the block ends."""
-    recipe = make_recipe(folder, serving=serving or {}, model={"dtype": dtype})
+    recipe = make_recipe(folder, serving=serving or {}, model={"dtype": dtype}, rollout=rollout or {})
     site = site or LocalSite(recipe.cluster, gpus)
     async with new_session(keys) as session:
         servers = LocalServers(
@@ -107,6 +108,25 @@ async def test_an_external_server_that_samples_other_tokens_is_refused_at_once(t
         with pytest.raises(ServerError, match="never samples the tokens 'none', the run never samples '2'"):
             await servers.start()
         engine.hooks["unsampled"] = "2"
+        await servers.start()
+
+
+async def test_an_external_server_that_does_not_tell_enough_kept_tokens_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    rollout = {"top_p": 0.9, "top_k": 64}
+    async with (
+        FakeEngine() as engine,
+        local_servers(tmp_path, {"servers": [engine.url]}, rollout=rollout) as servers,
+    ):
+        with pytest.raises(ServerError, match=r"up to none, but rollout.top_k is 64"):
+            await servers.start()
+        engine.hooks["most_kept"] = 63
+        with pytest.raises(
+            ServerError, match=r"up to 63, but .*Start it with .*--sampling-mask-max-tokens 64"
+        ):
+            await servers.start()
+        engine.hooks["most_kept"] = 64
         await servers.start()
 
 

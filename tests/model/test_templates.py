@@ -172,3 +172,42 @@ def test_a_prefill_that_the_template_drops_is_refused(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     with pytest.raises(InputError, match="where it ends cannot be found"):
         TextCodec(folder).render_prompt([USER, {"role": "assistant", "content": "<think>\n"}])
+
+
+@pytest.mark.parametrize("is_thinking", [True, False])
+def test_a_template_is_told_the_recipes_variables_as_transformers_tells_it(
+    tmp_path: Path, is_thinking: bool
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    folder = model_folder(tmp_path, (FAMILIES[0].parent / "qwen3.jinja").read_text())
+    codec = TextCodec(folder, template_arguments={"enable_thinking": is_thinking})
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(
+        [USER], tokenize=False, add_generation_prompt=True, enable_thinking=is_thinking
+    )
+    assert codec.render_prompt([USER])[0] == theirs
+    assert theirs.endswith("</think>\n\n") is not is_thinking
+    assert codec.template is not None
+    assert codec.template.with_tools(None).render([USER]) == theirs
+    assert codec.fingerprint != TextCodec(folder).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("enable_thinkng", "Did you mean enable_thinking?"),
+        ("documents_of", "It reads enable_thinking."),
+        ("messages", "which each prompt sets itself"),
+        ("raise_exception", "which the model's chat template does not read"),
+    ],
+)
+def test_a_variable_that_would_change_nothing_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    folder = model_folder(tmp_path, "{% if enable_thinking %}t{% endif %}{{ messages[0].content }}")
+    with pytest.raises(InputError) as refused:
+        TextCodec(folder, template_arguments={name: True})
+    assert words in str(refused.value) and f"prompt.chat_template_kwargs sets {name}" in str(refused.value)
+
+
+def test_variables_without_a_chat_template_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no chat template"):
+        TextCodec(write_tokenizer(tmp_path), template_arguments={"enable_thinking": False})

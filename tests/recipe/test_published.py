@@ -51,6 +51,15 @@ SETTINGS = {
 }
 """Of the sources: batch, optimizer steps per batch and response length; advantage; learning rate, its warm-up
 and weight decay; clips; KL; entropy."""
+EVALUATION_TOP_P = {
+    "simplerl_zoo_0.5b": 0.95,
+    "simplerl_zoo_1.5b": 0.95,
+    "simplerl_zoo_7b": 0.95,
+    "dapo_32b": 0.7,
+    "justrl_1.5b": 0.9,
+    "retool_qwen": 0.6,
+}
+"""Where the sources cut the distribution of evaluations; training takes the whole one everywhere."""
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b", "retool_qwen")
 """A file of rows and one token per byte; a critic; several nodes; tools."""
@@ -167,6 +176,7 @@ def test_settings_are_those_of_the_sources(path: Path):
     assert (trainer.schedule_unit == "optimizer_steps") == path.stem.startswith("orz")
     # Synchronous, on the tokens as the servers sampled them, at temperature 1.
     assert (rollout.max_staleness, rollout.temperature, algorithm.importance_weight) == (0, 1.0, "none")
+    assert recipe.evaluation.top_p == EVALUATION_TOP_P.get(path.stem, 1.0)
     if algorithm.needs_critic():
         critic = (recipe.critic.learning_rate, recipe.critic_steps_per_batch(), recipe.critic.value_clip)
         assert critic == ((1e-5, 2, 0.5) if path.stem.startswith("tinyzero") else (5e-6, 12, 0.2))

@@ -167,3 +167,34 @@ def test_an_impossible_combination_says_which_two_keys_and_what_to_change(
 ) -> None:
     with pytest.raises(InputError, match=said):
         parse_recipe(MINIMAL | sections, source="test")
+
+
+@pytest.mark.parametrize(
+    ("rollout", "said"),
+    [
+        (
+            {"top_p": 0.9},
+            "rollout.top_p is 0.9 but rollout.top_k is not set: servers say which tokens they kept",
+        ),
+        ({"min_p": 0.05}, "rollout.min_p is 0.05 but rollout.top_k is not set"),
+        ({"top_k": 1}, "rollout.top_k is 1"),
+        ({"top_k": 4097}, "rollout.top_k is 4097"),
+        ({"top_p": 0.0, "top_k": 9}, "rollout.top_p is 0.0"),
+        (
+            {"repetition_penalty": 1.1},
+            "rollout.repetition_penalty is 1.1, but tokens that are trained are sampled",
+        ),
+    ],
+)
+def test_sampling_whose_distribution_the_trainer_could_not_know_is_refused(
+    rollout: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        make_recipe(Path("m"), rollout=rollout)
+    assert said in str(refused.value)
+
+
+def test_truncated_sampling_needs_top_k_alone() -> None:
+    assert make_recipe(Path("m"), rollout={"top_k": 4096}).rollout.is_truncated()
+    assert make_recipe(Path("m"), rollout={"top_p": 0.9, "min_p": 0.1, "top_k": 2}).rollout.is_truncated()
+    assert not make_recipe(Path("m")).rollout.is_truncated()

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, fleet_on
-from fakes.records import make_queue, make_task
+from fakes.records import make_queue, make_task, reopen
 from fakes.stage import stage
 
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
+from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
-from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.http import new_session
 
@@ -38,6 +39,48 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
         assert lengths == [[3, 3], [6, 6], [9, 9]]
         assert fleet.router.num_in_flight == 0
+
+
+async def test_truncated_sampling_journals_kept_sets_through_rounds_and_a_restart(tmp_path: Path) -> None:
+    async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
+        engine.version = "0"
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = fleet_on(engine, session, waits)
+        sampling = SamplingParams(1.0, 8, (STOP,), top_p=0.9, top_k=20)
+        generator = Generator(
+            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), tokens_per_round=3
+        )
+        group = queue.admit(make_task())
+        ended = [trajectory async for trajectory in generator.run(group)]
+        kept = pack_kept_set(10, [10, 110]) * 8
+        for trajectory in ended:
+            (segment,) = trajectory.segments
+            assert (segment.tokens, segment.behavior_logprobs, segment.kept) == ([10] * 8, [-0.25] * 8, kept)
+        queue.journal.barrier_blocking()
+        (name, *_) = (trajectory.trajectory_id for trajectory in ended)
+        rows = queue.journal.read(
+            "SELECT kept FROM kept_sets WHERE trajectory_id = ? ORDER BY position", (name,)
+        )
+        assert b"".join(part for (part,) in rows) == kept
+        again = reopen(queue, tmp_path)
+        (group,) = again.live.values()
+        assert [t.segments for t in group.trajectories] == [t.segments for t in ended]
+
+
+async def test_a_server_that_says_no_kept_sets_is_a_fault_and_trains_nothing(tmp_path: Path) -> None:
+    async with FakeEngine(num_tokens=4, chunk_tokens=2) as engine, new_session() as session:
+        engine.version, engine.sends_kept_sets = "0", False
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = fleet_on(engine, session, waits)
+        sampling = SamplingParams(1.0, 8, (STOP,), top_k=20)
+        generator = Generator(queue, fleet, waits, sampling, 64, 0, "run", state=RunPhase(waits))
+        group = queue.admit(make_task())
+        with pytest.raises(GenerationFailed, match="2 tokens came with 0 kept sets"):
+            async for _ in generator.run(group):
+                pass
+        assert group.num_tokens() == 0
 
 
 async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_observation(

@@ -120,6 +120,18 @@ async def test_a_server_that_samples_other_tokens_never_serves(
         assert ("/update_weights_from_disk" in one.calls) is not bool(said)
 
 
+@pytest.mark.parametrize(("most_kept", "wanted"), [(19, ServerState.DEAD), (20, ServerState.SERVING)])
+async def test_a_server_that_tells_too_few_kept_tokens_never_serves(
+    one: FakeEngine, tmp_path: Path, most_kept: int, wanted: ServerState
+) -> None:
+    one.hooks["most_kept"] = most_kept
+    async with crew_on([one], tmp_path, top_k=20) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.members.servers.values()
+        await crew.until(lambda: server.state is wanted)
+        assert ("says which tokens it kept up to 19" in server.reason) is (wanted is ServerState.DEAD)
+
+
 @pytest.mark.parametrize(
     ("float32_head", "options", "said"),
     [

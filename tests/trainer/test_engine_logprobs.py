@@ -14,8 +14,12 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post, running_server
 
+from asyncrl.model.kept_sets import num_kept_sets
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.records import Batch, SamplingParams, ScoredSequence, Segment
+from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 
@@ -103,3 +107,75 @@ def test_the_trainer_leaves_out_the_tokens_that_the_server_never_samples(masked_
     unmasked.load_base()
     (found,) = unmasked.passes.logprobs(unmasked.parallel_chunks, [micro], 0.8)
     assert (found - micro.behavior).abs().max() > 1.0
+
+
+CUTS = {
+    "top_p": {"top_p": 0.9, "top_k": VOCABULARY},
+    "top_k": {"top_k": 5},
+    "min_p": {"min_p": 0.05, "top_k": 4096},
+    "all": {"top_p": 0.9, "top_k": 20, "min_p": 0.05},
+}
+
+
+def stream_truncated(
+    url: str, temperature: float, cut: dict[str, float], vocabulary: int
+) -> list[ScoredSequence]:
+    """Responses as a run samples them: streamed, with their kept sets."""
+    source = random.Random(round(10 * temperature))
+    sampling = SamplingParams(temperature, 24, (10 * VOCABULARY,), **cut)
+    prompts = [source.choices(range(2, vocabulary), k=length) for length in (3, 9, 17, 30)]
+    prefixes = [Prefix(f"cut-{source.random()}-{i}", prompt, 40) for i, prompt in enumerate(prompts)]
+    body = generate_body(prefixes, sampling, salt="cut", has_kept_sets=True)
+    confirmations = {prefix.request_id: Confirmation(0, is_truncated=True) for prefix in prefixes}
+    found: dict[str, list[Segment]] = {prefix.request_id: [] for prefix in prefixes}
+
+    async def receive() -> None:
+        async with new_session() as session:
+            async for chunk in stream(session, url, body):
+                found[chunk.request_id] += confirmations[chunk.request_id].feed(chunk)
+
+    asyncio.run(receive())
+    # The end token may come early.
+    assert any(len(segments) > 1 for segments in found.values()), "responses of one chunk show no joining"
+    sequences = []
+    for i, (prefix, segments) in enumerate(zip(prefixes, found.values(), strict=True)):
+        tokens = [token for segment in segments for token in segment.tokens]
+        logprobs = [logprob for segment in segments for logprob in segment.behavior_logprobs]
+        kept, size = b"".join(segment.kept for segment in segments), len(tokens)
+        assert num_kept_sets(kept) == size
+        sequences.append(
+            ScoredSequence(
+                *(str(i), prefix.tokens, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0), kept=kept
+            )
+        )
+    return sequences
+
+
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_trainer_finds_the_log_probs_over_the_tokens_that_the_server_kept(
+    shared_engine: tuple[str, list[Path]], cut: str
+):
+    url, (model, _) = shared_engine
+    batch = Batch(0, 0.9, stream_truncated(url, 0.9, CUTS[cut], VOCABULARY))
+    learner = make_learner(model)
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 0.9)
+    assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
+    (whole,) = learner.passes.whole_logprobs(learner.parallel_chunks, [micro], 0.9)
+    # What a cut left out is what a run without kept sets would weigh wrongly.
+    assert (found - whole).min() > -1e-5 and (found - whole).max() > 0.02
+    metrics = learner.accumulate([micro], 0.9)
+    assert metrics["mismatch_kl"] < 1e-8 and metrics["max_importance_ratio"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_kept_sets_have_none_of_the_tokens_that_are_never_sampled(masked_engine: tuple[str, Path]):
+    url, model = masked_engine
+    batch = Batch(0, 0.8, stream_truncated(url, 0.8, CUTS["all"], NEVER[0]))
+    learner = make_learner(model, algorithm={"kl_coefficient": 0.1}, rollout={"top_p": 0.9, "top_k": 20})
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    assert micro.kept is not None and not set(micro.kept.tokens.tolist()) & set(NEVER)
+    assert learner.reference is not None
+    (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 0.8)
+    assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
+    assert learner.step(batch)["mismatch_kl"] < 1e-8

@@ -29,6 +29,7 @@ MODELS = {
 }
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
+MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
@@ -51,6 +52,8 @@ ALGORITHMS = {
         "kl_in": "reward",
     },
     "turns": {"advantage": "reinforce_pp_baseline", "surrogate": "gspo"},
+    "kept": {"importance_weight": "truncated", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    "kept, reward": {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"},
     "turns, critic": {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98},
     "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward", "reduction": "prompt_mean"},
     "critic": {
@@ -97,6 +100,10 @@ TWO_RANKS = {
     "resumed as overlapped": ("qwen3", OVERLAP),
     "rloo, data": ("rloo", {}),
     "rloo, pipeline": ("rloo", {"pipeline": 2}),
+    "kept, data": ("kept", {}),
+    "kept, tensor": ("kept", {"tensor": 2, "sequence_parallel": True}),
+    "kept, context": ("kept", {"context": 2}),
+    "kept, pipeline": ("kept, reward", {"pipeline": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
     "whitened, data": ("whitened", {}),
@@ -142,6 +149,7 @@ EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline"),
+    *("kept, data", "kept, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
@@ -205,6 +213,7 @@ def alone(
             algorithm=algorithm,
             critic=CRITIC,
             turns=name.startswith("turns"),
+            kept=name.startswith("kept"),
         )
     return root
 
@@ -254,6 +263,7 @@ def run_cases(
             "saves": name in RESUMED.values(),
             "resumes": RESUMED.get(name),
             "turns": model.startswith("turns"),
+            "kept": model.startswith("kept"),
         }
         for name, (model, sizes) in cases.items()
     ]

@@ -17,6 +17,7 @@ from fakes.models import random_batch, write_model, write_tokenizer
 from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
+from fakes.sequences import with_kept_sets
 from fakes.template import Forked, Template
 from rich.console import Console
 
@@ -52,7 +53,7 @@ def words_of(step: int) -> str:
     return f"what step {step} learns from"
 
 
-def record_batches(path: Path, recipe: str) -> None:
+def record_batches(path: Path, recipe: str, *, has_kept_sets: bool) -> None:
     """Takes the random batches of all steps through a queue into the journal at `path`."""
     journal = Journal(path)
     record_start(journal, 0, recipe)
@@ -60,13 +61,15 @@ def record_batches(path: Path, recipe: str) -> None:
     queue = ReplayQueue(journal, settings, has_signal=correctness_differs)
     for version in range(NUM_STEPS):
         queue.announce(version)
-        sequences = random_batch(version).sequences
+        batch = random_batch(version)
+        sequences = (with_kept_sets(batch) if has_kept_sets else batch).sequences
         for first in range(0, len(sequences), 3):
             members = sequences[first : first + 3]
             prompt = tuple(members[0].prompt_tokens)
             group = queue.admit(Task(f"train:{first}", "?", prompt, "1", VerifierSpec("math")))
             for trajectory, member in zip(group.trajectories, members, strict=True):
-                segment = Segment(version, member.response_tokens, member.behavior_logprobs)
+                tokens, logprobs = member.response_tokens, member.behavior_logprobs
+                segment = Segment(version, tokens, logprobs, kept=member.kept)
                 queue.append(group, trajectory, [segment], Finish.STOP)
                 queue.score(
                     group, trajectory, Score("correct", 1.0, 1.0, "1", "", 0.0), words_of(version + 1)
@@ -94,7 +97,8 @@ def record_run(
     trainer = TRAINER | {"num_processes": num_processes} | (trainer or {})
     model = write_model(folder / "model")
     recipe = make_recipe(model, trainer=trainer, **sections)
-    record_batches(run / "journal.sqlite", dump_recipe(recipe))
+    has_kept_sets = recipe.rollout.is_truncated()
+    record_batches(run / "journal.sqlite", dump_recipe(recipe), has_kept_sets=has_kept_sets)
     journal = Journal(run / "journal.sqlite")
     starts = [(0, NUM_STEPS, recipe)]
     if resumed is not None:
@@ -209,6 +213,15 @@ def test_a_step_is_reproduced_with_the_tokens_that_its_run_left_out(run: Path):
     record_unsampled(journal, "2,41-43")
     journal.close()
     assert plan_reproduction(run, 4).unsampled.ids == (2, 41, 42, 43)
+
+
+@pytest.mark.usefixtures("forked_ranks")
+def test_a_step_over_kept_sets_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    algorithm = {"kl_coefficient": 0.1, "entropy_coefficient": 0.01}
+    rollout = {"top_p": 0.9, "top_k": 20}
+    run = record_run(tmp_path, num_processes=1, algorithm=algorithm, rollout=rollout)
+    assert cli.main(["reproduce", str(run), "4"]) == 0
+    assert "step 4 is identical to the last digit." in capfd.readouterr().out
 
 
 @pytest.mark.slow

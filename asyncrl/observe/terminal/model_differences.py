@@ -21,6 +21,8 @@ PLAIN: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("faults, not counted", "num_faults", lambda number: f"{number:,}" if number else NOTHING),
 )
 """Further rows: title, column, words of its value."""
+CUTS = {"top_p": "top-p", "top_k": "top-k", "min_p": "min-p"}
+"""Settings of samples that a row has where they are not the default, and their words."""
 DIFFERENCE = "difference"
 SHARES = (
     ("greedy accuracy", "greedy_accuracy", "greedy_low", "greedy_high"),
@@ -37,11 +39,15 @@ def comparison_title(row: Row) -> str:
     temperature = row.get("temperature") or 0.0
     k = row.get("k")
     ways = ["greedy"] if row.get("greedy_accuracy") is not None else []
-    ways += [f"{k} samples at temperature {temperature:g}"] if k is not None else []
+    cuts = [f"{words} {row[name]:g}" for name, words in CUTS.items() if row.get(name) is not None]
+    sampled = ", ".join([f"{k} samples at temperature {temperature:g}", *cuts])
+    ways += [sampled] if k is not None else []
+    penalty = row.get("repetition_penalty")
+    penalised = "" if penalty is None else f", repetition penalty {penalty:g}"
     left_out = f" ({row['num_left_out']} rows left out)" if row.get("num_left_out") else ""
     return (
         f"{row['benchmark']}: {row['num_tasks']:,} tasks{left_out}, template {row['template']}, "
-        f"{' and '.join(ways)}, at most {row['max_new_tokens']:,} tokens"
+        f"{' and '.join(ways)}{penalised}, at most {row['max_new_tokens']:,} tokens"
     )
 
 

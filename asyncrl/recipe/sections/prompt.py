@@ -1,6 +1,6 @@
 """The section `prompt`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -39,6 +39,9 @@ class Prompt(Section):
     Default: none."""
     examples: list[PromptExample] = []
     """Solved tasks {question, answer}, for few_shot, chat and jinja that uses them."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables that the model's chat template reads, such as {enable_thinking: false} (Qwen3), in training,
+    evaluation, chat and later turns alike. One that the template does not read is refused."""
     history: Literal["as_sampled", "as_rendered"] = "as_sampled"
     """The context of later turns, where environments or tools answer.
     as_sampled: what the model wrote stays as it wrote it, and answers follow.

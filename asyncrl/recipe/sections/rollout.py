@@ -1,11 +1,14 @@
 """The section `rollout`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE
-from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, MinP, Nucleus, Positive, PositiveFloat, Section
+
+MOST_KEPT = 4096
+"""SGLang's --sampling-mask-max-tokens: the largest kept set that it says."""
 
 
 def _whole_characters(value: str) -> str:
@@ -48,6 +51,15 @@ class Rollout(Section):
     reward. Must be below max_staleness. Default: off."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior log-probs are those of the sampled distribution."""
+    top_p: Nucleus = 1.0
+    """Samples come from the likeliest tokens whose probabilities sum to this; needs top_k. 1: all tokens.
+    The kept tokens are journaled, and the trainer's log-probs are over the same ones (docs/algorithms.md)."""
+    top_k: Annotated[int, Field(ge=2, le=MOST_KEPT)] | None = None
+    """Samples come from this many of the likeliest tokens. Servers tell up to 4096, which hardly cuts
+    anything. Default: all."""
+    min_p: MinP = 0.0
+    """Samples come from tokens with at least this share of the likeliest token's probability; needs top_k.
+    0: all."""
     max_new_tokens: Positive = 64
     """Maximum response length."""
     stop: Annotated[list[StopString], Field(max_length=8)] = []
@@ -77,3 +89,30 @@ class Rollout(Section):
     Default: generate all that max_staleness admits."""
     max_fault_retries: Annotated[Count, CHANGEABLE] = 2
     """Retries after a verifier fault or a broken stream, before the trajectory is dropped."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_penalty(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and "repetition_penalty" in raw:
+            raise ValueError(
+                f"rollout.repetition_penalty is {raw['repetition_penalty']!r}, but tokens that are trained "
+                f"are sampled without one: it changes probabilities by what was written before, and the "
+                f"trainer's log-probs are without it. Remove it; evaluations have "
+                f"evaluation.repetition_penalty."
+            )
+        return raw
+
+    @model_validator(mode="after")
+    def _check_truncation(self) -> "Rollout":
+        name = "top_p" if self.top_p < 1 else "min_p" if self.min_p > 0 else None
+        if name is not None and self.top_k is None:
+            raise ValueError(
+                f"rollout.{name} is {getattr(self, name)} but rollout.top_k is not set: servers say which "
+                f"tokens they kept, and the exact log-probs, only where top_k bounds their number. Set "
+                f"rollout.top_k, up to {MOST_KEPT}."
+            )
+        return self
+
+    def is_truncated(self) -> bool:
+        """Whether tokens are sampled from some of all tokens."""
+        return self.top_k is not None

@@ -9,6 +9,9 @@ Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Nucleus = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+"""top-p: 1 keeps all tokens."""
+MinP = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 """Adam moves each weight by about this much per step."""
 Seed = Annotated[int, Field(ge=0, lt=2**31)]

@@ -31,11 +31,13 @@ async def check_hooks(
     *,
     unsampled: Unsampled | None = None,
     float32_head: bool | None = None,
+    top_k: int | None = None,
 ) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
     of weights would be missing or wrong. So it does when the tokens that the server never samples are others
     than `unsampled`, or its output layer computes in float32 and the trainer's does not, or the reverse: its
-    log-probs would be of another distribution than the trainer's."""
+    log-probs would be of another distribution than the trainer's. And so it does when it would not say
+    which `top_k` tokens it kept."""
     found = await http.get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -76,5 +78,12 @@ async def check_hooks(
             f"{str(unsampled) or 'none'!r}: its log-probs are not those that are trained. Start it on the "
             f"run's model folder, with the run's version of asyncrl and "
             f'{UNSAMPLED_VARIABLE}="{unsampled}".'
+        )
+    most_kept = found.get("most_kept")
+    if top_k is not None and (not isinstance(most_kept, int) or most_kept < top_k):
+        raise ServerError(
+            f"{url} says which tokens it kept up to {most_kept or 'none'}, but rollout.top_k is {top_k}: the "
+            f"trainer could not know their distribution. Start it with the run's version of asyncrl and "
+            f"--sampling-mask-max-tokens {top_k}, or lower rollout.top_k."
         )
     return engine

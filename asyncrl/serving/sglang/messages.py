@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from asyncrl.errors import ServerError
+from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, PolicyVersion, SamplingParams
 
 
@@ -61,29 +62,48 @@ class Chunk:
     """Tokens of this request up to this chunk, as the server counts; None when it does not say."""
     num_retractions: int = 0
     """How often the server took this request's cache back so far."""
+    kept: list[bytes] = field(default_factory=list)
+    """The kept set of each token (asyncrl/model/kept_sets.py), whose distribution the log-probs are of;
+    empty where they were not asked for."""
 
 
 def generate_body(
-    prefixes: Sequence[Prefix], sampling: SamplingParams, *, salt: str, is_greedy: bool = False
+    prefixes: Sequence[Prefix],
+    sampling: SamplingParams,
+    *,
+    salt: str,
+    is_greedy: bool = False,
+    has_kept_sets: bool = False,
 ) -> dict[str, Any]:
-    """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart."""
+    """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart.
+    `has_kept_sets` asks for the kept set of each sampled token, and for log-probs over it."""
+    asked = [not (is_greedy or prefix.is_greedy) for prefix in prefixes]
     return {
+        **({"return_sampling_mask": asked} if has_kept_sets else {}),
         "rid": [prefix.request_id for prefix in prefixes],
         "input_ids": [prefix.tokens for prefix in prefixes],
         "sampling_params": [
-            {
-                "temperature": 0.0 if is_greedy or prefix.is_greedy else sampling.temperature,
-                "max_new_tokens": prefix.max_new_tokens,
-                "stop_token_ids": list(sampling.stop_token_ids),
-                "top_p": 1.0,
-                "top_k": -1,
-                "skip_special_tokens": False,
-            }
-            for prefix in prefixes
+            _sampling_params(prefix, sampling, is_greedy=is_greedy or prefix.is_greedy) for prefix in prefixes
         ],
         "return_logprob": True,
         "stream": True,
         "cache_salt": [salt] * len(prefixes),
+    }
+
+
+def _sampling_params(prefix: Prefix, sampling: SamplingParams, *, is_greedy: bool) -> dict[str, Any]:
+    settings = sampling.settings()
+    if is_greedy:
+        # Temperature 0 takes the likeliest token; the rest of the cuts would only cost the server time.
+        settings = {name: settings[name] for name in settings.keys() & {"repetition_penalty"}}
+    return {
+        "temperature": 0.0 if is_greedy else sampling.temperature,
+        "max_new_tokens": prefix.max_new_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "top_p": 1.0,
+        "top_k": -1,
+        "skip_special_tokens": False,
+        **settings,
     }
 
 
@@ -104,6 +124,8 @@ class _Meta(msgspec.Struct):
     id: str
     finish_reason: _FinishReason | None
     output_token_logprobs: list[tuple[float | None, int, Any]] = field(default_factory=list)
+    output_token_sampling_mask: list[list[int]] | None = None
+    output_token_sampling_logprobs: list[float | None] | None = None
     weight_versions: list[_Span] | None = None
     cached_tokens: int = 0
     completion_tokens: int | None = None
@@ -138,23 +160,45 @@ def parse_event(data: bytes) -> Chunk:
         meta.output_token_logprobs = meta.output_token_logprobs[: len(event.output_ids)]
         if meta.completion_tokens is not None:
             meta.completion_tokens -= surplus
+        if meta.output_token_sampling_mask is not None:
+            meta.output_token_sampling_mask = meta.output_token_sampling_mask[: len(event.output_ids)]
+        if meta.output_token_sampling_logprobs is not None:
+            meta.output_token_sampling_logprobs = meta.output_token_sampling_logprobs[: len(event.output_ids)]
     if len(meta.output_token_logprobs) != len(event.output_ids):
         raise ServerError(
             f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "
             f"log-probs; the server must run with --incremental-streaming-output"
         )
+    logprobs, kept = [entry[0] for entry in meta.output_token_logprobs], list[bytes]()
+    if meta.output_token_sampling_mask is not None:
+        # The plain log-probs are those of the whole distribution.
+        logprobs, kept = _kept_sets(event)
     return Chunk(
         request_id=meta.id,
         tokens=event.output_ids,
-        behavior_logprobs=[
-            math.nan if entry[0] is None else entry[0] for entry in meta.output_token_logprobs
-        ],
+        behavior_logprobs=[math.nan if logprob is None else logprob for logprob in logprobs],
         spans=None if meta.weight_versions is None else [_span(meta.id, s) for s in meta.weight_versions],
         end=None if meta.finish_reason is None else _end(meta),
         num_cached_tokens=meta.cached_tokens,
         num_tokens_so_far=meta.completion_tokens,
         num_retractions=meta.num_retractions,
+        kept=kept,
     )
+
+
+def _kept_sets(event: _Event) -> tuple[list[float | None], list[bytes]]:
+    """Log-probs over the kept sets, and these. Raises ServerError where they do not fit the tokens."""
+    meta, tokens = event.meta_info, event.output_ids
+    masks, logprobs = meta.output_token_sampling_mask or [], meta.output_token_sampling_logprobs or []
+    if not len(masks) == len(logprobs) == len(tokens):
+        raise ServerError(
+            f"request {meta.id}: {len(tokens)} tokens but {len(masks)} kept sets and {len(logprobs)} "
+            f"log-probs over them"
+        )
+    try:
+        return logprobs, [pack_kept_set(token, mask) for token, mask in zip(tokens, masks, strict=True)]
+    except ValueError as error:
+        raise ServerError(f"request {meta.id}: {error}") from None
 
 
 def _is_cut(event: _Event) -> bool:

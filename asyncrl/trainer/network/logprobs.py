@@ -2,6 +2,10 @@
 over all tokens but those that servers never sample (asyncrl/model/unsampled.py). These have no probability
 and their logits no gradient.
 
+Where servers sampled from some tokens only (top-p, top-k, min-p), the log of what these have of the
+probability comes beside: less it, a log-prob is that of the distribution over the kept tokens. Entropies are
+over all tokens.
+
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
 logits at a time, and on a CPU normalized in slices that stay in the processor's cache. The backward pass
@@ -13,7 +17,8 @@ With model.float32_logits the logits of a bfloat16 model are not rounded: produc
 up in float32, as SGLang's --enable-fp32-lm-head computes them. Their gradient is rounded as before, where it
 meets the weights.
 
-Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size.
+Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size, E kept ids of
+all tokens.
 """
 
 from typing import Any
@@ -23,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.model.memory import LOGITS_AT_ONCE
+from asyncrl.trainer.packing.kept_sets import KeptSets
 
 KEPT_BYTES = 2**29
 """Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
@@ -33,9 +39,14 @@ IMPOSSIBLE = -1e30
 
 
 def token_logprobs(
-    logits: Tensor, targets: Tensor, temperature: float, unsampled: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T]; both with gradient.
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    unsampled: Tensor | None = None,
+    kept: KeptSets | None = None,
+) -> tuple[Tensor, ...]:
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T] and, with `kept`, the logs
+    of the kept tokens' probability [T]; all with gradient.
 
     `unsampled` [U] int64 are ids that are never sampled; no target is one of them.
     """
@@ -43,7 +54,13 @@ def token_logprobs(
     if unsampled is not None:
         logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
     everything = torch.log_softmax(logits, dim=-1)
-    return everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
+    values = everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
+    if kept is None:
+        return values
+    logs = everything[kept.rows, kept.tokens]
+    largest = _row_maxima(logs.detach(), kept.rows, len(targets))
+    masses = torch.zeros_like(largest).index_add(0, kept.rows, (logs - largest[kept.rows]).exp())
+    return *values, masses.log() + largest
 
 
 def output_logprobs(
@@ -56,7 +73,8 @@ def output_logprobs(
     unsampled: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
     float32_logits: bool = False,
-) -> tuple[Tensor, Tensor]:
+    kept: KeptSets | None = None,
+) -> tuple[Tensor, ...]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
 
     Every rank of the group gets all log-probs; its gradient of `hidden` is that of its own rows, to be summed
@@ -68,17 +86,25 @@ def output_logprobs(
     assert num_rows > 0, f"rank {rank} has only padding of a vocabulary of {vocab_size}"
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
     if is_whole and len(hidden) * num_rows <= LOGITS_AT_ONCE:
-        return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature, unsampled)
+        logits = torch.nn.functional.linear(hidden, weight)
+        return token_logprobs(logits, targets, temperature, unsampled, kept)
     columns = None
     if unsampled is not None:
         columns = unsampled[(unsampled >= first) & (unsampled < first + num_rows)] - first
+    own = None if kept is None else kept.of_columns(first, num_rows)
     vocabulary = _Vocabulary(
         *(first, num_rows, temperature, columns),
         group if num_ranks > 1 else None,
         torch.float32 if float32_logits else hidden.dtype,
+        own,
     )
-    values: tuple[Tensor, Tensor] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
+    values: tuple[Tensor, ...] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
     return values
+
+
+def _row_maxima(values: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """[E], [E] -> [num_rows], the largest value of each row; IMPOSSIBLE where it has none."""
+    return values.new_full((num_rows,), IMPOSSIBLE).scatter_reduce(0, rows, values, "amax")
 
 
 class _Entropy(torch.autograd.Function):
@@ -110,14 +136,16 @@ class _Vocabulary:
         unsampled: Tensor | None,
         group: dist.ProcessGroup | None,
         dtype: torch.dtype,
+        kept: KeptSets | None = None,
     ) -> None:
-        """`unsampled` are columns of this rank, `dtype` is the logits'."""
+        """`unsampled` are columns of this rank, and those of `kept` too; `dtype` is the logits'."""
         self.first = first
         self.num_rows = num_rows
         self.temperature = temperature
         self._unsampled = unsampled
         self.group = group
         self.dtype = dtype
+        self.kept = kept
 
     def chunks(self, num_tokens: int) -> list[slice]:
         """Tokens of one product."""
@@ -162,9 +190,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: _Vocabulary
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
+        masses = [] if vocabulary.kept is None else [torch.empty_like(normalisers)]
         num_bytes = len(hidden) * vocabulary.num_rows * vocabulary.dtype.itemsize
         is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
         kept = []
@@ -175,19 +204,23 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 *found, own = (part[rows] for part in parts)
                 for place, value in zip(found, _values(logits[rows], own, vocabulary), strict=True):
                     place.copy_(value)
+                for mass in masses:
+                    part = slice(chunk.start + rows.start, chunk.start + rows.stop)
+                    mass[part] = _log_masses(logits[rows], part, normalisers[part], vocabulary)
             if is_kept:
                 kept.append(logits)
-        context.save_for_backward(hidden, weight, targets, normalisers, entropies, *kept)
+        context.save_for_backward(hidden, weight, targets, normalisers, entropies, *masses, *kept)
         context.vocabulary = vocabulary
         context.set_materialize_grads(False)
-        return logprobs, entropies
+        return logprobs, entropies, *masses
 
     @staticmethod
     def backward(
-        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None
+        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, of_masses: Tensor | None = None
     ) -> tuple[Tensor, Tensor, None, None]:
         hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
+        masses = None if vocabulary.kept is None else kept.pop(0)
         to_hidden = torch.empty_like(hidden)
         chunks = vocabulary.chunks(len(hidden))
         # The product of a single chunk is the gradient; those of several are added up in float32.
@@ -206,6 +239,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     None if of_logprobs is None else of_logprobs[own, None],
                     None if of_entropies is None else (of_entropies[own, None], entropies[own, None]),
                 )
+                if masses is not None and of_masses is not None:
+                    log = vocabulary.tempered(logits[rows]).sub_(normalisers[own, None])
+                    _add_slopes_of_masses(
+                        found, log, of_masses[own], masses[own], vocabulary.kept.of_slice(own)
+                    )
                 slopes[rows] = found if vocabulary.temperature == 1.0 else found.div_(vocabulary.temperature)
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
             if is_sum:
@@ -227,6 +265,27 @@ def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[T
     sums = torch.stack([exponentials.sum(-1), logits.mul_(exponentials).sum(-1), chosen])
     total, weighted, chosen = vocabulary.reduce(sums)
     return chosen - total.log(), total.log() - weighted / total, largest + total.log()
+
+
+def _log_masses(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabulary) -> Tensor:
+    """[t] logarithms of the probability of the kept tokens of the rows `part`."""
+    assert vocabulary.kept is not None
+    kept = vocabulary.kept.of_slice(part)
+    logs = vocabulary.tempered(logits)[kept.rows, kept.tokens] - normalisers[kept.rows]
+    largest = vocabulary.reduce(_row_maxima(logs, kept.rows, len(normalisers)), dist.ReduceOp.MAX)
+    sums = torch.zeros_like(normalisers).index_add_(0, kept.rows, (logs - largest[kept.rows]).exp())
+    return vocabulary.reduce(sums).log() + largest
+
+
+def _add_slopes_of_masses(
+    slopes: Tensor, log: Tensor, of_masses: Tensor, masses: Tensor, kept: KeptSets
+) -> None:
+    """Adds to `slopes` [t, num_rows] the gradient of the tempered logits from the log-masses [t], whose own
+    gradient is `of_masses`: times the distribution over the kept tokens less the one over all."""
+    shares = (log[kept.rows, kept.tokens] - masses[kept.rows]).exp() * of_masses[kept.rows]
+    slopes.sub_(log.exp_().mul_(of_masses[:, None]))
+    # An id is kept once: nothing is added twice, so the order is no matter.
+    slopes[kept.rows, kept.tokens] += shares
 
 
 def _slopes(

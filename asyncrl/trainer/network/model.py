@@ -47,14 +47,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class PolicyModel(GPTModel):
-    """One chunk of the policy's layers; the first one embeds, the last one gives log-probs."""
+    """One chunk of the policy's layers; the first one embeds, the last one gives log-probs.
+
+    Of a micro-batch with kept sets it gives three [T]: log-probs over the kept tokens, entropies and
+    log-probs over all tokens.
+    """
 
     shape: ModelShape
     unsampled: Tensor | None
     """[U] int64, ids that are never sampled."""
     float32_logits = False
 
-    def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, ...]:
         """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
         hidden: Tensor = super().forward(
             own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
@@ -71,12 +75,14 @@ class PolicyModel(GPTModel):
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
-    def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, ...]:
         weight = self._output_weight()
-        targets = micro.targets[micro.distinct]
+        targets, kept = micro.targets[micro.distinct], micro.kept
         own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
+        if own is not None and kept is not None:
+            kept = kept.of_rows(own, len(targets))
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
-        logprobs, entropies = output_logprobs(
+        values = output_logprobs(
             pick_rows(hidden, predicting),
             weight,
             targets if own is None else targets[own],
@@ -85,10 +91,14 @@ class PolicyModel(GPTModel):
             unsampled=self.unsampled,
             group=parallel_state.get_tensor_model_parallel_group(),
             float32_logits=self.float32_logits,
+            kept=kept,
         )
         if own is not None:
-            logprobs, entropies = fill_in(torch.stack([logprobs, entropies]), own, len(targets))
-        return logprobs.index_select(0, micro.copies), entropies.index_select(0, micro.copies)
+            values = tuple(fill_in(torch.stack(values), own, len(targets)))
+        if kept is not None:
+            whole, entropies, log_masses = values
+            values = whole - log_masses, entropies, whole
+        return tuple(value.index_select(0, micro.copies) for value in values)
 
     def _output_weight(self) -> Tensor:
         """[vocabulary of the tensor rank, hidden], whole where weights are gathered during the pass.

@@ -24,11 +24,13 @@ from torch import Tensor
 from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
 from asyncrl.model.folder import ModelShape
+from asyncrl.model.kept_sets import num_kept_sets
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
+from asyncrl.trainer.packing.kept_sets import KeptSets, distinct_with_kept_sets, unpack_kept_sets
 from asyncrl.trainer.packing.prefix_tree import pack_tree
 
 
@@ -70,6 +72,8 @@ class MicroBatch:
     prompt_lengths: Tensor | None = None
     """[T] float32, counted tokens of all responses to the token's prompt in the batch that this is a part of;
     None where they were not asked for."""
+    kept: KeptSets | None = None
+    """The tokens that each of the K predictions was sampled from; None where it was from all."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
@@ -104,7 +108,22 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
             )
 
 
-RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)
+def check_kept(batch: Batch, *, is_truncated: bool) -> None:
+    """Raises InputError for a response without the kept sets of its tokens where the recipe's sampling has
+    them, and for one with kept sets where it has none: its log-probs are of another distribution than the
+    trainer's."""
+    for sequence in batch.sequences:
+        num_sets, num_tokens = num_kept_sets(sequence.kept), sequence.num_sampled()
+        wanted, state = (num_tokens, "set") if is_truncated else (0, "not set")
+        if num_sets != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
+                f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
+                f"over, set run_folder (or name) to a new one."
+            )
+
+
+RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +301,18 @@ def make_micro_batch(
     if lengths is not None:
         found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
         of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
+    targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
+    distinct, copies, kept = tree.distinct, tree.copies, None
+    if any(s.kept for s in sequences):
+        distinct, copies, sets = distinct_with_kept_sets(distinct, copies, [s.kept for s in sequences])
+        kept = unpack_kept_sets(sets, targets[distinct])
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
         predicting=torch.from_numpy(tree.predicting),
-        targets=torch.from_numpy(_flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)),
-        distinct=torch.from_numpy(tree.distinct),
-        copies=torch.from_numpy(tree.copies),
+        targets=torch.from_numpy(targets),
+        distinct=torch.from_numpy(distinct),
+        copies=torch.from_numpy(copies),
         behavior=torch.from_numpy(
             _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
         ),
@@ -302,6 +326,7 @@ def make_micro_batch(
         credits=_credits(sequences, num_targets),
         teaches=teaches,
         prompt_lengths=of_prompts,
+        kept=kept,
     )
 
 
@@ -355,6 +380,6 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
-        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets)
     }
     return replace(record, **moved)

@@ -31,7 +31,13 @@ from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
 from asyncrl.trainer.network.reference import Reference
 from asyncrl.trainer.packing.attention_kernels import find_kernel
-from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
+from asyncrl.trainer.packing.batch import (
+    MicroBatch,
+    check_kept,
+    check_sampled,
+    mini_batches,
+    rank_micro_batches,
+)
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
@@ -67,6 +73,7 @@ class Learner:
         self.section = recipe.trainer
         self._seed = recipe.seed
         self._mask_staleness = recipe.rollout.mask_staleness
+        self._is_truncated = recipe.rollout.is_truncated()
         self.objective = Objective(
             recipe.algorithm,
             max_new_tokens=recipe.rollout.max_new_tokens,
@@ -136,9 +143,10 @@ class Learner:
         all the same, as its batch is used up, and so does its step of the learning rate's schedule. `record`
         is told of every token that the policy's loss sees. Raises Diverged when a gradient is not finite,
         InputError when a term of the recipe's own breaks its contract or a response has a token that is never
-        sampled.
+        sampled, or lacks the kept sets of its tokens.
         """
         check_sampled(batch, self.unsampled)
+        check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
@@ -147,10 +155,11 @@ class Learner:
         penalties = None
         if self.algorithm.has_kl_reward():
             evaluated = [
-                self.passes.logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
+                self.passes.both_logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
             ]
-            penalties = self._kl_penalties(parts, evaluated, batch.temperature)
-            proximals = list(evaluated)
+            wholes = [[whole for _, whole in part] for part in evaluated]
+            penalties = self._kl_penalties(parts, wholes, batch.temperature)
+            proximals = [[found for found, _ in part] for part in evaluated]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
@@ -236,7 +245,7 @@ class Learner:
         assert self.reference is not None
         penalties = []
         for part, known in zip(parts, proximals, strict=True):
-            references = self.passes.logprobs(self.reference.chunks, part, temperature)
+            references = self.passes.whole_logprobs(self.reference.chunks, part, temperature)
             # Empty on all stages but the last.
             found = zip(part, known, references, strict=True) if known else ()
             penalties.append(
@@ -276,7 +285,7 @@ class Learner:
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
-            references = self.passes.logprobs(self.reference.chunks, micro_batches, temperature)
+            references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
         bound = math.inf
         if self.objective.needs_proximal():
             if proximals is None:
@@ -288,7 +297,7 @@ class Learner:
         has_own = self.algorithm.has_own_loss_terms()
         self._gradients = GradientWatch() if has_own else None
 
-        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, LossRecord]:
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]) -> tuple[Tensor, LossRecord]:
             proximal = proximals[index] if proximals else None
             if record is not None:
                 record.note(micro_batches[index], outputs, proximal)

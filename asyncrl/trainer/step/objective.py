@@ -72,7 +72,7 @@ class Objective:
     def __call__(
         self,
         micro: MicroBatch,
-        outputs: tuple[Tensor, Tensor],
+        outputs: tuple[Tensor, ...],
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
@@ -81,17 +81,23 @@ class Objective:
     ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
 
-        `outputs` are log-probs and entropies, [T] each with gradient; `proximal` [T] is None when the policy
-        before the step is the one that made them. Raises InputError for a term of the recipe's own that gives
+        `outputs` are log-probs and entropies, [T] each with gradient, and where servers kept some tokens the
+        log-probs over all; `proximal` [T] is None when the policy before the step is the one that made them.
+        `reference` is over all tokens. Raises InputError for a term of the recipe's own that gives
         no tensor for a loss; values that are no numbers are counted in what is kept, and what they do to the
         gradient in `gradients`.
         """
-        current, entropies = outputs
+        current, entropies = outputs[:2]
+        whole = None if micro.kept is None else outputs[2]
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
         inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
         inputs = dataclasses.replace(
-            inputs, entropies=entropies, reference=reference, second_moment_bound=second_moment_bound
+            inputs,
+            entropies=entropies,
+            reference=reference,
+            whole=whole,
+            second_moment_bound=second_moment_bound,
         )
         try:
             parts = self._loss(inputs)
@@ -131,7 +137,8 @@ def kl_penalties(
     *,
     mask_staleness: int | None = None,
 ) -> Tensor:
-    """[T] coefficient * kl of each token, 0 for those that no loss counts."""
+    """[T] coefficient * kl of each token, 0 for those that no loss counts. Both log-probs are over all
+    tokens, whatever servers kept."""
     divergence = DIVERGENCES[algorithm.kl_estimator](proximal, reference)
     is_counted = micro.counted(mask_staleness).to(divergence.device)
     return algorithm.kl_coefficient * torch.where(is_counted, divergence, 0.0)

@@ -4,6 +4,7 @@ Gradients are summed over micro-batches, and divided by nothing. Counts what the
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -85,14 +86,30 @@ class Passes:
     def logprobs(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[Tensor]:
-        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient.
+        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient: over the kept
+        tokens where servers kept some.
 
         Empty on the ranks of all pipeline stages but the last, which compute no loss.
         """
+        return [found for found, _ in self.both_logprobs(chunks, micro_batches, temperature)]
 
-        def keep(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            found, _ = outputs
-            return found.sum(), found
+    def whole_logprobs(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[Tensor]:
+        """`logprobs` over all tokens, whatever servers kept."""
+        plain = [micro if micro.kept is None else replace(micro, kept=None) for micro in micro_batches]
+        return self.logprobs(chunks, plain, temperature)
+
+    def both_logprobs(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[tuple[Tensor, Tensor]]:
+        """(`logprobs`, `whole_logprobs`) of each micro-batch, in one pass."""
+
+        def keep(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            found = outputs[0]
+            return found.sum(), (found, found if micro.kept is None else outputs[2])
 
         with torch.no_grad():
             return self.run(chunks, micro_batches, temperature, keep, forward_only=True)

@@ -51,14 +51,15 @@ class TokenRecord:
             {s.sequence_id: s.advantage for s in batch.sequences if _group_of(s.sequence_id) in chosen}
         )
 
-    def note(self, micro: MicroBatch, outputs: tuple[Tensor, Tensor], proximal: Tensor | None) -> None:
-        """`outputs` are log-probs and entropies [T]; `proximal` [T] is None where the former are it."""
+    def note(self, micro: MicroBatch, outputs: tuple[Tensor, ...], proximal: Tensor | None) -> None:
+        """`outputs` are log-probs and entropies [T], and perhaps more; `proximal` [T] is None where the first
+        are it."""
         if not any(name in self._advantages for name in micro.lines):
             return
         # Each sequence once: ranks that share a model all know its log-probs.
         if parallel_state.get_context_parallel_rank() or parallel_state.get_tensor_model_parallel_rank():
             return
-        current, entropies = (each.detach() for each in outputs)
+        current, entropies = (each.detach() for each in outputs[:2])
         known = current if proximal is None else proximal
         behavior = micro.behavior.to(known.device, non_blocking=True)
         log_ratios = torch.where(behavior.isfinite(), known - behavior, torch.nan)

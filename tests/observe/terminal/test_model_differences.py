@@ -59,6 +59,11 @@ def test_samples_and_faults_have_rows_where_there_are_any() -> None:
         "gsm8k: 4 tasks (2 rows left out), template boxed, as chat, 4 samples at temperature 0.8, "
         "at most 1,024 tokens"
     )
+    cut = {**sampled, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+    assert comparison_title(cut).endswith(
+        "4 samples at temperature 0.8, top-p 0.95, top-k 20, min-p 0.05, repetition penalty 1.1, "
+        "at most 1,024 tokens"
+    )
 
 
 def test_the_use_of_tools_and_each_source_have_rows_where_they_were_measured() -> None:

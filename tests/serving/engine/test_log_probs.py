@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import pytest
+import torch
 from serving.engine.servers import (
     STOP,
     VOCABULARY,
@@ -15,6 +16,10 @@ from serving.engine.servers import (
     running_server,
     write_model,
 )
+
+from asyncrl.records import SamplingParams
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
 
 TOLERANCE = 1e-5
 CHUNK = 64
@@ -119,3 +124,32 @@ def test_a_prompt_that_is_prefilled_in_chunks_gets_the_same_log_probs(multi_head
     prompts = [random_prompt(n, seed=n) for n in (3 * CHUNK + 7, CHUNK + 1, 10)]
     replies = generate(url, prompts, [8] * 3, salt="chunked")
     assert_log_probs_are_those_of(model, prompts, replies)
+
+
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
+def test_a_repetition_penalty_counts_the_tokens_of_the_response_alone(grouped_query):
+    url, model = grouped_query
+    sampling = SamplingParams(1.0, 24, (10 * VOCABULARY,), repetition_penalty=1.5)
+    prompts = [random_prompt(length, seed=length) for length in (4, 20)]
+    prefixes = [Prefix(f"penalty-{i}", prompt, 24) for i, prompt in enumerate(prompts)]
+    body = generate_body(prefixes, sampling, salt="penalty", is_greedy=True)
+    found: dict[str, list[int]] = {prefix.request_id: [] for prefix in prefixes}
+
+    async def receive() -> None:
+        async with new_session() as session:
+            async for chunk in stream(session, url, body):
+                found[chunk.request_id] += chunk.tokens
+
+    asyncio.run(receive())
+    num_moved = 0
+    for prompt, tokens in zip(prompts, found.values(), strict=True):
+        assert len(tokens) == 24
+        for i, token in enumerate(tokens):
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + tokens[:i]])).logits[0, -1]
+            plain = int(logits.argmax())
+            for said in set(tokens[:i]):
+                logits[said] = logits[said] / 1.5 if logits[said] > 0 else logits[said] * 1.5
+            assert token == int(logits.argmax()), i
+            num_moved += token != plain
+    assert num_moved, "a penalty that changes nothing shows nothing"

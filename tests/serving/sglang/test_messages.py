@@ -1,5 +1,6 @@
 """SGLang's JSON to our types and back; events as SGLang 0.5.23 sent them."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from asyncrl.errors import ServerError
+from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, SamplingParams, Segment
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.messages import Chunk, Prefix, Span, generate_body, parse_event
@@ -40,6 +42,17 @@ def test_a_group_is_one_request_with_an_id_and_a_budget_per_trajectory() -> None
 def test_greedy_is_temperature_zero() -> None:
     body = generate_body([Prefix("a", [1], 10)], SAMPLING, salt="s", is_greedy=True)
     assert body["sampling_params"][0]["temperature"] == 0.0
+
+
+def test_what_cuts_the_distribution_is_sent_where_it_is_set_and_to_no_greedy_request() -> None:
+    cut = dataclasses.replace(SAMPLING, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1)
+    prefixes = [Prefix("a", [1], 10), Prefix("b", [1], 10, is_greedy=True)]
+    sampled, greedy = generate_body(prefixes, cut, salt="s")["sampling_params"]
+    names = ("top_p", "top_k", "min_p", "repetition_penalty")
+    assert [sampled[name] for name in names] == [0.9, 20, 0.05, 1.1]
+    assert [greedy.get(name) for name in names] == [1.0, -1, None, 1.1]
+    (plain,) = generate_body(prefixes[:1], SAMPLING, salt="s")["sampling_params"]
+    assert plain.keys() == sampled.keys() - {"min_p", "repetition_penalty"}
 
 
 def test_a_middle_chunk_has_tokens_logprobs_and_spans() -> None:
@@ -96,6 +109,59 @@ def test_a_token_that_an_abort_cut_off_from_its_log_prob_never_was() -> None:
     late["output_token_logprobs"] = [[-0.5, 9, None], [-0.5, 5, None], [-0.7, 6, None]]
     with pytest.raises(ServerError, match="2 tokens but 3 log-probs"):
         parse_event(event(finish_reason={"type": "abort"}, **late))
+
+
+def test_log_probs_over_kept_sets_take_the_place_of_those_over_all_tokens() -> None:
+    spans = [{"version": "3", "start": 0, "end": 2}]
+    kept = {
+        "output_token_sampling_mask": [[9, 5], [6]],
+        "output_token_sampling_logprobs": [-0.25, 0.0],
+        "output_token_sampling_mask_length": 2,
+    }
+    parsed = parse_event(event(weight_versions=spans, **kept))
+    packed = [pack_kept_set(5, [5, 9]), pack_kept_set(6, [6])]
+    assert (parsed.behavior_logprobs, parsed.kept) == ([-0.25, 0.0], packed)
+    assert Confirmation(3, is_truncated=True).feed(parsed) == [
+        Segment(3, [5, 6], [-0.25, 0.0], kept=b"".join(packed))
+    ]
+    # What an abort cut off is cut off from all lists.
+    late = {
+        "output_token_logprobs": [[-0.5, 5, None], [-0.5, 6, None], [-0.7, 9, None]],
+        "output_token_sampling_mask": [[9, 5], [6], [9]],
+        "output_token_sampling_logprobs": [-0.25, 0.0, 0.0],
+    }
+    aborted = parse_event(event(finish_reason={"type": "abort"}, **late))
+    assert (aborted.behavior_logprobs, aborted.kept) == ([-0.25, 0.0], packed)
+
+
+@pytest.mark.parametrize(
+    ("masks", "logprobs", "said"),
+    [
+        ([[5], [7]], [0.0, 0.0], "the token 6 is not among the 1 kept ids"),
+        ([[5]], [0.0, 0.0], "2 tokens but 1 kept sets and 2 log-probs"),
+        ([[5], [6]], [0.0], "2 tokens but 2 kept sets and 1 log-probs"),
+        ([[5], [6, 6]], [0.0, 0.0], "hold one twice"),
+    ],
+)
+def test_kept_sets_that_do_not_fit_their_tokens_are_an_error(
+    masks: list[list[int]], logprobs: list[float], said: str
+) -> None:
+    kept = {"output_token_sampling_mask": masks, "output_token_sampling_logprobs": logprobs}
+    with pytest.raises(ServerError, match=said):
+        parse_event(event(**kept))
+
+
+def test_tokens_without_the_kept_sets_that_were_asked_for_are_an_error() -> None:
+    parsed = parse_event(event(weight_versions=[{"version": "3", "start": 0, "end": 2}]))
+    with pytest.raises(ServerError, match="2 tokens came with 0 kept sets"):
+        Confirmation(3, is_truncated=True).feed(parsed)
+
+
+def test_kept_sets_are_asked_for_of_sampled_requests_alone() -> None:
+    prefixes = [Prefix("a", [1], 10), Prefix("b", [1], 10, is_greedy=True)]
+    asked = generate_body(prefixes, SAMPLING, salt="s", has_kept_sets=True)
+    assert asked["return_sampling_mask"] == [True, False]
+    assert "return_sampling_mask" not in generate_body(prefixes, SAMPLING, salt="s")
 
 
 def recorded(name: str) -> Any:

@@ -3,25 +3,30 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
 from fakes.recipes import make_recipe
-from fakes.sequences import with_turns
+from fakes.sequences import with_kept_sets, with_turns
 from torch import Tensor
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import Diverged, InputError
+from asyncrl.model.kept_sets import split_kept_sets
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
+from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
+from asyncrl.trainer.step import learner as learner_module
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.objective import Objective
+from asyncrl.trainer.step.objective import Objective, kl_penalties
 from asyncrl.trainer.step.token_record import TokenRecord
 
 
@@ -142,6 +147,83 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
         assert got["lm_head.weight"][40:].eq(0).all()
 
 
+def kept_ids(sequence: ScoredSequence) -> list[list[int]]:
+    """The kept set of each token, the token itself included."""
+    found = []
+    for token, packed in zip(sequence.sampled_tokens(), split_kept_sets(sequence.kept), strict=True):
+        kept = unpack_kept_sets([packed], np.array([token]))
+        found.append(kept.tokens.tolist())
+    return found
+
+
+def test_policy_terms_are_over_the_kept_tokens_and_kl_and_entropy_over_all(folder: Path):
+    algorithm = {
+        "kl_coefficient": 0.3,
+        "entropy_coefficient": 0.2,
+        "kl_estimator": "k2",
+        "surrogate": "reinforce",
+    }
+    learner = make_learner(folder, algorithm=algorithm)
+    batch = with_kept_sets(random_batch(1, temperature=0.8))
+    model = reference_model(folder)
+    reference = reference_model(folder)
+    with torch.no_grad():
+        # The reference is the base model; the policy is another.
+        for parameter in learner.model.parameters():
+            generator = torch.Generator().manual_seed(parameter.numel())
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    model.load_state_dict(copy_weights(learner.model))
+    learner.weights_changed()
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        tokens = torch.tensor([sequence.prompt_tokens + sequence.response_tokens])
+        first = len(sequence.prompt_tokens) - 1
+        logs, frozen = (
+            torch.log_softmax(each(tokens).logits[0, first:-1].float() / 0.8, -1)
+            for each in (model, reference)
+        )
+        places = torch.arange(len(logs)), torch.tensor(sequence.response_tokens)
+        masses = torch.stack(
+            [row[ids].logsumexp(0) for row, ids in zip(logs, kept_ids(sequence), strict=True)]
+        )
+        current = logs[places] - masses
+        weight = (current.detach() - torch.tensor(sequence.behavior_logprobs)).exp()
+        weight = weight.clamp(max=learner.algorithm.importance_cap)
+        kl = (logs[places] - frozen[places].detach()).square() / 2
+        entropy = -(logs.exp() * logs).sum(-1)
+        total = total + (-weight * sequence.advantage * current + 0.3 * kl - 0.2 * entropy).sum()
+        num_tokens += len(current)
+    (total / num_tokens).backward()
+    metrics, got = gradients(learner, batch)
+    assert metrics["loss"] == pytest.approx((total / num_tokens).item(), abs=1e-5)
+    assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-4
+
+
+def test_kept_sets_where_the_recipe_has_none_and_their_absence_where_it_has_are_refused(folder: Path):
+    batch = random_batch(0)
+    name = batch.sequences[0].sequence_id
+    with pytest.raises(InputError, match=f"response {name}, expected 0: rollout.top_k is not set"):
+        make_learner(folder).step(with_kept_sets(batch))
+    truncated = make_learner(folder, rollout={"top_p": 0.9, "top_k": 20})
+    with pytest.raises(InputError, match=f"Step 1 has 0 kept sets .* response {name}.*rollout.top_k is set"):
+        truncated.step(batch)
+    assert truncated.step(with_kept_sets(batch))["nonfinite_tokens"] == 0
+
+
+def test_kl_in_the_reward_of_kept_tokens_is_that_over_all(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a policy that is the reference, there is none, whatever servers kept."""
+    seen: list[Tensor] = []
+    monkeypatch.setattr(
+        learner_module,
+        "kl_penalties",
+        lambda *arguments, **options: seen.append(kl_penalties(*arguments, **options)) or seen[-1],
+    )
+    algorithm = {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"}
+    learner = make_learner(folder, algorithm=algorithm, rollout={"top_k": 20})
+    learner.step(with_kept_sets(random_batch(1)))
+    assert seen and max(each.abs().max().item() for each in seen) < 1e-9
+
+
 def test_a_response_with_a_token_that_is_never_sampled_is_refused(tmp_path: Path):
     folder = write_tokenizer(write_model(tmp_path), range(39), pad=39)
     batch = random_batch(0)
@@ -161,11 +243,13 @@ def test_the_reported_loss_is_the_one_that_was_minimised(folder: Path):
     assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("has_turns", [False, True])
+@pytest.mark.parametrize("change", [None, with_turns, with_kept_sets])
 @pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
-def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: str, has_turns: bool):
+def test_splitting_into_micro_batches_changes_nothing(
+    folder: Path, reduction: str, change: Callable[[Batch], Batch] | None
+):
     batch = random_batch(2, num_groups=6, group_size=4)
-    batch = with_turns(batch) if has_turns else batch
+    batch = batch if change is None else change(batch)
     whole, split = (
         make_learner(folder, algorithm={"reduction": reduction}, trainer={"tokens_per_micro_batch": budget})
         for budget in (8192, 30)

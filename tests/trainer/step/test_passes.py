@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.learners import make_learner
 from fakes.models import random_batch, write_model
+from fakes.sequences import with_kept_sets
 
 from asyncrl.trainer.packing.batch import rank_micro_batches
 
@@ -32,3 +33,19 @@ def test_a_pass_forward_costs_a_third_of_one_with_gradients_and_each_is_counted_
     learner.accumulate(parts, 1.0)
     assert learner.passes.utilisation(1.0)["model_flops"] == pytest.approx(both)
     assert learner.passes.utilisation(1.0) == {"model_flops": 0.0, "mfu": 0.0}
+
+
+def test_log_probs_over_kept_sets_and_over_all_tokens_come_of_one_pass(folder: Path):
+    learner = make_learner(folder)
+    batch = random_batch(1)
+    parts = rank_micro_batches(with_kept_sets(batch), budget_tokens=30, rank=0, num_ranks=1)
+    both = learner.passes.both_logprobs(learner.parallel_chunks, parts, 1.0)
+    kept = learner.passes.logprobs(learner.parallel_chunks, parts, 1.0)
+    whole = learner.passes.whole_logprobs(learner.parallel_chunks, parts, 1.0)
+    plain_parts = rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1)
+    plain = learner.passes.logprobs(learner.parallel_chunks, plain_parts, 1.0)
+    for (own, all_tokens), first, second, third in zip(both, kept, whole, plain, strict=True):
+        assert own.equal(first) and all_tokens.tolist() == pytest.approx(second.tolist(), abs=1e-6)
+        assert second.tolist() == pytest.approx(third.tolist(), abs=1e-6)
+        # Over fewer tokens each one has more.
+        assert (own >= all_tokens - 1e-6).all() and (own - all_tokens).max() > 0.1

@@ -34,9 +34,9 @@ def _add_route(*_, **__):
 
 def describe():
     """SGLang's version, the process and its options, the ranks that hold weights, the tokens that are never
-    sampled, and each hook's target with whether it was applied."""
+    sampled, the largest kept set that it tells, and each hook's target with whether it was applied."""
     import sglang
-    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_parallel, get_server_args
 
     return {
         "sglang": sglang.__version__,
@@ -44,5 +44,6 @@ def describe():
         "options": option_names(sys.argv[1:]),
         "num_ranks": get_parallel().tp_size,
         "unsampled": str(unsampled()),
+        "most_kept": get_server_args().sampling_mask_max_tokens,
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }

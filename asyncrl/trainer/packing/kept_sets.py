@@ -1,0 +1,84 @@
+"""The kept sets of a micro-batch as tensors: which tokens each prediction is renormalized over.
+
+Shapes: T response tokens, K distinct predictions, E kept ids of all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.model.kept_sets import split_kept_sets
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSets:
+    """The ids that servers kept, of predictions in order."""
+
+    rows: Tensor
+    """[E] int64 into K, ascending."""
+    tokens: Tensor
+    """[E] int64 ids."""
+
+    def of_rows(self, own: Tensor, num_rows: int) -> "KeptSets":
+        """Those of the rows `own` [k], ascending, of `num_rows`; numbered as in `own`."""
+        places = torch.full((num_rows,), -1, dtype=torch.int64, device=own.device)
+        places[own] = torch.arange(len(own), device=own.device)
+        rows = places[self.rows]
+        return KeptSets(rows[rows >= 0], self.tokens[rows >= 0])
+
+    def of_columns(self, first: int, count: int) -> "KeptSets":
+        """Those of `count` ids from `first`, numbered from there: a tensor rank's part of the vocabulary."""
+        is_own = (self.tokens >= first) & (self.tokens < first + count)
+        return KeptSets(self.rows[is_own], self.tokens[is_own] - first)
+
+    def of_slice(self, part: slice) -> "KeptSets":
+        """Those of neighbouring rows, numbered from 0."""
+        ends = torch.tensor([part.start, part.stop], device=self.rows.device)
+        first, last = torch.searchsorted(self.rows, ends).tolist()
+        return KeptSets(self.rows[first:last] - part.start, self.tokens[first:last])
+
+
+def distinct_with_kept_sets(
+    distinct: np.ndarray, copies: np.ndarray, packed: Sequence[bytes]
+) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
+    """(`distinct`, `copies`, each prediction's set): as `PackedTree` has the first two, with predictions told
+    apart whose kept sets differ. `packed` are the sequences' joined sets, T in all."""
+    sets = [each for part in packed for each in split_kept_sets(part)]
+    assert len(sets) == len(copies), f"{len(sets)} kept sets of {len(copies)} sampled tokens"
+    numbers: dict[tuple[int, bytes], int] = {}
+    found = np.fromiter(
+        (
+            numbers.setdefault((copy, each), len(numbers))
+            for copy, each in zip(copies.tolist(), sets, strict=True)
+        ),
+        np.int64,
+        len(copies),
+    )
+    first = np.empty(len(numbers), np.int64)
+    first[found[::-1]] = np.arange(len(found))[::-1]
+    return first, found, [each for _, each in numbers]
+
+
+def unpack_kept_sets(sets: Sequence[bytes], targets: np.ndarray) -> KeptSets:
+    """[K] packed sets, [K] the tokens that were sampled from them -> all ids, the sampled ones included."""
+    values = _numbers(b"".join(sets))
+    is_end = values == 0
+    # An end adds nothing: ids run on within a set, from -1.
+    sums, rows = np.cumsum(values), np.cumsum(is_end) - is_end
+    before = np.concatenate([[0], sums[is_end]])
+    ids = sums - before[rows] - 1
+    ids[is_end] = targets
+    return KeptSets(torch.from_numpy(rows), torch.from_numpy(ids))
+
+
+def _numbers(packed: bytes) -> np.ndarray:
+    """The numbers of LEB128 bytes, [n] int64."""
+    found = np.frombuffer(packed, np.uint8).astype(np.int64)
+    is_last = found < 0x80
+    starts = np.flatnonzero(np.concatenate([[True], is_last[:-1]])) if len(found) else np.empty(0, np.int64)
+    places = np.arange(len(found)) - np.repeat(starts, np.diff(np.append(starts, len(found))))
+    parts = (found & 0x7F) << (7 * places)
+    return np.add.reduceat(parts, starts) if len(found) else parts
