@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     inputs, shape = read_inputs(recipe)
     longest = inputs.longest_prompt()
-    check_machine(recipe, shape, gpus, longest_prompt=longest)
+    evaluated = inputs.longest_evaluated()
+    check_machine(recipe, shape, gpus, longest_prompt=longest, longest_evaluated=evaluated)
     folder = RunFolder(shown(recipe.folder()))
     resumes = folder.check(recipe)
     remarks = check_unfinished(inputs, folder.journal) if resumes else []

@@ -143,7 +143,7 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
     for option, key, value in (
         ("--k", "evaluation.samples_per_task", arguments.k),
         ("--temperature", "evaluation.temperature", arguments.temperature),
-        ("--max-tokens", "rollout.max_new_tokens", arguments.max_tokens),
+        ("--max-tokens", "evaluation.max_new_tokens", arguments.max_tokens),
         ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
         ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),
     ):

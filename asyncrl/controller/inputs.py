@@ -37,6 +37,8 @@ class Inputs:
     """Rows of data.train that data.filter leaves out."""
     kit: TurnKit | None = None
     """Tools of the run, and how they are called; None where trajectories have one turn."""
+    evaluation_kit: TurnKit | None = None
+    """The same for evaluations, whose responses may end otherwise; None: as `kit`."""
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""
@@ -58,16 +60,28 @@ class Inputs:
             return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)
 
+    def longest_evaluated(self) -> int:
+        """In tokens: the longest prompt of data.heldout with the longest response that
+        an evaluation may make of it; 0 without any."""
+        observed = self.recipe.longest_response() - self.recipe.rollout.max_new_tokens
+        limit = self.recipe.evaluation.rollout_of(self.recipe.rollout).max_new_tokens
+        longest = max((len(task.prompt_tokens) + limit + observed for task in self.heldout_tasks), default=0)
+        return min(self.context_tokens, longest)
+
     def longest_trajectory(self) -> int:
         """In tokens: the longest prompt with the longest response and what it may observe."""
         return min(self.context_tokens, self.longest_prompt() + self.recipe.longest_response())
 
     def rollout_sampling(self) -> SamplingParams:
-        return self._sampling(self.recipe.rollout.temperature)
+        rollout = self.recipe.rollout
+        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.codec.stop_token_ids)
+
+    def evaluation_codec(self) -> TextCodec:
+        """The codec that knows what ends the responses of evaluations."""
+        return self.codec if self.evaluation_kit is None else self.evaluation_kit.codec
 
     def evaluation_sampling(self) -> SamplingParams:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""
-        return self._sampling(self.recipe.evaluation.temperature)
-
-    def _sampling(self, temperature: float) -> SamplingParams:
-        return SamplingParams(temperature, self.recipe.rollout.max_new_tokens, self.codec.stop_token_ids)
+        section = self.recipe.evaluation
+        limit = section.rollout_of(self.recipe.rollout).max_new_tokens
+        return SamplingParams(section.temperature, limit, self.evaluation_codec().stop_token_ids)

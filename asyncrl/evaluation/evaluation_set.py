@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.data.benchmarks import PLAIN, Benchmark
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
-from asyncrl.data.rows import rows_of
+from asyncrl.data.rows import grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
@@ -103,7 +103,7 @@ def read_evaluation_set(
     Fetches rows that are of a hub. Raises InputError.
     """
     _check_completion(benchmark, recipe)
-    rollout = recipe.rollout
+    rollout = recipe.evaluation.rollout_of(recipe.rollout)
     if benchmark.stop:
         rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
     kit = read_kit(recipe, model_folder, rollout=rollout, now=now)
@@ -113,9 +113,10 @@ def read_evaluation_set(
     key = f"benchmark {benchmark.name}"
     maker = TaskMaker(key, lenient, codec, verifiers, context_tokens, template)
     verifying = recipe.verifying
+    grader = grader_of(recipe.evaluation) if benchmark.verifier is None else None
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
-    rows = rows_of([benchmark.source], key, verifying, use_of(recipe, verifiers), split=SPLIT)
+    rows = rows_of([benchmark.source], key, verifying, use_of(recipe, verifiers), split=SPLIT, grader=grader)
     tasks = maker.make(rows, [benchmark.source])
     return EvaluationSet(
         name=benchmark.name,
@@ -148,7 +149,8 @@ def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:
 def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
     section, codec = recipe.evaluation, kit.codec
-    sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
+    limit = section.rollout_of(recipe.rollout).max_new_tokens
+    sampling = SamplingParams(section.temperature, limit, codec.stop_token_ids)
     return EvaluationSet(
         *(HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task),
         is_greedy=True,

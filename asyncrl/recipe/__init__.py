@@ -12,6 +12,7 @@ from asyncrl.recipe.sections.critic import Critic as Critic
 from asyncrl.recipe.sections.data import ColumnMapping as ColumnMapping
 from asyncrl.recipe.sections.data import Data as Data
 from asyncrl.recipe.sections.data import Source as Source
+from asyncrl.recipe.sections.evaluation import Answering as Answering
 from asyncrl.recipe.sections.evaluation import Evaluation as Evaluation
 from asyncrl.recipe.sections.model import Model as Model
 from asyncrl.recipe.sections.placement import Placement as Placement

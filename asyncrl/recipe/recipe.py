@@ -345,6 +345,14 @@ class Recipe(Section):
 
     def _check_evaluation(self) -> None:
         evaluation = self.evaluation
+        evaluation.check("evaluation", self.model.context_tokens)
+        gives = "turns.environment" if self.turns.environment is not None else None
+        gives = "agent.may_give_verdict" if self.agent.may_give_verdict else gives
+        if evaluation.verifier is not None and gives is not None:
+            raise ValueError(
+                f"evaluation.verifier is {evaluation.verifier} but {gives} is set, and the verdict from "
+                f"there is the one that counts. Remove evaluation.verifier, or {gives}."
+            )
         if evaluation.stop_at_accuracy is not None and not evaluation.every_steps:
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "

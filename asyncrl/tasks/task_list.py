@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.row_use import RowUse
-from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
+from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.late_stage import LateStage
@@ -144,7 +144,8 @@ def read_heldout_tasks(
     """
     maker = TaskMaker("data.heldout", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     sources = recipe.data.heldout_sources()
-    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
+    grader = grader_of(recipe.evaluation)
+    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers), grader)
     tasks = maker.make(rows, sources)
     sizes = [maker.num_made[index] for index in range(len(sources))]
     limit = recipe.evaluation.num_tasks

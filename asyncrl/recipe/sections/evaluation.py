@@ -1,12 +1,49 @@
 """The section `evaluation`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from asyncrl.recipe.markers import BENCHMARK
+from pydantic import Field
+
+from asyncrl.recipe.markers import BENCHMARK, OBJECT
+from asyncrl.recipe.sections.rollout import Rollout, StopString, TokenName
 from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
 
 
-class Evaluation(Section):
+class Answering(Section):
+    """How answers of an evaluation end and are graded, where other than those of rollouts."""
+
+    max_new_tokens: Positive | None = None
+    """Maximum response length. Default: rollout.max_new_tokens."""
+    stop: Annotated[list[StopString], Field(max_length=8)] | None = None
+    """Texts that end a response; [] for none. Default: rollout.stop."""
+    stop_tokens: Annotated[list[TokenName], Field(max_length=8)] | None = None
+    """Tokens that end a response besides the model's own; [] for none. Default: rollout.stop_tokens."""
+    verifier: Annotated[str | None, OBJECT] = None
+    """An independent grader: a verifier that grades in place of those of rows and of verifying.default.
+    Default: rows are graded as in training."""
+    verifier_options: Annotated[dict[str, Any], OBJECT] = {}
+    """Options of that verifier."""
+
+    def rollout_of(self, rollout: Rollout) -> Rollout:
+        """`rollout` with what is set here in its place."""
+        own = {name: getattr(self, name) for name in ("max_new_tokens", "stop", "stop_tokens")}
+        return rollout.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    def check(self, key: str, context_tokens: int | None) -> None:
+        """Raises ValueError where responses leave no room for a prompt; `key` is the section's."""
+        limit = self.max_new_tokens
+        if limit is not None and context_tokens is not None and limit >= context_tokens:
+            raise ValueError(
+                f"{key}.max_new_tokens is {limit} but the context holds {context_tokens} tokens: no room is "
+                f"left for a prompt. Lower {key}.max_new_tokens or raise model.context_tokens."
+            )
+        if self.verifier_options and self.verifier is None:
+            raise ValueError(
+                f"{key}.verifier_options is set but {key}.verifier is not. Set both, or neither."
+            )
+
+
+class Evaluation(Answering):
     """Accuracy on held-out tasks, before, during and after training."""
 
     every_steps: Count = 10
