@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"# preset    {preset_in_short(recipe, recipe.algorithm.preset)}")
     for note in notes(recipe):
         print(f"# note      {note}")
-    check_gyms(recipe.data)
+    check_gyms(recipe.data, recipe.evaluation)
     check_trackers(recipe.trackers)
     gpus = place(recipe)
     if recipe.algorithm.has_own_loss_terms():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from asyncrl.evaluation.evaluation_set import EvaluationSet
+from asyncrl.evaluation.evaluation_set import EvaluationSet, evaluation_sampling
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -30,7 +30,7 @@ class Inputs:
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
     eval_sets: tuple[EvaluationSet, ...] = ()
-    """The benchmarks of evaluation.benchmarks."""
+    """The benchmarks of evaluation.benchmarks, and evaluation.sets."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
     num_filtered: int = 0
@@ -61,12 +61,14 @@ class Inputs:
         return max(len(task.prompt_tokens) for task in self.train_tasks)
 
     def longest_evaluated(self) -> int:
-        """In tokens: the longest prompt of data.heldout with the longest response that
+        """In tokens: the longest prompt of data.heldout and evaluation.sets with the longest response that
         an evaluation may make of it; 0 without any."""
         observed = self.recipe.longest_response() - self.recipe.rollout.max_new_tokens
         limit = self.recipe.evaluation.rollout_of(self.recipe.rollout).max_new_tokens
-        longest = max((len(task.prompt_tokens) + limit + observed for task in self.heldout_tasks), default=0)
-        return min(self.context_tokens, longest)
+        own = [(each.tasks, each.sampling.max_new_tokens) for each in self.eval_sets if each.is_own]
+        asked = [(self.heldout_tasks, limit), *own]
+        longest = (len(task.prompt_tokens) + most + observed for tasks, most in asked for task in tasks)
+        return min(self.context_tokens, max(longest, default=0))
 
     def longest_trajectory(self) -> int:
         """In tokens: the longest prompt with the longest response and what it may observe."""
@@ -84,4 +86,4 @@ class Inputs:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""
         section = self.recipe.evaluation
         limit = section.rollout_of(self.recipe.rollout).max_new_tokens
-        return SamplingParams(section.temperature, limit, self.evaluation_codec().stop_token_ids)
+        return evaluation_sampling(section, self.evaluation_codec(), section.temperature, limit)

@@ -19,9 +19,10 @@ from pathlib import Path
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agents import check_agent
 from asyncrl.controller.inputs import Inputs
-from asyncrl.data.benchmarks import Benchmark, find_benchmark
+from asyncrl.data.benchmarks import Benchmark
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set, read_evaluation_set
+from asyncrl.evaluation.asked_sets import benchmarks_of, read_evaluation_sets
+from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
@@ -71,7 +72,10 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
     heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
-    _warn_of_shared_prompts(train.tasks, heldout)
+    _warn_of_shared_prompts(train.tasks, heldout, "data.heldout")
+    for each in eval_sets:
+        if each.is_own:
+            _warn_of_shared_prompts(train.tasks, each.tasks, f"evaluation.sets {each.name}")
     _warn_of_few_tasks(len(train.tasks), recipe)
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     inputs.order()  # It knows whether the weights of a mixture work.
@@ -97,40 +101,11 @@ def read_training_inputs(recipe: Recipe) -> Inputs:
     return base.inputs(recipe, train.tasks, [], (), train.parts, train.num_filtered)
 
 
-def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
-    """Benchmarks of evaluation.benchmarks. Raises InputError for a name that means nothing."""
-    return [named_benchmark(recipe, name) for name in recipe.evaluation.benchmarks]
-
-
-def named_benchmark(recipe: Recipe, name: str) -> Benchmark:
-    """A file is sampled as data.heldout is. Raises InputError for a name that means nothing."""
-    section = recipe.evaluation
-    return find_benchmark(
-        name,
-        num_samples=section.samples_per_task,
-        temperature=section.temperature,
-        max_new_tokens=section.rollout_of(recipe.rollout).max_new_tokens,
-    )
-
-
 def _read_eval_sets(
     recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]
 ) -> tuple[EvaluationSet, ...]:
-    names = [benchmark.name for benchmark in benchmarks]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"The benchmark {name} is named twice. Name it once.")
-    return tuple(
-        read_evaluation_set(
-            benchmark,
-            recipe,
-            base.folder,
-            base.verifiers,
-            base.context_tokens,
-            now=base.rendered,
-            num_tasks=recipe.evaluation.benchmark_tasks,
-        )
-        for benchmark in benchmarks
+    return read_evaluation_sets(
+        recipe, benchmarks, base.folder, base.verifiers, base.context_tokens, now=base.rendered
     )
 
 
@@ -198,7 +173,7 @@ def _read_base(recipe: Recipe) -> _Base:
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     try:
-        recipe.evaluation.check("evaluation", context_tokens)
+        recipe.evaluation.check_all(context_tokens)
     except ValueError as error:
         raise InputError(str(error)) from error
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
@@ -405,15 +380,16 @@ def _warn_of_few_tasks(num_tasks: int, recipe: Recipe) -> None:
         )
 
 
-def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:
+def _warn_of_shared_prompts(train: TaskTable, heldout: Sequence[Task], key: str) -> None:
     trained = {task.prompt: task.task_id for task in train.with_prompts({task.prompt for task in heldout})}
     shared = [task for task in heldout if task.prompt in trained]
     if shared:
         log.warning(
             "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: "
-            "held-out accuracy then measures what was trained. Take them out of data.train or data.heldout.",
+            "held-out accuracy then measures what was trained. Take them out of data.train or %s.",
             len(shared),
             len(heldout),
             shared[0].task_id,
             trained[shared[0].prompt],
+            key,
         )

@@ -9,7 +9,8 @@ from fakes.newcomer import row, write_project
 from asyncrl import cli
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
-from asyncrl.launch.preflight import benchmarks_of, read_evaluation_inputs, read_inputs
+from asyncrl.evaluation.asked_sets import benchmarks_of
+from asyncrl.launch.preflight import read_evaluation_inputs, read_inputs
 from asyncrl.recipe.file import load_recipe
 
 

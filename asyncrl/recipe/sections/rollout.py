@@ -2,23 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from asyncrl.recipe.ends import StopString, TokenName
 from asyncrl.recipe.markers import CHANGEABLE
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
-
-
-def _whole_characters(value: str) -> str:
-    if "\ufffd" in value:
-        raise ValueError(
-            f"rollout.stop holds {value!r}: U+FFFD stands for a character with missing bytes, which cannot "
-            f"be searched for. Remove it."
-        )
-    return value
-
-
-StopString = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
-TokenName = Annotated[str, Field(min_length=1)]
 
 
 class Rollout(Section):
