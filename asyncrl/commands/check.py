@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"# preset    {preset_in_short(recipe, recipe.algorithm.preset)}")
     for note in notes(recipe):
         print(f"# note      {note}")
-    check_gyms(recipe.data)
+    check_gyms(recipe.data, recipe.evaluation)
     check_trackers(recipe.trackers)
     gpus = place(recipe)
     if recipe.algorithm.has_own_loss_terms():
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     inputs, shape = read_inputs(recipe)
     longest = inputs.longest_prompt()
-    check_machine(recipe, shape, gpus, longest_prompt=longest)
+    evaluated = inputs.longest_evaluated()
+    check_machine(recipe, shape, gpus, longest_prompt=longest, longest_evaluated=evaluated)
     folder = RunFolder(shown(recipe.folder()))
     resumes = folder.check(recipe)
     remarks = check_unfinished(inputs, folder.journal) if resumes else []

@@ -17,13 +17,14 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
 from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import InputError
+from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
-from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
+from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
@@ -153,7 +154,7 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
         ("--top-k", "evaluation.top_k", arguments.top_k),
         ("--min-p", "evaluation.min_p", arguments.min_p),
         ("--repetition-penalty", "evaluation.repetition_penalty", arguments.repetition_penalty),
-        ("--max-tokens", "rollout.max_new_tokens", arguments.max_tokens),
+        ("--max-tokens", "evaluation.max_new_tokens", arguments.max_tokens),
         ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
         ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),
     ):
@@ -193,7 +194,13 @@ def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
         "num_samples": arguments.k,
         "temperature": arguments.temperature,
         "max_new_tokens": arguments.max_tokens,
+        # One sample per task means the most likely answer here.
+        "is_sampled": False if arguments.k == 1 else None,
     }
+    settings = benchmark.settings
+    if settings is not None and arguments.num_tasks is not None:
+        settings = settings.model_copy(update={"num_tasks": arguments.num_tasks})
+        benchmark = dataclasses.replace(benchmark, settings=settings)
     return dataclasses.replace(
         benchmark, **{name: value for name, value in asked.items() if value is not None}
     )

@@ -10,7 +10,7 @@ import sys
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller.agents import agent_in_short, check_agent
 from asyncrl.data.row_use import RowUse
-from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
+from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.source import model_folder
@@ -51,7 +51,8 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     rendered = RunFolder(recipe.folder()).rendering_time()
-    kit = read_kit(recipe, model_folder(recipe.model), now=rendered)
+    rollout = recipe.evaluation.rollout_of(recipe.rollout) if is_heldout else recipe.rollout
+    kit = read_kit(recipe, model_folder(recipe.model), rollout=rollout, now=rendered)
     codec = kit.codec
     template = template_of(recipe)
     row = Openings(recipe.verifying.own_files()).opened(row)
@@ -78,7 +79,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
         codec.exact_text(tokens),
         "-" * 80,
         *([_token_table(codec, tokens)] if has_tokens else []),
-        f"stops at   {_stops(recipe, codec)}",
+        f"stops at   {_stops(recipe, codec, is_heldout=is_heldout)}",
         *(
             turn_lines(kit, recipe.turns, is_rendered=recipe.renders_history())
             if recipe.turns.is_on()
@@ -110,8 +111,11 @@ def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswer
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:
         raise InputError(f"--row is {number}, expected 1 or more.")
-    read_rows = heldout_rows if is_heldout else train_rows
-    rows = read_rows(recipe.data, recipe.verifying, RowUse(recipe.turns))
+    use = RowUse(recipe.turns)
+    if is_heldout:
+        rows = heldout_rows(recipe.data, recipe.verifying, use, grader_of(recipe.evaluation))
+    else:
+        rows = train_rows(recipe.data, recipe.verifying, use)
     key, read = "data.heldout" if is_heldout else "data.train", 0
     for row in itertools.islice(rows, number):
         read += 1
@@ -125,10 +129,12 @@ def _token_table(codec: TextCodec, tokens: tuple[int, ...]) -> str:
     return "\n".join(["tokens", *pieces])
 
 
-def _stops(recipe: Recipe, codec: TextCodec) -> str:
+def _stops(recipe: Recipe, codec: TextCodec, *, is_heldout: bool) -> str:
+    own = recipe.evaluation.max_new_tokens if is_heldout else None
+    section, limit = ("rollout", recipe.rollout.max_new_tokens) if own is None else ("evaluation", own)
     stops = [f"{codec.piece(token)} ({token})" for token in codec.stop_token_ids]
     stops += [json.dumps(text, ensure_ascii=False) for text in codec.stop.strings]
-    return f"{', '.join(stops)}, or after {recipe.rollout.max_new_tokens} tokens (rollout.max_new_tokens)"
+    return f"{', '.join(stops)}, or after {limit} tokens ({section}.max_new_tokens)"
 
 
 def _complaint(recipe: Recipe, row: Row) -> str:

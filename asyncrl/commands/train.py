@@ -77,7 +77,8 @@ def train(recipe: Recipe, gpus: GpuMap) -> int:
         _report(folder, outcome="finished")
         return EXIT_CODES["finished"]
     inputs, shape = read_inputs(recipe)
-    check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
+    prompt, evaluated = inputs.longest_prompt(), inputs.longest_evaluated()
+    check_machine(recipe, shape, gpus, longest_prompt=prompt, longest_evaluated=evaluated)
     with folder, LastResort(phases_of_stop(recipe.trainer.stop_timeout_seconds)) as last_resort:
         folder.open(recipe)
         outcome = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.data.row_use import RowUse
-from asyncrl.data.rows import Row, rows_of
+from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
@@ -30,6 +30,8 @@ from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
 HELP = "Check the data of a recipe against its verifiers: false negatives and false positives."
+_Asked = tuple[str, Source, str, VerifierSpec | None]
+"""Key in the recipe, source, default split, and the verifier of all its rows where the key names one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     is_clean = True
     try:
         verifying, sources = _asked(arguments)
-        for key, source, split in sources:
+        for key, source, split, grader in sources:
             # The output of a verifier is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
-                report = _report(source, key, split, verifying, arguments.workers)
+                report = _report(source, key, split, verifying, grader, arguments.workers)
             _print_report(f"{key} {source.title()}", report, arguments.list)
             is_clean = is_clean and report.is_clean
     except ValueError as error:
@@ -62,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_clean else 1
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, Source, str]]]:
-    """The sources to check: key in the recipe, source, default split."""
+def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[_Asked]]:
+    """How rows are verified, and the sources to check."""
     if is_data_file(arguments.recipe.name):
         here = Path.cwd()
         source = Source(
@@ -71,19 +73,22 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, So
             columns=absolute_object(arguments.columns or "asyncrl", here),
         )
         default = absolute_object(arguments.verifier or "math", here)
-        return Verifying(default=default), [("data.train", source, "train")]
+        return Verifying(default=default), [("data.train", source, "train", None)]
     if arguments.columns is not None or arguments.verifier is not None:
         raise InputError("--columns and --verifier are for a data file; a recipe sets them itself.")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    train = [("data.train", source, "train") for source in recipe.data.train_sources()]
-    heldout = [("data.heldout", source, "test") for source in recipe.data.heldout_sources()]
+    train = [("data.train", source, "train", None) for source in recipe.data.train_sources()]
+    grader = grader_of(recipe.evaluation)
+    heldout = [("data.heldout", source, "test", grader) for source in recipe.data.heldout_sources()]
     return recipe.verifying, [*train, *heldout]
 
 
-def _report(source: Source, key: str, split: str, verifying: Verifying, num_workers: int) -> DataReport:
+def _report(
+    source: Source, key: str, split: str, verifying: Verifying, grader: VerifierSpec | None, num_workers: int
+) -> DataReport:
     rows, unanswered = [], []
     use = RowUse(takes_task=_takes_task(VerifierCache(verifying.own_files())))
-    for row in rows_of([source], key, verifying, use, split=split):
+    for row in rows_of([source], key, verifying, use, split=split, grader=grader):
         if isinstance(row, Row):
             rows.append(
                 GoldRow(row.where, row.answer, row.verifier.name, row.verifier.options, told_row(row))

@@ -26,13 +26,18 @@ def make_evaluator(
         fleet=fleet,
         waits=waits,
         grader=grader,
-        codec=inputs.codec,
+        codec=inputs.evaluation_codec(),
         sampling=inputs.evaluation_sampling(),
         context_tokens=inputs.context_tokens,
         run_id=run_id,
         counter=itertools.count(),
         # Counts of their own: what rollouts did is not theirs.
-        conversations=None if conversations is None else conversations.by(inputs.codec, conversations.calls),
+        conversations=None if conversations is None else _by(inputs, conversations),
         max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
         agents=None if agents is None else EvaluatedAgents(agents),
     )
+
+
+def _by(inputs: Inputs, conversations: Conversations) -> Conversations:
+    calls = conversations.calls if inputs.evaluation_kit is None else inputs.evaluation_kit.calls
+    return conversations.by(inputs.evaluation_codec(), calls)

@@ -30,13 +30,15 @@ class Inputs:
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
     eval_sets: tuple[EvaluationSet, ...] = ()
-    """The benchmarks of evaluation.benchmarks."""
+    """The benchmarks of evaluation.benchmarks, and evaluation.sets."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
     num_filtered: int = 0
     """Rows of data.train that data.filter leaves out."""
     kit: TurnKit | None = None
     """Tools of the run, and how they are called; None where trajectories have one turn."""
+    evaluation_kit: TurnKit | None = None
+    """The same for evaluations, whose responses may end otherwise; None: as `kit`."""
 
     def order(self) -> TaskOrder:
         """In which training tasks are asked."""
@@ -58,6 +60,16 @@ class Inputs:
             return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)
 
+    def longest_evaluated(self) -> int:
+        """In tokens: the longest prompt of data.heldout and evaluation.sets with the longest response that
+        an evaluation may make of it; 0 without any."""
+        observed = self.recipe.longest_response() - self.recipe.rollout.max_new_tokens
+        limit = self.recipe.evaluation.rollout_of(self.recipe.rollout).max_new_tokens
+        own = [(each.tasks, each.sampling.max_new_tokens) for each in self.eval_sets if each.is_own]
+        asked = [(self.heldout_tasks, limit), *own]
+        longest = (len(task.prompt_tokens) + most + observed for tasks, most in asked for task in tasks)
+        return min(self.context_tokens, max(longest, default=0))
+
     def longest_trajectory(self) -> int:
         """In tokens: the longest prompt with the longest response and what it may observe."""
         return min(self.context_tokens, self.longest_prompt() + self.recipe.longest_response())
@@ -73,7 +85,12 @@ class Inputs:
             min_p=rollout.min_p,
         )
 
+    def evaluation_codec(self) -> TextCodec:
+        """The codec that knows what ends the responses of evaluations."""
+        return self.codec if self.evaluation_kit is None else self.evaluation_kit.codec
+
     def evaluation_sampling(self) -> SamplingParams:
         """Sampling of evaluations that sample; greedy ones ignore the temperature."""
-        section, limit = self.recipe.evaluation, self.recipe.rollout.max_new_tokens
-        return evaluation_sampling(section, self.codec, section.temperature, limit)
+        section = self.recipe.evaluation
+        limit = section.rollout_of(self.recipe.rollout).max_new_tokens
+        return evaluation_sampling(section, self.evaluation_codec(), section.temperature, limit)

@@ -56,6 +56,6 @@ def hidden_files(
     data = recipe.data
     sources = [*data.train_sources(), *(data.heldout_sources() if data.heldout is not None else [])]
     paths = [Path(source.path) for source in sources if source.path is not None]
-    paths += [Path(eval_set.path) for eval_set in eval_sets if eval_set.path is not None]
+    paths += [Path(path) for eval_set in eval_sets for path in eval_set.paths]
     paths += [cache_folder("gym"), cache_folder("tasks")]
     return [*([] if run_folder is None else [run_folder]), *(path for path in paths if path.exists())]

@@ -14,7 +14,7 @@ from typing import Any
 
 from asyncrl.data.columns import READY, column
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.recipe import Source
+from asyncrl.recipe import HeldOutSet, Source
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute
 from verifiers.extract import last_box
@@ -51,8 +51,16 @@ class Benchmark:
     """Without a prompt in the recipe the rows' own prompts are asked, as in data.heldout."""
     is_completion: bool = False
     """The response continues the prompt, both together are graded, and no template stands around it."""
+    settings: HeldOutSet | None = None
+    """The set of evaluation.sets that it is, for what else is its own."""
+    is_sampled: bool = False
+    """A single sample per task is sampled, too."""
     stop: tuple[str, ...] = ()
-    """Ends a response, which does not hold it. Empty: rollout.stop decides."""
+    """Ends a response, which does not hold it. Empty: evaluation.stop or rollout.stop decides."""
+
+    def sources(self) -> list[Source]:
+        """The sources of its rows: one, but for a set that names several."""
+        return (self.settings.heldout_sources() if self.settings is not None else []) or [self.source]
 
 
 def minerva_math(row: Row) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
-from asyncrl.recipe import Data, Source
+from asyncrl.recipe import Data, Evaluation, Source
 from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
 from asyncrl.system.cache import cache_folder
 from sandbox.own_groups import available_cores
@@ -38,10 +38,12 @@ def gym_digest(source: Source, key: str) -> str:
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def check_gyms(data: Data) -> None:
-    """Raises InputError where `data` has a gym and reasoning-gym is not installed: minutes of preparing come
-    before the rows are read."""
-    for key, sources in (("data.train", data.train_sources()), ("data.heldout", data.heldout_sources())):
+def check_gyms(data: Data, evaluation: Evaluation) -> None:
+    """Raises InputError where a recipe has a gym and reasoning-gym is not installed: minutes of preparing
+    come before the rows are read."""
+    named = [("data.train", data.train_sources()), ("data.heldout", data.heldout_sources())]
+    named += [(f"evaluation.sets {each.title()}", each.heldout_sources()) for each in evaluation.sets]
+    for key, sources in named:
         for source in sources:
             if source.gym is not None:
                 gym_digest(source, key)

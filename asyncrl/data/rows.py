@@ -10,7 +10,7 @@ from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.data.gym import gym_row, gym_rows
 from asyncrl.data.row_use import RowUse, json_columns
 from asyncrl.errors import InputError
-from asyncrl.recipe import ColumnMapping, Data, Source, Verifying
+from asyncrl.recipe import Answering, ColumnMapping, Data, Source, Verifying
 from asyncrl.recipe.file import absolute_object
 from asyncrl.records import EnvironmentSpec, VerifierSpec
 from asyncrl.system.hub import is_hub_id
@@ -53,21 +53,35 @@ def train_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | 
     return rows_of(data.train_sources(), "data.train", verifying, use, split="train")
 
 
-def heldout_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | Unanswered]:
-    return rows_of(data.heldout_sources(), "data.heldout", verifying, use, split="test")
+def heldout_rows(
+    data: Data, verifying: Verifying, use: RowUse, grader: VerifierSpec | None = None
+) -> Iterator[Row | Unanswered]:
+    return rows_of(data.heldout_sources(), "data.heldout", verifying, use, split="test", grader=grader)
+
+
+def grader_of(section: Answering) -> VerifierSpec | None:
+    """The verifier of all rows of an evaluation; None where rows have their own."""
+    return None if section.verifier is None else VerifierSpec(section.verifier, section.verifier_options)
 
 
 def rows_of(
-    sources: Sequence[Source], key: str, verifying: Verifying, use: RowUse, *, split: str
+    sources: Sequence[Source],
+    key: str,
+    verifying: Verifying,
+    use: RowUse,
+    *,
+    split: str,
+    grader: VerifierSpec | None = None,
 ) -> Iterator[Row | Unanswered]:
-    """The rows of all sources, one after the other; `split` is read where a source names none.
+    """The rows of all sources, one after the other; `split` is read where a source names none. `grader`
+    grades in place of the verifiers that rows name.
 
     Raises InputError with the place of a row that cannot be read.
     """
     columns = [columns_of(source, key) for source in sources]
     labels = labels_of(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
-        specs = _Specs(verifying)
+        specs = _Specs(verifying, grader)
         for found in _found(source, key, split, None if _reads_all(use, specs, make) else make):
             yield _row(found, make, index, labels[index], specs, use)
 
@@ -222,7 +236,8 @@ def _check_message(message: Any, where: str, *, is_last: bool) -> None:
 class _Specs:
     """Specifications of verifiers as rows name them: one object for all rows that name the same."""
 
-    def __init__(self, verifying: Verifying) -> None:
+    def __init__(self, verifying: Verifying, grader: VerifierSpec | None = None) -> None:
+        self._grader = grader
         self._verifying = verifying
         self._default = VerifierSpec(verifying.default, verifying.options)
         self._named: dict[str, VerifierSpec] = {}
@@ -233,6 +248,8 @@ class _Specs:
         return self.get(named, "columns")
 
     def get(self, raw: Any, where: str) -> VerifierSpec:
+        if self._grader is not None:
+            return self._grader
         match raw:
             case None:
                 return self._default

@@ -12,14 +12,15 @@ from typing import Any
 
 from asyncrl.data.benchmarks import PLAIN, Benchmark
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
-from asyncrl.data.rows import rows_of
+from asyncrl.data.rows import grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.recipe import Evaluation, Recipe
-from asyncrl.records import SamplingParams, Task
-from asyncrl.tasks.task_list import TaskMaker, template_of, title_of, use_of
+from asyncrl.recipe import Evaluation, Recipe, Rollout, Source
+from asyncrl.recipe import Prompt as PromptSection
+from asyncrl.records import PolicyVersion, SamplingParams, Task, VerifierSpec
+from asyncrl.tasks.task_list import TaskMaker, first_tasks, template_of, title_of, use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.kit import TurnKit, read_kit
@@ -47,8 +48,18 @@ class EvaluationSet:
     is_completion: bool = False
     kit: TurnKit | None = None
     """Answers the turns; None where a response is one turn."""
-    path: str | None = None
-    """File, folder or hub id of a benchmark's rows."""
+    paths: tuple[str, ...] = ()
+    """Files, folders or hub ids of a benchmark's rows."""
+    is_own: bool = False
+    """It is a set of evaluation.sets."""
+    every_steps: int = 0
+    """Steps between evaluations during training; 0: only before and after."""
+    verifier: str | None = None
+    """The verifier that grades in place of those of rows."""
+
+    def is_due(self, version: PolicyVersion) -> bool:
+        """Whether `version` is one to evaluate during training."""
+        return self.every_steps > 0 and version > 0 and version % self.every_steps == 0
 
     @property
     def num_responses(self) -> int:
@@ -86,6 +97,7 @@ class EvaluationSet:
             "temperature": self.sampling.temperature if self.num_sampled else 0.0,
             "max_new_tokens": self.sampling.max_new_tokens,
             **self.sampling.settings(),
+            **({} if self.verifier is None else {"verifier": self.verifier}),
         }
 
 
@@ -97,55 +109,61 @@ def read_evaluation_set(
     context_tokens: int,
     *,
     now: datetime,
-    num_tasks: int | None = None,
 ) -> EvaluationSet:
-    """The benchmark's first `num_tasks` tasks, by default all, as the recipe asks and reads them.
+    """The benchmark's tasks, by default all, as the recipe asks and reads them.
 
     Fetches rows that are of a hub. Raises InputError.
     """
     _check_completion(benchmark, recipe)
-    rollout = recipe.rollout
-    if benchmark.stop:
-        rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
-    kit = read_kit(recipe, model_folder, rollout=rollout, now=now)
+    settings = benchmark.settings
+    kit = read_kit(recipe, model_folder, rollout=_rollout(benchmark, recipe), now=now)
     codec = kit.codec
     template, title = _template(benchmark, recipe, codec)
     lenient = recipe.data.model_copy(update={"broken_rows": "leave_out", "long_prompts": "leave_out"})
-    key = f"benchmark {benchmark.name}"
+    key = f"benchmark {benchmark.name}" if settings is None else f"evaluation.sets {benchmark.name}"
     maker = TaskMaker(key, lenient, codec, verifiers, context_tokens, template)
-    verifying = recipe.verifying
+    verifying, grader, sources = recipe.verifying, _grader(benchmark, recipe), benchmark.sources()
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
-    rows = rows_of([benchmark.source], key, verifying, use_of(recipe, verifiers), split=SPLIT)
-    tasks = maker.make(rows, [benchmark.source])
+    rows = rows_of(sources, key, verifying, use_of(recipe, verifiers), split=SPLIT, grader=grader)
+    tasks = maker.make(rows, sources)
+    limit = recipe.evaluation.benchmark_tasks if settings is None else settings.num_tasks
+    limit_key = "evaluation.benchmark_tasks" if settings is None else f"num_tasks of {key}"
+    # One sample alone says less than the most likely answer.
+    is_sampled = benchmark.num_samples > 1 or benchmark.is_sampled
     return EvaluationSet(
         name=benchmark.name,
-        source=_place(benchmark),
+        source=" + ".join(map(_place, sources)),
         template=title,
-        tasks=tasks[:num_tasks],
+        tasks=tasks[:] if limit is None else first_tasks(maker, tasks, sources, limit, limit_key),
         num_left_out=maker.left_out.total(),
         codec=codec,
         sampling=evaluation_sampling(
             recipe.evaluation, codec, benchmark.temperature, benchmark.max_new_tokens
         ),
-        # One sample alone says less than the most likely answer.
-        num_sampled=benchmark.num_samples if benchmark.num_samples > 1 else 0,
-        is_greedy=benchmark.num_samples == 1,
+        num_sampled=benchmark.num_samples if is_sampled else 0,
+        is_greedy=not is_sampled,
         is_completion=benchmark.is_completion,
         kit=kit,
-        path=benchmark.source.path,
+        paths=tuple(source.path for source in sources if source.path is not None),
+        is_own=settings is not None,
+        every_steps=0 if settings is None else settings.every_steps,
+        verifier=None if grader is None else grader.name,
     )
 
 
-def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:
-    """Raises InputError where prompt and response would be graded as one text, but the response is none."""
-    if benchmark.is_completion and (recipe.agent.is_on() or recipe.turns.is_on()):
-        key = "agent" if recipe.agent.is_on() else "turns"
-        raise InputError(
-            f"The benchmark {benchmark.name} is a text that the model continues, but the recipe's section "
-            f"{key} makes conversations. Name a benchmark that asks, such as humaneval, or evaluate a model "
-            f"folder without the recipe."
-        )
+def _rollout(benchmark: Benchmark, recipe: Recipe) -> Rollout:
+    """The recipe's, with what ends this benchmark's responses."""
+    rollout = recipe.evaluation.rollout_of(recipe.rollout)
+    if benchmark.stop:
+        rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
+    return rollout if benchmark.settings is None else benchmark.settings.rollout_of(rollout)
+
+
+def _grader(benchmark: Benchmark, recipe: Recipe) -> VerifierSpec | None:
+    """The verifier that grades in place of the rows' and the benchmark's."""
+    own = None if benchmark.settings is None else grader_of(benchmark.settings)
+    return own or (grader_of(recipe.evaluation) if benchmark.verifier is None else None)
 
 
 def evaluation_sampling(
@@ -164,10 +182,22 @@ def evaluation_sampling(
     )
 
 
+def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:
+    """Raises InputError where prompt and response would be graded as one text, but the response is none."""
+    if benchmark.is_completion and (recipe.agent.is_on() or recipe.turns.is_on()):
+        key = "agent" if recipe.agent.is_on() else "turns"
+        raise InputError(
+            f"The benchmark {benchmark.name} is a text that the model continues, but the recipe's section "
+            f"{key} makes conversations. Name a benchmark that asks, such as humaneval, or evaluate a model "
+            f"folder without the recipe."
+        )
+
+
 def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSet:
     """data.heldout as it is evaluated before and after training."""
     section, codec = recipe.evaluation, kit.codec
-    sampling = evaluation_sampling(section, codec, section.temperature, recipe.rollout.max_new_tokens)
+    limit = section.rollout_of(recipe.rollout).max_new_tokens
+    sampling = evaluation_sampling(section, codec, section.temperature, limit)
     return EvaluationSet(
         *(HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task),
         is_greedy=True,
@@ -175,8 +205,9 @@ def heldout_set(recipe: Recipe, tasks: list[Task], kit: TurnKit) -> EvaluationSe
     )
 
 
-def _place(benchmark: Benchmark) -> str:
-    source = benchmark.source
+def _place(source: Source) -> str:
+    if source.path is None:
+        return f"gym {source.gym}, {source.size} tasks from seed {source.seed}"
     at = f"@{source.revision}" if source.revision is not None else ""
     config = source.config if isinstance(source.config, str) else None
     return " ".join(part for part in (f"{source.path}{at}", config, source.split) if part)
@@ -200,6 +231,10 @@ def _template(
     """The function that makes prompts of questions, and its title: the recipe's own, else the benchmark's."""
     if benchmark.is_completion:
         return PromptTemplate(PLAIN), benchmark.instruction_name
+    settings = benchmark.settings
+    if settings is not None and settings.template is not None:
+        prompt = (recipe.prompt or PromptSection()).model_copy(update={"template": settings.template})
+        recipe = recipe.model_copy(update={"prompt": prompt})
     if recipe.has_template():
         return template_of(recipe), title_of(recipe)
     if benchmark.is_asked_as_rows:

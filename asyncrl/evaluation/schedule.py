@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class HeldOutSchedule:
     """`evaluation_servers` serve evaluations alone; without them the rollout servers answer.
 
-    `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks, before and after
-    training.
+    `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks and named sets,
+    measured before and after training, and during it where they are due.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class HeldOutSchedule:
 
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
         """Whether this version is one to evaluate during training, and no earlier start did."""
-        every = self._section.every_steps
-        is_due = every > 0 and 0 < version < num_steps and version % every == 0
-        return is_due and bool(self.lacks(version, "during"))
+        return 0 < version < num_steps and bool(self.lacks(version, "during"))
 
     def lacks(self, version: PolicyVersion, when: str) -> list[str]:
-        """Names of the evaluations that a version still needs: held-out, then benchmarks."""
-        names = [HELDOUT] if self._tasks else []
-        names += [] if when == "during" else [eval_set.name for eval_set, _ in self._eval_sets]
+        """Names of the evaluations that a version still needs: held-out, then benchmarks and sets."""
+        every = self._section.every_steps
+        is_asked = when != "during" or (every > 0 and version % every == 0)
+        names = [HELDOUT] if self._tasks and is_asked else []
+        names += [each.name for each, _ in self._eval_sets if when != "during" or each.is_due(version)]
         return [name for name in names if (name, version, when) not in self._measured]
 
     def start(self, publication: Publication, when: str) -> "asyncio.Task[None]":

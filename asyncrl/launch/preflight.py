@@ -19,9 +19,10 @@ from pathlib import Path
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agents import check_agent
 from asyncrl.controller.inputs import Inputs
-from asyncrl.data.benchmarks import Benchmark, find_benchmark
+from asyncrl.data.benchmarks import Benchmark
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set, read_evaluation_set
+from asyncrl.evaluation.asked_sets import benchmarks_of, read_evaluation_sets
+from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
@@ -71,7 +72,10 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
     heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
-    _warn_of_shared_prompts(train.tasks, heldout)
+    _warn_of_shared_prompts(train.tasks, heldout, "data.heldout")
+    for each in eval_sets:
+        if each.is_own:
+            _warn_of_shared_prompts(train.tasks, each.tasks, f"evaluation.sets {each.name}")
     _warn_of_few_tasks(len(train.tasks), recipe)
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     inputs.order()  # It knows whether the weights of a mixture work.
@@ -86,7 +90,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
         heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks)
     if heldout:
-        eval_sets = (heldout_set(recipe, heldout, base.kit), *eval_sets)
+        eval_sets = (heldout_set(recipe, heldout, base.evaluation_kit), *eval_sets)
     return base.inputs(recipe, [], heldout, eval_sets)
 
 
@@ -97,40 +101,11 @@ def read_training_inputs(recipe: Recipe) -> Inputs:
     return base.inputs(recipe, train.tasks, [], (), train.parts, train.num_filtered)
 
 
-def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
-    """Benchmarks of evaluation.benchmarks. Raises InputError for a name that means nothing."""
-    return [named_benchmark(recipe, name) for name in recipe.evaluation.benchmarks]
-
-
-def named_benchmark(recipe: Recipe, name: str) -> Benchmark:
-    """A file is sampled as data.heldout is. Raises InputError for a name that means nothing."""
-    section = recipe.evaluation
-    return find_benchmark(
-        name,
-        num_samples=section.samples_per_task,
-        temperature=section.temperature,
-        max_new_tokens=recipe.rollout.max_new_tokens,
-    )
-
-
 def _read_eval_sets(
     recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]
 ) -> tuple[EvaluationSet, ...]:
-    names = [benchmark.name for benchmark in benchmarks]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"The benchmark {name} is named twice. Name it once.")
-    return tuple(
-        read_evaluation_set(
-            benchmark,
-            recipe,
-            base.folder,
-            base.verifiers,
-            base.context_tokens,
-            now=base.rendered,
-            num_tasks=recipe.evaluation.benchmark_tasks,
-        )
-        for benchmark in benchmarks
+    return read_evaluation_sets(
+        recipe, benchmarks, base.folder, base.verifiers, base.context_tokens, now=base.rendered
     )
 
 
@@ -141,6 +116,7 @@ class _Base:
     folder: Path
     shape: ModelShape
     kit: TurnKit
+    evaluation_kit: TurnKit
     verifiers: VerifierCache
     context_tokens: int
     rendered: datetime
@@ -178,6 +154,7 @@ class _Base:
             parts=parts,
             num_filtered=num_filtered,
             kit=self.kit,
+            evaluation_kit=self.evaluation_kit,
         )
 
 
@@ -195,13 +172,20 @@ def _read_base(recipe: Recipe) -> _Base:
             f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds "
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
+    try:
+        recipe.evaluation.check_all(context_tokens)
+    except ValueError as error:
+        raise InputError(str(error)) from error
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     kit = read_kit(recipe, folder, now=rendered)
+    asked = recipe.evaluation.rollout_of(recipe.rollout)
+    is_alike = (asked.stop, asked.stop_tokens) == (recipe.rollout.stop, recipe.rollout.stop_tokens)
+    evaluation_kit = kit if is_alike else read_kit(recipe, folder, rollout=asked, now=rendered)
     check_agent(recipe, kit.codec)
     # Raises for a chat template that cannot write what answers a turn.
     answered_example(kit, recipe.turns)
     verifiers = VerifierCache(recipe.verifying.own_files())
-    return _Base(folder, shape, kit, verifiers, context_tokens, rendered)
+    return _Base(folder, shape, kit, evaluation_kit, verifiers, context_tokens, rendered)
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
@@ -221,12 +205,18 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
 
 
 def check_machine(
-    recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
+    recipe: Recipe,
+    shape: ModelShape,
+    gpus: GpuMap,
+    *,
+    longest_prompt: int | None = None,
+    longest_evaluated: int = 0,
 ) -> None:
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
-    bounds what a batch can hold. The memory of other nodes is not known."""
+    bounds what a batch can hold, and the longest held-out prompt with its response what a server must hold.
+    The memory of other nodes is not known."""
     if recipe.cluster.backend == "local" or recipe.serving.max_total_tokens is not None:
-        _check_cache(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
+        _check_cache(recipe, shape, longest_prompt, longest_evaluated, has_gpu=gpus.uses_gpus)
     if gpus.uses_gpus:
         _check_gpus(recipe, shape, gpus, longest_prompt)
     if recipe.cluster.backend == "local":
@@ -257,7 +247,9 @@ def check_machine(
         _check_reachable(url)
 
 
-def _check_cache(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:
+def _check_cache(
+    recipe: Recipe, shape: ModelShape, longest_prompt: int | None, longest_evaluated: int, *, has_gpu: bool
+) -> None:
     """Raises InputError where the cache of a local server cannot hold one trajectory."""
     tokens = recipe.serving.cache_tokens(has_gpu=has_gpu)
     if tokens is None or not recipe.serving.num_started():
@@ -265,7 +257,15 @@ def _check_cache(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, 
     context = recipe.model.context_tokens or shape.max_positions
     longest = min(context, (longest_prompt or 1) + recipe.longest_response())
     observed = " with what its turns observe" if recipe.turns.is_on() else ""
-    if not Capacity(tokens, recipe.serving.max_running_requests).holds(longest):
+    capacity = Capacity(tokens, recipe.serving.max_running_requests)
+    if capacity.holds(longest) and not capacity.holds(longest_evaluated):
+        raise InputError(
+            f"serving.max_total_tokens is {tokens}, but the longest held-out prompt and a response of an "
+            f"evaluation's max_new_tokens{observed} have {longest_evaluated}, and a server keeps "
+            f"{SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest_evaluated + SPARE_TOKENS} or "
+            f"more, or lower evaluation.max_new_tokens."
+        )
+    if not capacity.holds(longest):
         raise InputError(
             f"serving.max_total_tokens is {tokens}, but the longest prompt of the data and a response of "
             f"rollout.max_new_tokens {recipe.rollout.max_new_tokens}{observed} have {longest}, and a server "
@@ -380,15 +380,16 @@ def _warn_of_few_tasks(num_tasks: int, recipe: Recipe) -> None:
         )
 
 
-def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:
+def _warn_of_shared_prompts(train: TaskTable, heldout: Sequence[Task], key: str) -> None:
     trained = {task.prompt: task.task_id for task in train.with_prompts({task.prompt for task in heldout})}
     shared = [task for task in heldout if task.prompt in trained]
     if shared:
         log.warning(
             "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: "
-            "held-out accuracy then measures what was trained. Take them out of data.train or data.heldout.",
+            "held-out accuracy then measures what was trained. Take them out of data.train or %s.",
             len(shared),
             len(heldout),
             shared[0].task_id,
             trained[shared[0].prompt],
+            key,
         )

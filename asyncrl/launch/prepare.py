@@ -34,7 +34,7 @@ def prepare_and_fetch(
     """
     check_names(recipe)
     check_revision(recipe.model)
-    check_gyms(recipe.data)
+    check_gyms(recipe.data, recipe.evaluation)
     check_trackers(recipe.trackers)
     if _makes_model(recipe):
         prepare(recipe, path, overrides)

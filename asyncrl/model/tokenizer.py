@@ -154,7 +154,10 @@ class TextCodec:
         if found is None:
             special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
             hint = did_you_mean(name, special, " For text of several tokens, use rollout.stop.")
-            raise InputError(f"rollout.stop_tokens names {name!r}, which is not a token in {path}.{hint}")
+            raise InputError(
+                f"rollout.stop_tokens, or that of evaluation, names {name!r}, which is "
+                f"not a token in {path}.{hint}"
+            )
         return int(found)
 
     def exact_text(self, tokens: Sequence[int]) -> str:

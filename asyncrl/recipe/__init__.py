@@ -9,10 +9,10 @@ from asyncrl.recipe.sections.alarms import Alarms as Alarms
 from asyncrl.recipe.sections.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.sections.cluster import Cluster as Cluster
 from asyncrl.recipe.sections.critic import Critic as Critic
-from asyncrl.recipe.sections.data import ColumnMapping as ColumnMapping
 from asyncrl.recipe.sections.data import Data as Data
-from asyncrl.recipe.sections.data import Source as Source
+from asyncrl.recipe.sections.evaluation import Answering as Answering
 from asyncrl.recipe.sections.evaluation import Evaluation as Evaluation
+from asyncrl.recipe.sections.evaluation import HeldOutSet as HeldOutSet
 from asyncrl.recipe.sections.model import Model as Model
 from asyncrl.recipe.sections.placement import Placement as Placement
 from asyncrl.recipe.sections.prepare import Prepare as Prepare
@@ -25,3 +25,5 @@ from asyncrl.recipe.sections.trainer import Parallel as Parallel
 from asyncrl.recipe.sections.trainer import Trainer as Trainer
 from asyncrl.recipe.sections.turns import Turns as Turns
 from asyncrl.recipe.sections.verifying import Verifying as Verifying
+from asyncrl.recipe.sources import ColumnMapping as ColumnMapping
+from asyncrl.recipe.sources import Source as Source

@@ -49,14 +49,14 @@ def _entries(
 
 def _mapping(name: str, value: dict[str, Any], sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys of the mapping that a key takes, among other kinds or in a list; data.train has explained
-    those of data.heldout."""
+    those of others."""
     references = [
         choice["$ref"]
         for kind in value.get("anyOf", [value])
         for choice in (*kind.get("oneOf", ()), kind.get("items", {}))
         if "$ref" in choice
     ]
-    if not references or name == "data.heldout":
+    if not references or name in ("data.heldout", "evaluation.sets.sources"):
         return
     subsection = sections[references[0].rpartition("/")[2]]
     yield from _entries(subsection, sections, f"{name}.")

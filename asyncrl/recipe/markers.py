@@ -7,7 +7,7 @@ follows from a fact is where the fact is asked.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -86,8 +86,8 @@ def _changed(
 
 
 def _subsection(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key is, if it is one."""
-    kinds = (annotation, *get_args(annotation))
+    """The section that a key is, if it is one; not one of which it lists several."""
+    kinds = () if get_origin(annotation) is list else (annotation, *get_args(annotation))
     return next((kind for kind in kinds if _is_model(kind)), None)
 
 

@@ -1,5 +1,6 @@
 """A whole recipe, and what its sections must be together."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.recipe.sections.view import View
+from asyncrl.recipe.sources import check_shared_tasks
 
 
 class Recipe(Section):
@@ -361,6 +363,17 @@ class Recipe(Section):
 
     def _check_evaluation(self) -> None:
         evaluation = self.evaluation
+        evaluation.check_all(self.model.context_tokens)
+        gives = "turns.environment" if self.turns.environment is not None else None
+        gives = "agent.may_give_verdict" if self.agent.may_give_verdict else gives
+        if evaluation.has_grader() and gives is not None:
+            raise ValueError(
+                f"evaluation.verifier, or that of a set, is set but so is {gives}, and the verdict from "
+                f"there is the one that counts. Remove evaluation.verifier, or {gives}."
+            )
+        for trained, each in itertools.product(self.data.train_sources(), evaluation.sets):
+            for asked in each.heldout_sources():
+                check_shared_tasks(trained, asked, f"evaluation.sets {each.title()}")
         if evaluation.stop_at_accuracy is not None and not evaluation.every_steps:
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.row_use import RowUse
-from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
+from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.late_stage import LateStage
@@ -147,16 +147,26 @@ def read_heldout_tasks(
     """
     maker = TaskMaker("data.heldout", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
     sources = recipe.data.heldout_sources()
-    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers))
+    grader = grader_of(recipe.evaluation)
+    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers), grader)
     tasks = maker.make(rows, sources)
+    return first_tasks(maker, tasks, sources, recipe.evaluation.num_tasks, "evaluation.num_tasks")
+
+
+def first_tasks(
+    maker: "TaskMaker", tasks: TaskTable, sources: Sequence[Source], limit: int, limit_key: str
+) -> list[Task]:
+    """At most `limit` of the `tasks` that `maker` made of `sources`: the first of each, by their weights.
+
+    Raises InputError where a source would get no task.
+    """
     sizes = [maker.num_made[index] for index in range(len(sources))]
-    limit = recipe.evaluation.num_tasks
     shares = fair_shares(sizes, [source.weight or 1.0 for source in sources], limit)
     if 0 in shares:
         starved = sources[shares.index(0)].title()
         raise InputError(
-            f"evaluation.num_tasks is {limit}, which leaves no task for {starved} of data.heldout. "
-            f"Raise evaluation.num_tasks, or the weight of that source."
+            f"{limit_key} is {limit}, which leaves no task for {starved} of {maker.key}. "
+            f"Raise {limit_key}, or the weight of that source."
         )
     chosen: list[Task] = []
     start = 0

@@ -33,8 +33,11 @@ class FixedSet:
     num_responses = 4
     tasks = TASKS
 
-    def __init__(self, name: str, failure: str | None = None) -> None:
-        self.name, self._failure = name, failure
+    def __init__(self, name: str, failure: str | None = None, every_steps: int = 0) -> None:
+        self.name, self._failure, self._every_steps = name, failure, every_steps
+
+    def is_due(self, version: int) -> bool:
+        return self._every_steps > 0 and version % self._every_steps == 0
 
     def evaluator(self, evaluator: Evaluator) -> Evaluator:
         return evaluator
@@ -79,7 +82,7 @@ async def schedule_of(
     waits = Waits()
     asked = evaluator(waits)
     async with RunTasks(waits, dict) as loops:
-        state, section = RunPhase(waits), Evaluation(samples_per_task=2)
+        state, section = RunPhase(waits), Evaluation(samples_per_task=2, every_steps=2)
         yield (
             HeldOutSchedule(
                 section, tasks, eval_sets, "r1", asked, None, waits, state, loops, journal, notebook
@@ -160,3 +163,21 @@ async def test_a_run_that_resumes_forgets_the_evaluations_of_versions_that_it_ma
     record_start(journal, 2, "recipe")
     journal.barrier_blocking()
     assert [len(read_answers(journal, version, "held-out")) for version in (2, 4)] == [2, 0]
+
+
+async def test_each_set_is_measured_when_its_own_schedule_says(tmp_path: Path) -> None:
+    journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
+    eval_sets = [FixedSet("often", every_steps=1), FixedSet("seldom", every_steps=3), FixedSet("ends")]
+    async with schedule_of(journal, notebook, eval_sets, TASKS) as (schedule, asked):
+        asked.rewards = [1.0, 0.0]
+        for version, when in ((0, "before"), (1, "during"), (2, "during"), (3, "during"), (4, "after")):
+            assert when != "during" or schedule.is_due(version, 4)
+            await schedule.wait(Publication(version, tmp_path, {}), when)
+        # What is measured is not due again, and a last version belongs to "after".
+        assert not schedule.is_due(3, 4) and not schedule.is_due(4, 4)
+    measured: dict[str, list[int]] = {}
+    for row in notebook.benchmarks:
+        measured.setdefault(row["benchmark"], []).append(row["step"])
+    assert measured == {"often": [0, 1, 2, 3, 4], "seldom": [0, 3, 4], "ends": [0, 4]}
+    assert [row["step"] for row in notebook.evaluations] == [0, 2, 4]
+    assert [answer.correctness for answer in read_answers(journal, 3, "seldom")] == [0.0, 0.0]

@@ -111,7 +111,7 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ({"rollout": {"stop": ["Q:", ""]}}, r"rollout.stop.1 is '': string should have at least 1 character"),
         ({"rollout": {"stop": ["Q"] * 9}}, r"rollout.stop is .*: list should have at most 8 items"),
         ({"rollout": {"stop": "Q:"}}, r"rollout.stop is 'Q:': input should be a valid list"),
-        ({"rollout": {"stop": ["\ufffd"]}}, "rollout.stop holds .*: U\\+FFFD .* Remove it"),
+        ({"rollout": {"stop": ["\ufffd"]}}, "a stop string is .*: U\\+FFFD .* Remove it"),
         ({"rollout": {"stop_tokens": [""]}}, r"rollout.stop_tokens.0 is '': string should have"),
         (
             {"rollout": {"abort_staleness": 2}},

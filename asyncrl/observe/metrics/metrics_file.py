@@ -102,7 +102,7 @@ class Metrics:
     evaluations: list[Row] = field(default_factory=list)
     """One per (step, when), in order of writing."""
     benchmarks: list[Row] = field(default_factory=list)
-    """One per (benchmark, when), in order of writing."""
+    """One per (benchmark, when) before and after training and per step during it, in order of writing."""
     events: list[Row] = field(default_factory=list)
 
     def evaluation(self, when: str) -> Row | None:
@@ -161,7 +161,7 @@ class MetricsFollower:
         self._step_offsets: dict[int, int] = {}
         """Step -> where its row ends in the file, in bytes."""
         self._evaluations: dict[tuple[int, str], Row] = {}
-        self._benchmarks: dict[tuple[str, str], Row] = {}
+        self._benchmarks: dict[tuple[str, str, int | None], Row] = {}
         self._events: list[Row] = []
         self._resumed: list[tuple[int, int]] = []
         """(where its row ends, version) of each resumption."""
@@ -189,6 +189,7 @@ class MetricsFollower:
                 keep_to=min(versions, default=None),
                 steps=[self._steps[step] for step in added],
                 evaluations=list(self._evaluations.values()),
+                benchmarks=list(self._benchmarks.values()),
             )
 
     def _follow(self) -> None:
@@ -224,7 +225,8 @@ class MetricsFollower:
                 self._evaluations.pop(key, None)
                 self._evaluations[key] = row
             case "benchmark":
-                self._benchmarks[row["benchmark"], row["when"]] = row
+                step = row["step"] if row["when"] == "during" else None
+                self._benchmarks[row["benchmark"], row["when"], step] = row
             case "event":
                 self._events.append(row)
                 if row["event"] == RESUMED:
@@ -253,6 +255,8 @@ class MetricsAddition:
     """New ones, in order."""
     evaluations: list[Row]
     """All of them: they are few."""
+    benchmarks: list[Row]
+    """All of them."""
 
 
 def _row(path: Path, number: int, line: bytes) -> Row:

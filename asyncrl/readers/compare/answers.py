@@ -94,7 +94,8 @@ def _have_same_rows(runs: Sequence[RecordedRun], name: str) -> bool:
     else:
         # A path names no content; a commit of a hub does.
         rows = [row for run in runs for row in run.metrics.benchmarks if row["benchmark"] == name]
-        sources = {row.get("source") if "@" in str(row.get("source")) else None for row in rows}
+        parts = {str(row.get("source")) for row in rows}
+        sources = {part if all("@" in place for place in part.split(" + ")) else None for part in parts}
     return len(sources) == 1 and None not in sources
 
 

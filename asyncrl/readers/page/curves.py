@@ -33,6 +33,8 @@ class Curves(TypedDict):
     """All numeric columns among these rows."""
     evaluations: list[dict[str, Any]]
     """All of the run, in order of steps."""
+    sets: list[dict[str, Any]]
+    """All evaluations of benchmarks and named sets: name, step, and their accuracy, greedy or avg@k."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
@@ -69,7 +71,15 @@ def read_curves(run: Run, columns: Sequence[str], cursor: str) -> Curves:
             }
             for row in sorted(added.evaluations, key=lambda row: row["step"])
         ],
+        "sets": [_of_set(row) for row in sorted(added.benchmarks, key=lambda row: row["step"])],
     }
+
+
+def _of_set(row: Row) -> dict[str, Any]:
+    is_greedy = row.get("greedy_accuracy") is not None
+    kind, accuracy = ("greedy", "greedy_accuracy") if is_greedy else ("avg", "avg_at_k")
+    shown = {"accuracy": row.get(accuracy), "low": row.get(f"{kind}_low"), "high": row.get(f"{kind}_high")}
+    return {"name": row["benchmark"], "step": row["step"], "seconds": row["time_seconds"], **shown}
 
 
 def _numeric(rows: Sequence[Row]) -> list[str]:

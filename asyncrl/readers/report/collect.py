@@ -131,17 +131,20 @@ def _best(trained: Sequence[Row]) -> Row | None:
 
 
 def _benchmarks(metrics: Metrics) -> list[schema.Benchmark]:
-    rows: dict[str, dict[str, Row]] = {}
+    rows: dict[str, list[Row]] = {}
     for row in metrics.benchmarks:
-        rows.setdefault(row["benchmark"], {})[row["when"]] = row
-    return [_benchmark(name, each.get("before"), each.get("after")) for name, each in rows.items()]
+        rows.setdefault(row["benchmark"], []).append(row)
+    return [_benchmark(name, each) for name, each in rows.items()]
 
 
-def _benchmark(name: str, before: Row | None, after: Row | None) -> schema.Benchmark:
+def _benchmark(name: str, rows: Sequence[Row]) -> schema.Benchmark:
+    before, after = (next((row for row in rows if row["when"] == when), None) for when in ("before", "after"))
+    during = sorted((row for row in rows if row["when"] == "during"), key=lambda row: row["step"])
     return schema.Benchmark(
         name=name,
         before=None if before is None else flat(before),
         after=None if after is None else flat(after),
+        during=[flat(row) for row in during],
         changes={} if before is None or after is None else differences_of_rows(before, after),
     )
 

@@ -44,6 +44,8 @@ class Benchmark(Part):
     before: Row | None
     """Row in metrics.jsonl, with the score of each task."""
     after: Row | None
+    during: list[Row]
+    """Rows of the evaluations during training, in order of steps."""
     changes: dict[str, Difference]
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
+from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
     comparison_rows,
@@ -34,11 +35,20 @@ def tables_of(report: RunReport) -> list[Table]:
 
 def learned(report: RunReport) -> list[Table]:
     """The held-out evaluations and the benchmarks."""
-    benchmarks = [
-        comparison_table(("before training", "after"), (each.before, each.after))
-        for each in report.benchmarks
-    ]
-    return [_heldout(report), *benchmarks]
+    tables = [_heldout(report)]
+    for each in report.benchmarks:
+        tables.append(comparison_table(("before training", "after"), (each.before, each.after)))
+        tables.append(_during(each.name, each.during))
+    return tables
+
+
+def _during(name: str, rows: Sequence[Row]) -> Table:
+    """A set that was measured during training, too."""
+    columns = {"greedy": "greedy_accuracy", "avg@k": "avg_at_k", "pass@k": "pass_at_k"}
+    known = {title: name for title, name in columns.items() if any(row.get(name) is not None for row in rows)}
+    shares = [[as_percent(row[name], 1) for name in known.values()] for row in rows]
+    lines = [(str(row["step"]), *words) for row, words in zip(rows, shares, strict=True)]
+    return Table(f"{name} during training", ("step", *known), lines)
 
 
 def _heldout(report: RunReport) -> Table:

@@ -1,22 +1,103 @@
 """The section `evaluation`."""
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import BENCHMARK
-from asyncrl.recipe.sections.section import (
-    Count,
-    Fraction,
-    MinP,
-    Nucleus,
-    Positive,
-    PositiveFloat,
-    Section,
-)
+from asyncrl.recipe.ends import StopString, TokenName
+from asyncrl.recipe.markers import BENCHMARK, OBJECT, PATH_OR_HUB_ID
+from asyncrl.recipe.sections.section import Count, Fraction, MinP, Nucleus, Positive, PositiveFloat, Section
+from asyncrl.recipe.sources import HELDOUT_SEED, Source, Sources, check_weights, sources_of
+
+RESERVED_NAMES = ("held-out", "heldout")
+"""Names of data.heldout, in results and in `asyncrl eval`."""
+_Rollout = TypeVar("_Rollout", bound=Section)
 
 
-class Evaluation(Section):
+class Answering(Section):
+    """How answers of an evaluation end and are graded, where other than those of rollouts."""
+
+    max_new_tokens: Positive | None = None
+    """Maximum response length. Default: rollout.max_new_tokens; of a set that of evaluation, or of its
+    benchmark."""
+    stop: Annotated[list[StopString], Field(max_length=8)] | None = None
+    """Texts that end a response; [] for none. Default: rollout.stop; of a set that of evaluation."""
+    stop_tokens: Annotated[list[TokenName], Field(max_length=8)] | None = None
+    """Tokens that end a response besides the model's own; [] for none. Default: rollout.stop_tokens; of
+    a set that of evaluation."""
+    verifier: Annotated[str | None, OBJECT] = None
+    """An independent grader: a verifier that grades in place of those of rows and of verifying.default.
+    Default: rows are graded as in training; of a set as in evaluation, or as its benchmark is."""
+    verifier_options: Annotated[dict[str, Any], OBJECT] = {}
+    """Options of that verifier."""
+
+    def rollout_of(self, rollout: _Rollout) -> _Rollout:
+        """`rollout` with what is set here in its place."""
+        own = {name: getattr(self, name) for name in ("max_new_tokens", "stop", "stop_tokens")}
+        return rollout.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    def check(self, key: str, context_tokens: int | None) -> None:
+        """Raises ValueError where responses leave no room for a prompt; `key` is the section's."""
+        limit = self.max_new_tokens
+        if limit is not None and context_tokens is not None and limit >= context_tokens:
+            raise ValueError(
+                f"{key}.max_new_tokens is {limit} but the context holds {context_tokens} tokens: no room is "
+                f"left for a prompt. Lower {key}.max_new_tokens or raise model.context_tokens."
+            )
+        if self.verifier_options and self.verifier is None:
+            raise ValueError(
+                f"{key}.verifier_options is set but {key}.verifier is not. Set both, or neither."
+            )
+
+
+class HeldOutSet(Answering):
+    """A held-out set with a name, settings and a schedule of its own. It has a benchmark or sources."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    """Its name in results. Default: the benchmark's."""
+    benchmark: Annotated[str | None, BENCHMARK] = None
+    """One as in evaluation.benchmarks."""
+    sources: Annotated[Sources | None, PATH_OR_HUB_ID] = None
+    """Its rows, as data.heldout names them."""
+    num_tasks: Positive | None = None
+    """Maximum number of tasks, the first ones, of several sources by their weights. Default: all."""
+    samples_per_task: Positive | None = None
+    """k of avg@k and pass@k. 1: only the most likely answer, unless temperature is set. Default: the
+    benchmark's; of sources 1."""
+    temperature: PositiveFloat | None = None
+    """Sampling temperature. Default: the benchmark's; of sources evaluation.temperature."""
+    template: str | None = None
+    """Template in place of prompt.template, whose other keys stay. Default: the recipe's, else the
+    benchmark's."""
+    every_steps: Count = 0
+    """Steps between its evaluations during training, each with all of its samples. 0: only before and
+    after."""
+
+    def title(self) -> str:
+        """Name in messages."""
+        return self.name or str(self.benchmark)
+
+    def heldout_sources(self) -> list[Source]:
+        return [] if self.sources is None else sources_of(self.sources, seed=HELDOUT_SEED)
+
+    @model_validator(mode="after")
+    def _check(self) -> "HeldOutSet":
+        if (self.benchmark is None) == (self.sources is None):
+            found = "neither" if self.benchmark is None else "both"
+            raise ValueError(f"A set of evaluation.sets has {found} of benchmark and sources. Name one.")
+        if self.sources is not None and self.name is None:
+            raise ValueError("A set of evaluation.sets has sources but no name. Give it a name.")
+        if self.sources is not None and not self.heldout_sources():
+            raise ValueError(f"The sources of evaluation.sets {self.name} are an empty list. Name a source.")
+        if self.name in RESERVED_NAMES:
+            raise ValueError(
+                f"A set of evaluation.sets is named {self.name}, as data.heldout is. Give it another name."
+            )
+        check_weights(f"evaluation.sets {self.title()}", self.heldout_sources())
+        return self
+
+
+class Evaluation(Answering):
     """Accuracy on held-out tasks, before, during and after training."""
 
     every_steps: Count = 10
@@ -49,3 +130,26 @@ class Evaluation(Section):
     or name:file, a benchmark whose rows are in that file."""
     benchmark_tasks: Positive | None = None
     """Limit on the tasks of each benchmark, which are its first ones. Default: all."""
+    sets: list[HeldOutSet] = []
+    """Further held-out sets, each with a name, settings and a schedule of its own, measured before and after
+    training and during it, by their own schedules."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Evaluation":
+        titles = [each.title() for each in self.sets]
+        for title in titles:
+            if titles.count(title) > 1:
+                raise ValueError(
+                    f"Two sets of evaluation.sets are named {title}. Give one of them another name."
+                )
+        return self
+
+    def check_all(self, context_tokens: int | None) -> None:
+        """Raises ValueError where responses leave no room for a prompt, here or in a set."""
+        self.check("evaluation", context_tokens)
+        for each in self.sets:
+            each.check(f"evaluation.sets.{each.title()}", context_tokens)
+
+    def has_grader(self) -> bool:
+        """Whether a verifier grades in place of those of rows, here or in a set."""
+        return any(each.verifier is not None for each in (self, *self.sets))

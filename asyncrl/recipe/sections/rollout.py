@@ -2,26 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from asyncrl.recipe.ends import StopString, TokenName
 from asyncrl.recipe.markers import CHANGEABLE
 from asyncrl.recipe.sections.section import Count, MinP, Nucleus, Positive, PositiveFloat, Section
 
 MOST_KEPT = 4096
 """SGLang's --sampling-mask-max-tokens: the largest kept set that it says."""
-
-
-def _whole_characters(value: str) -> str:
-    if "\ufffd" in value:
-        raise ValueError(
-            f"rollout.stop holds {value!r}: U+FFFD stands for a character with missing bytes, which cannot "
-            f"be searched for. Remove it."
-        )
-    return value
-
-
-StopString = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
-TokenName = Annotated[str, Field(min_length=1)]
 
 
 class Rollout(Section):

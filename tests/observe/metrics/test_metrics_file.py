@@ -99,6 +99,19 @@ def test_benchmarks_are_kept_apart_from_held_out_tasks_and_superseded_alike(path
     assert metrics.evaluations == []
 
 
+def test_each_evaluation_of_a_set_during_training_is_kept_until_a_resumed_run_makes_it_again(
+    path: Path,
+) -> None:
+    with MetricsWriter(path) as writer:
+        for step, when in ((0, "before"), (2, "during"), (4, "during"), (6, "during"), (6, "after")):
+            writer.benchmark({"step": step, "when": when, "benchmark": "mine", "num_tasks": 4})
+        writer.resumed(4)
+    found = [(row["when"], row["step"]) for row in read_metrics(path).benchmarks]
+    assert found == [("before", 0), ("during", 2), ("during", 4)]
+    (added,) = (MetricsFollower(path).read_after(0),)
+    assert [row["step"] for row in added.benchmarks] == [0, 2, 4]
+
+
 def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     assert (metrics.steps, metrics.evaluations, metrics.events) == ([], [], [])

@@ -74,3 +74,16 @@ def test_a_line_that_is_no_row_is_an_error_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(InputError, match="metrics.jsonl:4 is not a row"):
             read_curves(run, COLUMNS, "")
+
+
+def test_each_named_set_has_points_of_its_own_with_its_interval(tmp_path: Path) -> None:
+    run = begin(tmp_path, 1)
+    greedy = {"benchmark": "mine", "greedy_accuracy": 0.5, "greedy_low": 0.25, "greedy_high": 0.75}
+    sampled = {"benchmark": "aime24", "greedy_accuracy": None, "avg_at_k": 0.125}
+    with MetricsWriter(tmp_path / "metrics.jsonl", clock=lambda: 6.0) as writer:
+        writer.benchmark({"step": 2, "when": "during", **greedy})
+        writer.benchmark({"step": 1, "when": "during", **sampled, "avg_low": 0.0, "avg_high": 0.25})
+    assert [tuple(row.values()) for row in read_curves(run, [], "")["sets"]] == [
+        ("aime24", 1, 6.0, 0.125, 0.0, 0.25),
+        ("mine", 2, 6.0, 0.5, 0.25, 0.75),
+    ]

@@ -112,6 +112,8 @@ def test_benchmarks_stand_side_by_side_and_the_template_is_named(run_folder: Pat
     with MetricsWriter(run_folder / "metrics.jsonl") as writer:
         writer.evaluation({"step": 10, "when": "after", "template": "<r1>", **EVALUATION})
         writer.benchmark({"step": 0, "when": "before", **row})
+        for step, accuracy in ((5, 0.25), (10, 0.75)):
+            writer.benchmark({"step": step, "when": "during", **row, "greedy_accuracy": accuracy})
         writer.benchmark({"step": 10, "when": "after", **row, "greedy_scores": [1.0, 1.0]})
     write_report(run_folder)
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (run_folder / "report.html").read_text()))
@@ -119,6 +121,7 @@ def test_benchmarks_stand_side_by_side_and_the_template_is_named(run_folder: Pat
     # Differences 0 and 1: mean 0.5, centre 1 / 4, half 1.96 x sqrt((2 / 4 - 1 / 16) / 4) = 0.648
     assert "greedy accuracy 50.0% [10.0, 90.0] 50.0% [10.0, 90.0] +50.0 [-39.8, +89.8]" in text
     assert "10 tasks, template &lt;r1&gt;" in text
+    assert "gsm8k during training step greedy 5 25.0% 10 75.0%" in text
 
 
 def test_markdown_keeps_its_columns_whatever_stands_in_them() -> None:

@@ -21,7 +21,7 @@ const BY_SOURCE = [
   { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_" },
   { title: "Use of tools, by source", prefix: "tool_use_share_by_source_" },
 ];
-const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [] });
+const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [], sets: [] });
 const state = { run: null, root: null, data: fresh(), chosen: [], charts: [], axis: "step", smoothing: 0, isLog: false };
 
 const ofSources = (prefix) => [...state.data.names].filter((name) => name.startsWith(prefix)).sort();
@@ -38,13 +38,13 @@ function take(answer) {
   const { data } = state;
   const last = Math.min(answer.keep_to ?? Infinity, (answer.steps[0] ?? Infinity) - 1);
   const kept = data.steps.findLastIndex((step) => step <= last) + 1;
-  const isNew = answer.is_whole || answer.steps.length > 0 || kept < data.steps.length || answer.evaluations.length !== data.evaluations.length;
+  const isNew = answer.is_whole || answer.steps.length > 0 || kept < data.steps.length || answer.evaluations.length !== data.evaluations.length || answer.sets.length !== data.sets.length;
   const join = (there, added) => [...(there ?? []).slice(0, kept), ...added];
   for (const name of Object.keys(answer.columns)) data.columns[name] = join(data.columns[name], answer.columns[name]);
   data.seconds = join(data.seconds, answer.seconds);
   data.steps = join(data.steps, answer.steps);
   answer.names.forEach((name) => data.names.add(name));
-  Object.assign(data, { cursor: answer.cursor, evaluations: answer.evaluations });
+  Object.assign(data, { cursor: answer.cursor, evaluations: answer.evaluations, sets: answer.sets });
   return isNew;
 }
 
@@ -54,6 +54,11 @@ const place = (step, seconds) => (state.axis === "step" ? step : (seconds - begi
 function seriesOf(line) {
   const { data } = state;
   const { name, color } = line;
+  if (line.set) {
+    const rows = data.sets.filter((row) => row.name === line.set && isNumber(row.accuracy));
+    const points = rows.map((row) => [place(row.step, row.seconds), row.accuracy]);
+    return { name, color, points, low: rows.map((row) => row.low), high: rows.map((row) => row.high) };
+  }
   if (line.evaluated) {
     const rows = data.evaluations.filter((row) => isNumber(row[line.evaluated]));
     const points = rows.map((row) => [place(row.step, row.seconds), row[line.evaluated]]);
@@ -89,7 +94,13 @@ function chartsBySource() {
   return charts.filter((one) => one.lines.length > 0);
 }
 
-const wanted = () => [...CHARTS, ...chartsBySource(), ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
+// Benchmarks and named held-out sets, each a line: greedy accuracy, or avg@k where it has only samples.
+function chartsOfSets() {
+  const names = [...new Set(state.data.sets.map((row) => row.name))];
+  return names.length > 0 ? [{ title: "Accuracy of benchmarks and held-out sets", format: percent, lines: names.map((name) => ({ set: name, name })) }] : [];
+}
+
+const wanted = () => [...CHARTS, ...chartsOfSets(), ...chartsBySource(), ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
 
 function redraw() {
   const charts = wanted();
