@@ -103,8 +103,8 @@ def _add(
     verifiers.check_alone(spec, "A response of asyncrl audit")
     if has_turns and verifiers.takes_task(spec):
         raise InputError(
-            f'the verifier "{spec.name}" reads the conversation, and responses of runs with turns or an agent are '
-            f"graded again by their last text alone. Name one that takes a response and its gold."
+            f'the verifier "{spec.name}" reads the conversation, and responses of runs with turns or an '
+            f"agent are graded again by their last text alone. Name one that takes a response and its gold."
         )
     found.recorded.add(row.verifier.name)
     found.others.add(spec.name)
