@@ -21,12 +21,12 @@ from verifiers import strict_json
 
 @dataclass(frozen=True, slots=True)
 class OtherGrader:
-    """What differs from the grading that the run recorded."""
+    """The differences from the grading that the run recorded."""
 
     verifier: str | None = None
     """None: each row's own, as its file is now."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `verifier`; without one, changes to the options of the row's own."""
+    """Options of `verifier`; without one, changes to the options of the row's own."""
     golds: Mapping[str, Any] | None = None
     """Task id -> gold, in place of the row's."""
 
