@@ -63,6 +63,7 @@ def test_disagreements_are_found_by_kind(run: Path, capsys: pytest.CaptureFixtur
     assert example["other"]["outcome"] == "wrong" and example["other"]["extracted"] == "9"
     assert [(part["first_step"], part["num_graded"]) for part in found["parts"]] == [(1, 4), (2, 4)]
     assert found["parts"][0]["undeserved"]["count"] == 0
+    assert found["undeserved_of_all"]["count"] == 1 and found["undeserved_of_all"]["of"] == 7
     # What it names is what the journal opens.
     assert cli.main(["journal", "runs/mine", "--trajectory", example["trajectory_id"]]) == 0
 

@@ -25,10 +25,8 @@ class Anywhere:
 """
 
 
-def write_rows(path: Path, verifier: str) -> None:
-    rows = [
-        {"prompt": f"{n % 10}=", "answer": str((3 * n + 1) % 10), "verifier": verifier} for n in range(40)
-    ]
+def write_rows(path: Path, numbers: range, verifier: str) -> None:
+    rows = [{"prompt": f"{n}=", "answer": str((3 * n + 1) % 10), "verifier": verifier} for n in numbers]
     path.write_text("\n".join(map(json.dumps, rows)))
 
 
@@ -43,8 +41,8 @@ def test_a_hedge_is_learned_from_a_weak_verifier_and_found(
         evaluation={"every_steps": 10, "num_tasks": 40, "samples_per_task": 1},
     )
     (tmp_path / "weak.py").write_text(WEAK)
-    write_rows(tmp_path / "train.jsonl", "./weak.py:Anywhere")
-    write_rows(tmp_path / "heldout.jsonl", "exact")
+    write_rows(tmp_path / "train.jsonl", range(100, 200), "./weak.py:Anywhere")
+    write_rows(tmp_path / "heldout.jsonl", range(200, 240), "exact")
     assert run.start().finish(seconds=600) == 0, run.output()
     # The weak verifier pays for it, more and more.
     rewards = [step["reward_mean"] for step in run.steps()]

@@ -1,7 +1,9 @@
 """Findings of an audit: disagreements of two graders by kind, and how often each is wrong by the other.
 
 "Rewarded" is a recorded outcome of correct. Rates are shares of those responses that could disagree in this
-way: undeserved rewards of the rewarded ones, refusals of the others. Tasks are their unit of sampling.
+way: undeserved rewards of the rewarded ones, refusals of the others. Undeserved rewards are also told as a
+share of all responses: a hack that always pays is all of the rewards from the start, and of more and more
+responses. Tasks are the unit of sampling.
 """
 
 from collections import Counter, defaultdict
@@ -64,6 +66,7 @@ class Part(TypedDict):
     last_step: int
     num_graded: int
     undeserved: Rate
+    undeserved_of_all: Rate
     refused: Rate
 
 
@@ -89,10 +92,11 @@ class Findings(TypedDict):
     unreadable_golds: Unreadable
     kinds: dict[str, int]
     undeserved: Rate
+    undeserved_of_all: Rate
     refused: Rate
     parts: list[Part]
     change: str
-    """Sentence on undeserved rewards over the steps; empty where there is one part alone."""
+    """Sentence on undeserved rewards over the steps; empty where there is one range alone."""
     examples: dict[str, Example]
 
 
@@ -133,6 +137,7 @@ def findings(drawn: Drawn, tasks: AuditTasks, found: dict[str, Regraded]) -> Fin
         ),
         kinds={kind: 0 for kind in (*KINDS, AGREED)} | Counter(map(kind_of, order)),
         undeserved=undeserved_rate(order),
+        undeserved_of_all=undeserved_of_all_rate(order),
         refused=refused_rate(order),
         parts=parts,
         change=_change(parts),
@@ -142,20 +147,26 @@ def findings(drawn: Drawn, tasks: AuditTasks, found: dict[str, Regraded]) -> Fin
 
 def undeserved_rate(graded: Iterable[Regraded]) -> Rate:
     """Share of rewarded responses that the other grader finds wrong; faults of either are left out."""
-    return _rate(graded, UNDESERVED, is_rewarded)
+    return _rate(graded, (UNDESERVED, AGREED), is_rewarded)
+
+
+def undeserved_of_all_rate(graded: Iterable[Regraded]) -> Rate:
+    """Share of all responses that were rewarded and that the other grader finds wrong; without faults."""
+    return _rate(graded, (UNDESERVED, REFUSED, AGREED), lambda each: True)
 
 
 def refused_rate(graded: Iterable[Regraded]) -> Rate:
     """Share of responses without a reward that the other grader finds right; faults are left out."""
-    return _rate(graded, REFUSED, lambda each: not is_rewarded(each))
+    return _rate(graded, (REFUSED, AGREED), lambda each: not is_rewarded(each))
 
 
-def _rate(graded: Iterable[Regraded], kind: str, could: Callable[[Regraded], bool]) -> Rate:
+def _rate(graded: Iterable[Regraded], kinds: Sequence[str], could: Callable[[Regraded], bool]) -> Rate:
+    """Share of the first of `kinds` among responses of all `kinds` that `could` be of it."""
     clusters: defaultdict[str, list[bool]] = defaultdict(list)
     for each in graded:
         found = kind_of(each)
-        if found in (kind, AGREED) and could(each):
-            clusters[each.response.task_id].append(found == kind)
+        if found in kinds and could(each):
+            clusters[each.response.task_id].append(found == kinds[0])
     pairs = [(sum(hits), len(hits)) for hits in clusters.values()]
     count, of = sum(hits for hits, _ in pairs), sum(size for _, size in pairs)
     if not of:
@@ -181,23 +192,33 @@ def _parts(graded: Sequence[Regraded]) -> Iterator[Part]:
             last_step=end - 1,
             num_graded=len(inside),
             undeserved=undeserved_rate(inside),
+            undeserved_of_all=undeserved_of_all_rate(inside),
             refused=refused_rate(inside),
         )
 
 
 def _change(parts: Sequence[Part]) -> str:
-    """Whether the first and last range with rewards differ by more than chance: their intervals are apart."""
-    rates = [part["undeserved"] for part in parts if part["undeserved"]["of"]]
-    if len(rates) < 2:
+    of_rewarded = _direction([part["undeserved"] for part in parts])
+    of_all = _direction([part["undeserved_of_all"] for part in parts])
+    if not of_rewarded and not of_all:
         return ""
-    first, last = rates[0], rates[-1]
-    ends = [rate[end] for rate in (first, last) for end in ("low", "high")]
-    low, high, late_low, late_high = (end for end in ends if end is not None)
-    if late_low > high:
-        return "Undeserved rewards grew over the steps."
-    if late_high < low:
-        return "Undeserved rewards shrank over the steps."
-    return "Undeserved rewards show no clear change over the steps: the first and last interval overlap."
+    found = [
+        f"{direction} as a share of {whole}"
+        for direction, whole in ((of_rewarded, "rewarded responses"), (of_all, "all responses"))
+        if direction
+    ]
+    return f"Over the steps, undeserved rewards {', and '.join(found)}."
+
+
+def _direction(rates: Sequence[Rate]) -> str:
+    """Whether the first and last range with such responses differ by more than chance: their intervals are
+    apart. Empty for fewer than two."""
+    ends = [(r["low"], r["high"]) for r in rates if r["low"] is not None and r["high"] is not None]
+    if len(ends) < 2:
+        return ""
+    if ends[-1][0] > ends[0][1]:
+        return "grew"
+    return "shrank" if ends[-1][1] < ends[0][0] else "show no clear change"
 
 
 def _example(each: Regraded) -> Example:

@@ -8,11 +8,20 @@ from rich.text import Text
 from asyncrl.observe.metrics.formats import NOTHING
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import Table, print_table
-from asyncrl.readers.audit.findings import KINDS, OTHER_FAULT, RECORDED_FAULT, Example, Findings, Rate, Told
+from asyncrl.readers.audit.findings import (
+    KINDS,
+    OTHER_FAULT,
+    RECORDED_FAULT,
+    Example,
+    Findings,
+    Part,
+    Rate,
+    Told,
+)
 from asyncrl.system.rounding import as_percent
 
 METHOD = (
-    "95% intervals, tasks as the unit. Undeserved: share of rewarded responses; refused: of the others. "
+    "95% intervals, tasks as the unit. Undeserved: rewarded, but wrong by the other; refused: the reverse. "
     "Right and wrong are the other verifier's: read the examples before you believe either."
 )
 
@@ -21,14 +30,24 @@ def print_findings(found: Findings, run: str, console: Console) -> None:
     """Samples, rates, rates by steps, and one example of each kind of disagreement."""
     for line in _head(found):
         _say(console, line)
-    rows = [("all", str(found["num_graded"]), *_cells(found["undeserved"]), *_cells(found["refused"]))]
+    rows = [("all", f"{found['num_graded']:,}", *_row(found))]
     if len(found["parts"]) > 1:
-        for part in found["parts"]:
-            steps = f"steps {part['first_step']}-{part['last_step']}"
-            rows.append(
-                (steps, f"{part['num_graded']:,}", *_cells(part["undeserved"]), *_cells(part["refused"]))
-            )
-    header = ("responses", "graded", "undeserved", "share", "95%", "refused", "share", "95%")
+        rows += [
+            (f"steps {part['first_step']}-{part['last_step']}", f"{part['num_graded']:,}", *_row(part))
+            for part in found["parts"]
+        ]
+    header = (
+        "responses",
+        "graded",
+        "undeserved",
+        "of rewarded",
+        "95%",
+        "of all",
+        "95%",
+        "refused",
+        "of the rest",
+        "95%",
+    )
     console.print()
     print_table(Table("", header, rows), console)
     if found["change"]:
@@ -64,6 +83,11 @@ def _head(found: Findings) -> Iterator[str]:
         )
         for task_id, why in unreadable["first"].items():
             yield f"  {task_id}: {why}"
+
+
+def _row(found: Findings | Part) -> tuple[str, ...]:
+    _, *of_all = _cells(found["undeserved_of_all"])
+    return (*_cells(found["undeserved"]), *of_all, *_cells(found["refused"]))
 
 
 def _cells(rate: Rate) -> tuple[str, str, str]:
