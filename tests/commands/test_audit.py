@@ -11,6 +11,7 @@ from fakes.audited_run import write_audited_run
 
 from asyncrl import cli
 from asyncrl.commands import audit
+from asyncrl.observe.metrics import faults_in_a_row
 from asyncrl.readers.audit import grading
 
 STEPS = [
@@ -33,6 +34,7 @@ class Strict:
         assert task.row["answer"] == reference and task.prompt.endswith("+1=")
         return correct() if reference in response else wrong(detail="not " + reference)
 """
+JUDGE = ["--set", "url=http://127.0.0.1:9/v1", "--set", "model=judge"]
 
 
 @pytest.fixture
@@ -96,6 +98,19 @@ def test_another_verifier_takes_the_task_and_its_faults_count_apart(
     assert found["undeserved"]["count"] == 0 and found["undeserved"]["of"] == 2
 
 
+def test_a_verifier_is_told_the_messages_that_the_recipes_template_makes(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = (
+        '[m["role"] for m in task.messages] == ["system", "user"] and task.question() == task.row["prompt"]'
+    )
+    source = OTHER.replace('if "9" in response', f"if not ({told})")
+    Path("told.py").write_text(source)
+    words = ["--verifier", "./told.py:Strict", "prompt.template=chat", "prompt.system=Add."]
+    assert audited(capsys, *words)["kinds"]["other fault"] == 0
+    assert audited(capsys, "--verifier", "./told.py:Strict")["kinds"]["other fault"] > 0
+
+
 def test_other_golds_come_from_a_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("golds.jsonl").write_text(json.dumps({"task_id": "train:1", "answer": "7"}) + "\n")
     found = audited(capsys, "--tests", "golds.jsonl")
@@ -146,6 +161,21 @@ def test_ctrl_c_prints_what_is_there(
     assert 2 <= audited(capsys, "verifying.num_workers=1", code=130)["num_graded"] < 8
 
 
+def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults_in_a_row, "MIN_SECONDS", 0.0)
+    Path("broken.py").write_text(OTHER.replace('if "9" in response', "if True"))
+    words = ["verifying.max_faults_in_a_row=3", "verifying.num_workers=1", "rollout.max_fault_retries=0"]
+    assert cli.main(["audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words]) == 1
+    said = capsys.readouterr()
+    assert "gave no verdict on 3 responses in a row (verifying.max_faults_in_a_row)" in said.err
+    assert "a nine" in said.err and "Traceback" not in said.err
+    found = json.loads(said.out)
+    assert found["kinds"]["agreed"] == 0 and found["kinds"]["other fault"] >= 2
+    assert found["undeserved"]["share"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -160,6 +190,8 @@ def test_ctrl_c_prints_what_is_there(
         (["--tests", "bad.jsonl"], 'bad.jsonl:1: the line is {"task": 1}'.replace('"', "'")),
         (["--tests", "twice.jsonl"], "twice.jsonl:2: a stands in an earlier line too"),
         (["--tests", "far.jsonl"], "--tests has no gold for any task of 8 responses."),
+        (["--verifier", "group_judge", *JUDGE], "A response of asyncrl audit is judged response by response"),
+        (["--verifier", "judge", *JUDGE, "turns.environment=./x.py:X"], '"judge" reads the conversation'),
         (["agent.command=[python, x.py]", "agent.verdict=branch"], "agent.verdict: branch"),
     ],
 )

@@ -1,8 +1,8 @@
 """Training against a weak verifier is rewarded for a hack; the alarm fires, and an audit tells how often.
 
 The hack is a hedge: the verifier looks for the answer anywhere in the response, so a policy of random weights
-learns to write many digits. By `exact`, which wants the answer alone, it earns nothing. Other hacks are
-written by hand, in tests/readers/audit/test_hacks.py.
+learns to write both answers that there are. By `exact`, which wants the answer alone, it earns nothing. Other
+hacks are written by hand, in tests/readers/audit/test_hacks.py.
 """
 
 import json
@@ -26,7 +26,7 @@ class Anywhere:
 
 
 def write_rows(path: Path, numbers: range, verifier: str) -> None:
-    rows = [{"prompt": f"{n}=", "answer": str((3 * n + 1) % 10), "verifier": verifier} for n in numbers]
+    rows = [{"prompt": f"{n}=", "answer": "37"[n % 2], "verifier": verifier} for n in numbers]
     path.write_text("\n".join(map(json.dumps, rows)))
 
 
@@ -37,7 +37,7 @@ def test_a_hedge_is_learned_from_a_weak_verifier_and_found(
 ) -> None:
     run = WholeRun(
         tmp_path,
-        trainer={"num_steps": 60},
+        trainer={"num_steps": 40},
         evaluation={"every_steps": 10, "num_tasks": 40, "samples_per_task": 1},
     )
     (tmp_path / "weak.py").write_text(WEAK)
@@ -54,10 +54,11 @@ def test_a_hedge_is_learned_from_a_weak_verifier_and_found(
 
     assert cli.main(["audit", str(run.run_folder), "--verifier", "exact", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["num_graded"] == 1000 and found["num_trained"] == 60 * 64
+    assert found["num_graded"] == 1000 and found["num_trained"] == 40 * 64
     # By ours the hack earns nothing, from the first step to the last.
-    assert found["undeserved"]["low"] > 0.9 and found["parts"][-1]["undeserved"]["low"] > 0.9, found
-    assert found["refused"]["high"] < 0.05, found
+    assert found["undeserved"]["low"] > 0.9 and found["parts"][-1]["undeserved"]["low"] > 0.8, found
+    assert found["kinds"]["refused"] == 0, found
+    assert "grew as a share of all responses" in found["change"], found
     # The trainer's own verifier stands by its verdicts.
     assert cli.main(["audit", str(run.run_folder), "--json", "-n", "200"]) == 0
     assert json.loads(capsys.readouterr().out)["kinds"]["agreed"] == 200

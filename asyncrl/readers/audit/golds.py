@@ -90,7 +90,7 @@ def read_audit_tasks(
         for row in train_rows(recipe.data, recipe.verifying, use):
             if isinstance(row, Unanswered) or row.row_id not in ids:
                 continue
-            if template is not None and not isinstance(row.prompt, str):
+            if template is not None:
                 row = row._replace(prompt=template(row.prompt))
             _add(row, other, verifiers, found, has_turns=recipe.turns.is_on() or recipe.agent.is_on())
     return found
