@@ -88,6 +88,9 @@ class WholeRun:
     def steps(self) -> list[dict[str, Any]]:
         return [row for row in self._rows() if row["kind"] == "step"]
 
+    def events(self) -> list[dict[str, Any]]:
+        return [row for row in self._rows() if row["kind"] == "event"]
+
     def evaluation(self, when: str) -> dict[str, Any]:
         return next(row for row in self._rows() if row["kind"] == "eval" and row["when"] == when)
 

@@ -9,7 +9,19 @@ import pytest
 
 LONG = "x" * 390
 RECIPE = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl}\nevaluation: {every_steps: 0}\n"
-RUN_COMMANDS = ("status", "view", "journal", "chat", "compare", "report", "track", "plan", "check", "prompt")
+RUN_COMMANDS = (
+    "status",
+    "view",
+    "journal",
+    "chat",
+    "compare",
+    "audit",
+    "report",
+    "track",
+    "plan",
+    "check",
+    "prompt",
+)
 
 
 def run(words: list[str], folder: Path, **options: object) -> "subprocess.CompletedProcess[str]":

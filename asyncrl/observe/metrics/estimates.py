@@ -74,6 +74,28 @@ def chance_of_a_correct_draw(num_correct: int, num_samples: int, *, k: int) -> f
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
+def share_in_clusters(clusters: Sequence[tuple[int, int]]) -> Estimate:
+    """Share of hits among things that belong to tasks: (hits, things) of each task; all things weigh alike.
+
+    The variance of this ratio of two sums is linearized over tasks (Cochran 1977, Sampling Techniques, 6.4).
+    The interval is Wilson's with the effective number of things p(1 - p) / variance, kept between the number
+    where the things of a task are all alike (Kish 1965: squared total / sum of squared sizes) and the total.
+    Raises ValueError where there is no thing.
+    """
+    sizes = [size for _, size in clusters if size]
+    total = sum(sizes)
+    if not total:
+        raise ValueError("a share needs at least one thing to count.")
+    share = sum(hits for hits, _ in clusters) / total
+    least = total**2 / sum(size**2 for size in sizes)
+    squares = math.fsum((hits - share * size) ** 2 for hits, size in clusters if size)
+    effective = least
+    if squares > 0.0 and len(sizes) > 1:
+        variance = len(sizes) / (len(sizes) - 1) * squares / total**2
+        effective = min(max(share * (1 - share) / variance, least), total)
+    return _wilson(share, effective_tasks=effective, num_tasks=len(sizes))
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A mean difference over tasks that two models both answered, with its 95% interval; all in [-1, 1]."""

@@ -12,6 +12,7 @@ from asyncrl.observe.metrics.estimates import (
     chance_of_a_correct_draw,
     paired_difference,
     pass_at_k,
+    share_in_clusters,
 )
 
 RIGHT, WRONG = True, False
@@ -183,3 +184,43 @@ def test_shares_of_samples_are_clear_where_few_choices_of_signs_are_as_far() -> 
     thirds = [1 / 3, 2 / 3, 1 / 3, 1.0, 1 / 3]
     found = paired_difference([0.0] * 100, thirds + [0.0] * 95)
     assert found.low <= 0.0 < found.mean
+
+
+def test_a_share_in_clusters_by_hand() -> None:
+    found = share_in_clusters([(4, 4), (0, 4), (2, 4), (1, 4)])
+    # p = 7/16; residuals 2.25, -1.75, 0.25, -0.75; their squares sum to 8.75; variance 4/3 * 8.75 / 256.
+    variance = 4 / 3 * 8.75 / 256
+    p, spread = 7 / 16, 1.959963984540054**2 / (7 / 16 * 9 / 16 / variance)
+    centre, half = (
+        (p + spread / 2) / (1 + spread),
+        math.sqrt(p * (1 - p) * spread + spread**2 / 4) / (1 + spread),
+    )
+    assert (found.mean, found.num_tasks) == (p, 4)
+    assert found.low == pytest.approx(centre - half) and found.high == pytest.approx(centre + half)
+
+
+def test_things_of_one_task_each_are_wilsons_and_alike_ones_count_once() -> None:
+    assert share_in_clusters([(1, 1)] * 8 + [(0, 1)] * 2).high == pytest.approx(
+        accuracy(8, 10).high, abs=0.02
+    )
+    assert share_in_clusters([(0, 6)] * 10).high == pytest.approx(accuracy(0, 10).high)
+    assert share_in_clusters([(3, 3), (0, 0)]).num_tasks == 1
+    with pytest.raises(ValueError, match="at least one thing"):
+        share_in_clusters([(0, 0)])
+
+
+@pytest.mark.parametrize(("num_tasks", "spread"), [(12, 0.0), (12, 0.3), (40, 0.3), (40, 1.0)])
+def test_intervals_in_clusters_hold_the_true_share_about_95_times_in_100(
+    num_tasks: int, spread: float
+) -> None:
+    """`spread`: how far a task's chance is from the common one of 0.3; at 1.0 tasks are all or nothing."""
+    source, times, covered = random.Random(5), 1000, 0
+    for _ in range(times):
+        clusters = []
+        for _ in range(num_tasks):
+            size = source.randint(1, 8)
+            own = 0.3 if source.random() > spread else float(source.random() < 0.3)
+            clusters.append((sum(source.random() < own for _ in range(size)), size))
+        found = share_in_clusters(clusters)
+        covered += found.low <= 0.3 <= found.high
+    assert 0.92 <= covered / times <= 0.99, covered

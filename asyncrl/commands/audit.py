@@ -1,0 +1,180 @@
+"""`asyncrl audit RUN`: trained responses graded again by another verifier or other tests. Is it hacking?"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.train import explained
+from asyncrl.commands.verify import parse_settings
+from asyncrl.data.digests import digest_of
+from asyncrl.errors import InputError
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.starts import changed_data
+from asyncrl.observe.terminal.stage import stage
+from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import table_console
+from asyncrl.readers.audit.drawing import Drawn, draw
+from asyncrl.readers.audit.findings import Findings, findings
+from asyncrl.readers.audit.golds import AuditTasks, OtherGrader, read_audit_tasks, read_golds
+from asyncrl.readers.audit.grading import Regraded, grade_again
+from asyncrl.readers.audit.printed import print_findings
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import absolute_object, load_recipe
+from asyncrl.system.run_files import JOURNAL, RECIPE
+from asyncrl.tasks.verifier_cache import VerifierCache
+
+HELP = (
+    "Grade a sample of a run's trained responses again, by another verifier, by other tests or by the row's "
+    "own verifier as its file is now. Prints how often a reward was undeserved or refused by that, over the "
+    "steps, with an example of each. Reads the journal and data.train; needs no model."
+)
+SAMPLE = 1000
+
+
+@dataclass
+class Audit:
+    """An audit, whose verdicts come one by one."""
+
+    recipe: Recipe
+    drawn: Drawn
+    tasks: AuditTasks
+    found: dict[str, Regraded] = field(default_factory=dict)
+
+    def findings(self) -> Findings:
+        return findings(self.drawn, self.tasks, self.found)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser, help="the folder of a run")
+    parser.usage = "%(prog)s RUN [section.key=value ...] [options]"
+    parser.add_argument(
+        "--verifier",
+        metavar="NAME",
+        help="the other verifier: built-in, module:Name or ./file.py:Name; default: each row's own again",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="an option of the other verifier",
+    )
+    parser.add_argument(
+        "--tests",
+        type=Path,
+        metavar="FILE",
+        help='other golds: JSON lines {"task_id": "train:3", "answer": ...}, tests of code for example',
+    )
+    parser.add_argument("--steps", metavar="A-B", help="only responses that these steps trained")
+    parser.add_argument(
+        "--no-signal", action="store_true", help="also those of groups that were dropped for no signal"
+    )
+    parser.add_argument(
+        "-n", type=int, default=SAMPLE, help=f"responses to draw at most; default: {SAMPLE:,}"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the drawing; default: 0")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when audited, 1 when the other verifier gives no verdicts, 130 after Ctrl-C; both print what there
+    is. Raises InputError."""
+    warn_on_stderr()
+    begun: list[Audit] = []
+    # With --json standard output holds the object alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        code = explained(lambda: _grade(arguments, begun))
+    if begun:
+        _print(begun[0].findings(), arguments)
+    return code
+
+
+def _grade(arguments: argparse.Namespace, begun: list[Audit]) -> int:
+    """`begun` holds the audit from the moment that it can be graded."""
+    audit = _prepared(arguments)
+    begun.append(audit)
+    number = sum(response.task_id in audit.tasks.tasks for response in audit.drawn.responses)
+    with stage("grading again", number, console=Console(stderr=True, highlight=False)) as progress:
+        asyncio.run(grade_again(audit.recipe, audit.drawn, audit.tasks, audit.found, progress.advance))
+    return 0
+
+
+def _prepared(arguments: argparse.Namespace) -> Audit:
+    if arguments.n <= 0:
+        raise InputError(f"-n is {arguments.n}, expected more than 0.")
+    steps = _steps(arguments.steps)
+    folder = arguments.recipe
+    journal = JournalReader(folder / JOURNAL)
+    recipe = load_recipe(folder / RECIPE, arguments.overrides)
+    if recipe.agent.is_on() and recipe.agent.verdict == "branch":
+        raise InputError(
+            "The run graded each branch of its agents' trajectories (agent.verdict: branch). asyncrl audit "
+            "grades whole trajectories again, so it has nothing to compare."
+        )
+    other = _other(arguments)
+    verifiers = VerifierCache(recipe.verifying.own_files())
+    if "data.train" in changed_data(journal, {"data.train": _digest(recipe)}):
+        raise InputError(
+            f"data.train has changed since {folder} was trained: its rows may hold other golds. Put the file "
+            f"back, or name a copy of it by data.train=FILE; other golds are given by --tests."
+        )
+    drawn = draw(
+        journal, other, most=arguments.n, seed=arguments.seed, steps=steps, has_dropped=arguments.no_signal
+    )
+    tasks = read_audit_tasks(recipe, {r.task_id for r in drawn.responses}, other, verifiers)
+    _check(tasks, drawn, verifiers)
+    return Audit(recipe, drawn, tasks)
+
+
+def _digest(recipe: Recipe) -> str:
+    return digest_of(recipe.data.train_sources(), "data.train")
+
+
+def _other(arguments: argparse.Namespace) -> OtherGrader:
+    try:
+        options = parse_settings(arguments.settings)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    name = arguments.verifier and absolute_object(arguments.verifier, Path.cwd())
+    return OtherGrader(name, options, None if arguments.tests is None else read_golds(arguments.tests))
+
+
+def _check(tasks: AuditTasks, drawn: Drawn, verifiers: VerifierCache) -> None:
+    """Raises InputError where no response can be graded."""
+    if not tasks.tasks and tasks.unreadable:
+        task_id, why = next(iter(tasks.unreadable.items()))
+        raise InputError(
+            f'The verifier "{", ".join(sorted(tasks.others))}" can read the gold of none of the '
+            f"{len(tasks.unreadable):,} tasks. {task_id}: {why}. Name another verifier, or give golds that "
+            f"it reads by --tests."
+        )
+    if not tasks.tasks:
+        raise InputError(f"data.train has no row of the run's tasks, such as {drawn.responses[0].task_id}.")
+    verifiers.check_machine()
+    verifiers.close()
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if not 1 <= first <= last:
+        raise InputError(f"--steps is {text}, expected a range of steps from 1, such as 10-20.")
+    return first, last
+
+
+def _print(found: Findings, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(found))
+    else:
+        print_findings(found, str(arguments.recipe), table_console())

@@ -1,0 +1,1 @@
+"""An audit of a run: its responses graded again by another verifier."""

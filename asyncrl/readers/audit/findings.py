@@ -1,0 +1,242 @@
+"""Findings of an audit: disagreements of two graders by kind, and how often each is wrong by the other.
+
+"Rewarded" is a recorded outcome of correct. Rates are shares of those responses that could disagree in this
+way: undeserved rewards of the rewarded ones, refusals of the others. Undeserved rewards are also told as a
+share of all responses: a hack that always pays is all of the rewards from the start, and of more and more
+responses. Tasks are the unit of sampling.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypedDict
+
+from asyncrl.observe.metrics.estimates import share_in_clusters
+from asyncrl.readers.audit.drawing import Drawn
+from asyncrl.readers.audit.golds import AuditTasks
+from asyncrl.readers.audit.grading import Regraded
+from verifiers.verdict import Outcome
+
+UNDESERVED, REFUSED, AGREED = "undeserved", "refused", "agreed"
+RECORDED_FAULT, OTHER_FAULT = "recorded fault", "other fault"
+KINDS = {
+    UNDESERVED: "rewarded, but wrong by the other",
+    REFUSED: "not rewarded, but right by the other",
+    RECORDED_FAULT: "no recorded verdict",
+    OTHER_FAULT: "no verdict by the other",
+}
+PARTS = 4
+"""Ranges of steps that rates are told for."""
+MOST_UNREADABLE = 5
+PROMPT_CHARACTERS = 400
+RESPONSE_CHARACTERS = 600
+
+
+class Told(TypedDict):
+    """A verdict."""
+
+    outcome: str
+    extracted: str | None
+    detail: str
+
+
+class Example(TypedDict):
+    trajectory_id: str
+    task_id: str
+    step: int
+    prompt: str
+    response: str
+    recorded: Told
+    other: Told
+
+
+class Rate(TypedDict):
+    count: int
+    of: int
+    """Responses that could have been of this kind."""
+    num_tasks: int
+    share: float | None
+    """None where `of` is 0."""
+    low: float | None
+    """Ends of the 95% interval."""
+    high: float | None
+
+
+class Part(TypedDict):
+    first_step: int
+    last_step: int
+    num_graded: int
+    undeserved: Rate
+    undeserved_of_all: Rate
+    refused: Rate
+
+
+class Unreadable(TypedDict):
+    num_tasks: int
+    num_responses: int
+    first: dict[str, str]
+    """Task id -> why."""
+
+
+class Findings(TypedDict):
+    recorded_verifiers: list[str]
+    other_verifiers: list[str]
+    num_trained: int
+    """Responses that the sample was drawn from."""
+    num_drawn: int
+    num_graded: int
+    """Responses that both graders were asked about, so far."""
+    num_compacted: int
+    num_without_gold: int
+    num_without_row: int
+    """Drawn responses whose task no row of data.train has."""
+    unreadable_golds: Unreadable
+    kinds: dict[str, int]
+    undeserved: Rate
+    undeserved_of_all: Rate
+    refused: Rate
+    parts: list[Part]
+    change: str
+    """Sentence on undeserved rewards over the steps; empty where there is one range alone."""
+    examples: dict[str, Example]
+
+
+def kind_of(each: Regraded) -> str:
+    if each.response.outcome == Outcome.FAULT:
+        return RECORDED_FAULT
+    if each.other.outcome is Outcome.FAULT:
+        return OTHER_FAULT
+    is_right = each.other.outcome is Outcome.CORRECT
+    if is_rewarded(each) == is_right:
+        return AGREED
+    return REFUSED if is_right else UNDESERVED
+
+
+def is_rewarded(each: Regraded) -> bool:
+    return each.response.outcome == Outcome.CORRECT
+
+
+def findings(drawn: Drawn, tasks: AuditTasks, found: dict[str, Regraded]) -> Findings:
+    """All numbers of the responses graded so far."""
+    # In the order of drawing: which example is shown does not depend on which verdict came first.
+    order = [found[r.trajectory_id] for r in drawn.responses if r.trajectory_id in found]
+    known = {*tasks.tasks, *tasks.unreadable}
+    parts = list(_parts(order))
+    return Findings(
+        recorded_verifiers=sorted(tasks.recorded),
+        other_verifiers=sorted(tasks.others),
+        num_trained=drawn.num_trained,
+        num_drawn=len(drawn.responses),
+        num_graded=len(order),
+        num_compacted=drawn.num_compacted,
+        num_without_gold=drawn.num_without_gold,
+        num_without_row=sum(response.task_id not in known for response in drawn.responses),
+        unreadable_golds=Unreadable(
+            num_tasks=len(tasks.unreadable),
+            num_responses=sum(response.task_id in tasks.unreadable for response in drawn.responses),
+            first=dict(list(tasks.unreadable.items())[:MOST_UNREADABLE]),
+        ),
+        kinds={kind: 0 for kind in (*KINDS, AGREED)} | Counter(map(kind_of, order)),
+        undeserved=undeserved_rate(order),
+        undeserved_of_all=undeserved_of_all_rate(order),
+        refused=refused_rate(order),
+        parts=parts,
+        change=_change(parts),
+        examples={kind: _example(each) for each in reversed(order) if (kind := kind_of(each)) in KINDS},
+    )
+
+
+def undeserved_rate(graded: Iterable[Regraded]) -> Rate:
+    """Share of rewarded responses that the other grader finds wrong; faults of either are left out."""
+    return _rate(graded, (UNDESERVED, AGREED), is_rewarded)
+
+
+def undeserved_of_all_rate(graded: Iterable[Regraded]) -> Rate:
+    """Share of all responses that were rewarded and that the other grader finds wrong; without faults."""
+    return _rate(graded, (UNDESERVED, REFUSED, AGREED), lambda each: True)
+
+
+def refused_rate(graded: Iterable[Regraded]) -> Rate:
+    """Share of responses without a reward that the other grader finds right; faults are left out."""
+    return _rate(graded, (REFUSED, AGREED), lambda each: not is_rewarded(each))
+
+
+def _rate(graded: Iterable[Regraded], kinds: Sequence[str], could: Callable[[Regraded], bool]) -> Rate:
+    """Share of the first of `kinds` among responses of all `kinds` that `could` be of it."""
+    clusters: defaultdict[str, list[bool]] = defaultdict(list)
+    for each in graded:
+        found = kind_of(each)
+        if found in kinds and could(each):
+            clusters[each.response.task_id].append(found == kinds[0])
+    pairs = [(sum(hits), len(hits)) for hits in clusters.values()]
+    count, of = sum(hits for hits, _ in pairs), sum(size for _, size in pairs)
+    if not of:
+        return Rate(count=0, of=0, num_tasks=0, share=None, low=None, high=None)
+    estimate = share_in_clusters(pairs)
+    return Rate(
+        count=count, of=of, num_tasks=len(pairs), share=estimate.mean, low=estimate.low, high=estimate.high
+    )
+
+
+def _parts(graded: Sequence[Regraded]) -> Iterator[Part]:
+    """Ranges of steps of about one length."""
+    if not graded:
+        return
+    first = min(each.response.step for each in graded)
+    num_steps = max(each.response.step for each in graded) - first + 1
+    num_parts = min(PARTS, num_steps)
+    edges = [first + num_steps * i // num_parts for i in range(num_parts + 1)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        inside = [each for each in graded if begin <= each.response.step < end]
+        yield Part(
+            first_step=begin,
+            last_step=end - 1,
+            num_graded=len(inside),
+            undeserved=undeserved_rate(inside),
+            undeserved_of_all=undeserved_of_all_rate(inside),
+            refused=refused_rate(inside),
+        )
+
+
+def _change(parts: Sequence[Part]) -> str:
+    of_rewarded = _direction([part["undeserved"] for part in parts])
+    of_all = _direction([part["undeserved_of_all"] for part in parts])
+    if not of_rewarded and not of_all:
+        return ""
+    found = [
+        f"{direction} as a share of {whole}"
+        for direction, whole in ((of_rewarded, "rewarded responses"), (of_all, "all responses"))
+        if direction
+    ]
+    return f"Over the steps, undeserved rewards {', and '.join(found)}."
+
+
+def _direction(rates: Sequence[Rate]) -> str:
+    """Whether the first and last range with such responses differ by more than chance: their intervals are
+    apart. Empty for fewer than two."""
+    ends = [(r["low"], r["high"]) for r in rates if r["low"] is not None and r["high"] is not None]
+    if len(ends) < 2:
+        return ""
+    if ends[-1][0] > ends[0][1]:
+        return "grew"
+    return "shrank" if ends[-1][1] < ends[0][0] else "show no clear change"
+
+
+def _example(each: Regraded) -> Example:
+    response, other = each.response, each.other
+    return Example(
+        trajectory_id=response.trajectory_id,
+        task_id=response.task_id,
+        step=response.step,
+        prompt=excerpt(response.prompt, PROMPT_CHARACTERS),
+        response=excerpt(response.text, RESPONSE_CHARACTERS),
+        recorded=Told(outcome=response.outcome, extracted=response.extracted, detail=response.detail),
+        other=Told(outcome=other.outcome.value, extracted=other.extracted, detail=other.detail),
+    )
+
+
+def excerpt(text: str, most: int) -> str:
+    """At most about `most` characters: a third from the beginning, the others from the end."""
+    if len(text) <= most:
+        return text
+    head = most // 3
+    return f"{text[:head]} [...] {text[head - most :]}"
