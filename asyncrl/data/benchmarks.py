@@ -28,7 +28,7 @@ BOXED = "{{ question }}\nPlease reason step by step, and put your final answer w
 BOXED_LETTER = BOXED.replace("your final answer", "the letter of your final answer")
 PLAIN = "{{ question }}"
 SHUFFLE_SEED = 0
-"""Of the order of GPQA's options."""
+"""Seed of the order of GPQA's options."""
 COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
 """Strings that end the completion of a function (Chen et al. 2021, arxiv.org/abs/2107.03374, section 3.1)."""
 
@@ -116,8 +116,8 @@ def humaneval_completion(row: Row) -> dict[str, Any]:
 
 def gpqa(row: Row) -> dict[str, Any]:
     """Question, Correct Answer and three times Incorrect Answer, as in gpqa_diamond.csv (Rein et al. 2023,
-    arXiv 2311.12022). A fixed seed and the question draw the order of the options: it is the same for each reader,
-    whatever order the rows have."""
+    arXiv 2311.12022). A fixed seed and the question draw the order of the options, which is the same for each
+    reader, whatever order the rows have."""
     names = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
     question, *texts = (_stripped(row, name) for name in names)
     order = sorted(range(len(texts)), key=lambda i: _drawn(question, i))

@@ -45,7 +45,7 @@ class Benchmark(Part):
     """Row in metrics.jsonl, with the score of each task."""
     after: Row | None
     during: list[Row]
-    """The same of each evaluation during training, in order of steps."""
+    """Rows of the evaluations during training, in order of steps."""
     changes: dict[str, Difference]
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 

@@ -122,7 +122,7 @@ class Evaluation(Answering):
     """Limit on the tasks of each benchmark, which are its first ones. Default: all."""
     sets: list[HeldOutSet] = []
     """Further held-out sets, each with a name, settings and a schedule of its own, measured before and after
-    training and every so many steps."""
+    training and at steps of its own schedule."""
 
     @model_validator(mode="after")
     def _check(self) -> "Evaluation":
