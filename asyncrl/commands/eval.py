@@ -15,7 +15,7 @@ from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
-from asyncrl.data.benchmarks import CATALOG, Benchmark
+from asyncrl.data.benchmarks import CATALOG, GATED, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
 from asyncrl.evaluation.evaluation_set import EvaluationSet
@@ -264,12 +264,14 @@ def _print_catalog() -> None:
             benchmark.instruction_name,
             _source(benchmark),
         )
-        for benchmark in CATALOG.values()
+        for benchmark in (*CATALOG.values(), *GATED.values())
     ]
     print_table(Table("", header, rows), table_console())
 
 
 def _source(benchmark: Benchmark) -> str:
     source = benchmark.source
+    if benchmark.name in GATED:
+        return f"{source.path} {source.config}, gated: name {benchmark.name}:FILE"
     place = f"{source.path} {source.config or ''}".strip()
     return f"{place} {source.split} at {(source.revision or 'main')[:8]}"

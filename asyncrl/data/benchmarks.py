@@ -7,6 +7,7 @@ recipe's prompt comes before the instruction suggested here.
 """
 
 import ast
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,10 @@ HERE = "asyncrl.data.benchmarks"
 
 BOXED = "{{ question }}\nPlease reason step by step, and put your final answer within \\boxed{}."
 """Prompt of Qwen2.5-Math and what is compared with it (github.com/QwenLM/Qwen2.5-Math, evaluation)."""
+BOXED_LETTER = BOXED.replace("your final answer", "the letter of your final answer")
 PLAIN = "{{ question }}"
+SHUFFLE_SEED = 0
+"""Seed of the order of GPQA's options."""
 COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
 """Strings that end the completion of a function (Chen et al. 2021, arxiv.org/abs/2107.03374, section 3.1)."""
 
@@ -57,6 +61,8 @@ class Benchmark:
     """A single sample per task is sampled, too."""
     stop: tuple[str, ...] = ()
     """Ends a response, which does not hold it. Empty: evaluation.stop or rollout.stop decides."""
+    reads_csv: bool = False
+    """Its rows are texts, which may be in a CSV file, too."""
 
     def sources(self) -> list[Source]:
         """The sources of its rows: one, but for a set that names several."""
@@ -106,6 +112,30 @@ def olympiadbench(row: Row) -> dict[str, Any]:
 def humaneval_completion(row: Row) -> dict[str, Any]:
     """The signature with its docstring, for a model to continue; graded as `_humaneval` of columns.py."""
     return {**READY["humaneval"](row), "prompt": column(row, "prompt")}
+
+
+def gpqa(row: Row) -> dict[str, Any]:
+    """Question, Correct Answer and three times Incorrect Answer, as in gpqa_diamond.csv (Rein et al. 2023,
+    arXiv 2311.12022). A fixed seed and the question draw the order of the options, which is the same for each
+    reader, whatever order the rows have."""
+    names = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+    question, *texts = (_stripped(row, name) for name in names)
+    order = sorted(range(len(texts)), key=lambda i: _drawn(question, i))
+    options = {letter: texts[i] for letter, i in zip("ABCD", order, strict=True)}
+    listed = "\n".join(f"{letter}) {text}" for letter, text in options.items())
+    answer = {"letter": "ABCD"[order.index(0)], "options": options}
+    return {"prompt": f"{question}\n\n{listed}", "answer": answer}
+
+
+def _stripped(row: Row, name: str) -> str:
+    text = column(row, name)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f'"{name}" is {text!r}, expected text')
+    return text.strip()
+
+
+def _drawn(question: str, option: int) -> bytes:
+    return hashlib.sha256(f"{SHUFFLE_SEED}\n{option}\n{question}".encode()).digest()
 
 
 def _on_hub(hub_id: str, commit: str, *, columns: str, config: str | None = None) -> Source:
@@ -192,6 +222,21 @@ _ALL = (
 )
 CATALOG = {benchmark.name: benchmark for benchmark in _ALL}
 """Benchmarks by name."""
+GATED = {
+    "gpqa": Benchmark(
+        "gpqa",
+        Source(path="Idavidrein/gpqa", config="gpqa_diamond", split="train", columns=f"{HERE}:gpqa"),
+        198,
+        verifier="choice",
+        num_samples=1,
+        temperature=1.0,
+        max_new_tokens=4096,
+        instruction=BOXED_LETTER,
+        instruction_name="boxed letter",
+        reads_csv=True,
+    )
+}
+"""Benchmarks whose terms forbid to fetch them for others: read from a copy of one's own."""
 
 
 def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_tokens: int) -> Benchmark:
@@ -203,8 +248,14 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
     name, colon, copy = given.partition(":")
     if name in CATALOG and not colon:
         return CATALOG[name]
-    if name in CATALOG:
-        known = CATALOG[name]
+    if name in GATED and not colon and not Path(name).exists():
+        hub_id = GATED[name].source.path
+        raise InputError(
+            f"The benchmark {name} is gated. Accept its terms at https://huggingface.co/datasets/{hub_id}, "
+            f"download {GATED[name].source.config}.csv, and name {name}:FILE, a CSV, JSONL or JSON file."
+        )
+    known = CATALOG.get(name) or GATED.get(name)
+    if known is not None and colon:
         place = absolute(copy, Path.cwd())
         _check_exists(given, place)
         # A folder may have splits, a file has none; neither has revisions.
@@ -216,8 +267,8 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
     place = absolute(given, Path.cwd())
     if not is_data_file(given) and not Path(place).exists():
         raise InputError(
-            f"{given} is neither a benchmark nor a file of rows. Known: {', '.join(CATALOG)}."
-            f"{did_you_mean(given, CATALOG)} `asyncrl eval --list` describes them."
+            f"{given} is neither a benchmark nor a file of rows. Known: {', '.join((*CATALOG, *GATED))}."
+            f"{did_you_mean(given, (*CATALOG, *GATED))} `asyncrl eval --list` describes them."
         )
     _check_exists(given, place)
     return Benchmark(

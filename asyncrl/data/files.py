@@ -5,6 +5,7 @@ reads: splits and configurations as the repository declares them, into its usual
 """
 
 import codecs
+import csv
 import io
 import json
 from collections import Counter
@@ -52,11 +53,13 @@ def read_rows(
     split: str = "train",
     revision: str | None = None,
     make: ToRow | None = None,
+    reads_csv: bool = False,
 ) -> Iterator[PublishedRow]:
     """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
     `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. With `make`
-    rows may lack columns that it does not read. Raises InputError.
+    rows may lack columns that it does not read; with `reads_csv` a CSV file is read, too, every value
+    as text. Raises InputError.
     """
     advice = how_to_convert(path)
     if Path(path).is_dir() or (not advice and is_hub_id(path)):
@@ -77,6 +80,8 @@ def read_rows(
         yield from _read_json(Path(path), key)
     elif Path(path).suffix == ".parquet":
         yield from _read_parquet(Path(path), key, make)
+    elif reads_csv and Path(path).suffix == ".csv":
+        yield from _read_csv(Path(path), key)
     elif not Path(path).exists():
         raise _missing(Path(path), key)
     else:
@@ -158,6 +163,25 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     for number, row in enumerate(content, start=1):
         where = f"{path}, row {number}"
         yield PublishedRow(where, number, _object(row, where))
+
+
+def _read_csv(path: Path, key: str) -> Iterator[PublishedRow]:
+    """Rows of a table with a header (RFC 4180); a quoted value may hold ends of lines."""
+    with _opened(path, key) as file:
+        text = decoded(file.read().removeprefix(codecs.BOM_UTF8), str(path), line=1)
+    try:
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        for number, row in enumerate(table, start=1):
+            if None in row or None in row.values():
+                raise InputError(
+                    f"{path}, row {number} has another number of values than the header, which has "
+                    f"{len(table.fieldnames or ())}. Correct the row."
+                )
+            yield PublishedRow(f"{path}, row {number}", number, dict(row))
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: not CSV after line {table.line_num}: {error}. Correct the file."
+        ) from error
 
 
 def _no_json(where: str, flaw: Flaw) -> InputError:

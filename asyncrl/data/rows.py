@@ -72,9 +72,10 @@ def rows_of(
     *,
     split: str,
     grader: VerifierSpec | None = None,
+    reads_csv: bool = False,
 ) -> Iterator[Row | Unanswered]:
     """The rows of all sources, one after the other; `split` is read where a source names none. `grader`
-    grades in place of the verifiers that rows name.
+    grades in place of the verifiers that rows name; with `reads_csv` CSV files are read, too.
 
     Raises InputError with the place of a row that cannot be read.
     """
@@ -82,11 +83,14 @@ def rows_of(
     labels = labels_of(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying, grader)
-        for found in _found(source, key, split, None if _reads_all(use, specs, make) else make):
+        needed = None if _reads_all(use, specs, make) else make
+        for found in _found(source, key, split, needed, reads_csv=reads_csv):
             yield _row(found, make, index, labels[index], specs, use)
 
 
-def _found(source: Source, key: str, split: str, make: ToRow | None) -> Iterator[PublishedRow]:
+def _found(
+    source: Source, key: str, split: str, make: ToRow | None, *, reads_csv: bool
+) -> Iterator[PublishedRow]:
     if source.path is None:
         return gym_rows(source, key)
     is_of_hub = is_hub_id(source.path)
@@ -110,6 +114,7 @@ def _found(source: Source, key: str, split: str, make: ToRow | None) -> Iterator
         split=source.split or split,
         revision=source.revision,
         make=make,
+        reads_csv=reads_csv,
     )
 
 

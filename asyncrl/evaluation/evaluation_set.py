@@ -125,7 +125,12 @@ def read_evaluation_set(
     verifying, grader, sources = recipe.verifying, _grader(benchmark, recipe), benchmark.sources()
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
-    rows = rows_of(sources, key, verifying, use_of(recipe, verifiers), split=SPLIT, grader=grader)
+    rows = rows_of(
+        *(sources, key, verifying, use_of(recipe, verifiers)),
+        split=SPLIT,
+        grader=grader,
+        reads_csv=benchmark.reads_csv,
+    )
     tasks = maker.make(rows, sources)
     limit = recipe.evaluation.benchmark_tasks if settings is None else settings.num_tasks
     limit_key = "evaluation.benchmark_tasks" if settings is None else f"num_tasks of {key}"

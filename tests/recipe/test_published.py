@@ -183,6 +183,18 @@ def test_settings_are_those_of_the_sources(path: Path):
         assert (algorithm.gae_gamma, algorithm.gae_lambda, algorithm.gae_is_whitened) == (1.0, 1.0, True)
 
 
+def test_evaluations_are_as_long_as_those_of_the_sources():
+    lengths = dict.fromkeys((f"simplerl_zoo_{size}" for size in ("0.5b", "1.5b", "7b")), 16000)
+    lengths["justrl_1.5b"] = 31744
+    for path in RECIPES:
+        recipe = load_recipe(path)
+        limit = recipe.evaluation.rollout_of(recipe.rollout).max_new_tokens
+        assert limit == lengths.get(path.stem, recipe.rollout.max_new_tokens), path.stem
+        if path.stem in lengths:
+            # As long as the longest prompt and the longest evaluated response.
+            assert recipe.model.context_tokens == (recipe.data.max_prompt_tokens or 0) + limit
+
+
 def test_prompts_are_those_of_the_sources():
     prompts = {}
     for path in RECIPES:

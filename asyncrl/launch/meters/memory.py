@@ -24,8 +24,8 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
     """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
-    `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence, which
-    else may be as long as the context.
+    `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence. Else
+    data.max_prompt_tokens and the response do, or the context alone: it may be longer for evaluations.
     """
     return rank_memory(
         shape,
@@ -47,7 +47,8 @@ def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int |
     branches repeat what was sampled, as it is rewritten."""
     context = recipe.model.context_tokens or shape.max_positions
     response = min(recipe.longest_response(), context - 1)
-    prompt = max(1, context - response) if longest_prompt is None else min(longest_prompt, context - 1)
+    unknown = min(max(1, context - response), recipe.data.max_prompt_tokens or context)
+    prompt = unknown if longest_prompt is None else min(longest_prompt, context - 1)
     rewritten = recipe.rollout.max_new_tokens if recipe.renders_history() else 0
     batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * (response + rewritten))
     trajectory = min(context, prompt + response) + rewritten

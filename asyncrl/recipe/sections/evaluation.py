@@ -127,12 +127,12 @@ class Evaluation(Answering):
     benchmarks: Annotated[list[str], BENCHMARK] = []
     """Measured before and after training, as `asyncrl eval` does (`asyncrl eval --list`): gsm8k, math500,
     aime24, aime25, amc23, minerva_math, olympiadbench, humaneval, humaneval_completion, mbpp; a file of rows;
-    or name:file, a benchmark whose rows are in that file."""
+    or name:file, a benchmark whose rows are in that file, such as gpqa:gpqa_diamond.csv, which is gated."""
     benchmark_tasks: Positive | None = None
     """Limit on the tasks of each benchmark, which are its first ones. Default: all."""
     sets: list[HeldOutSet] = []
     """Further held-out sets, each with a name, settings and a schedule of its own, measured before and after
-    training and during it, by their own schedules."""
+    training and at steps of its own schedule."""
 
     @model_validator(mode="after")
     def _check(self) -> "Evaluation":

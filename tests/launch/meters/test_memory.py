@@ -61,6 +61,12 @@ def test_a_micro_batch_is_no_larger_than_batch_and_sequences_allow(
     assert largest_micro_batch(make_recipe(budget), tiny_shape(), longest_prompt) == planned
 
 
+def test_a_context_for_long_evaluations_makes_no_training_sequence_longer() -> None:
+    data = {"train": "d", "max_prompt_tokens": 50}
+    recipe = make_recipe(32, data=data, evaluation={"every_steps": 0, "max_new_tokens": 900})
+    assert largest_micro_batch(recipe, tiny_shape()) == 50 + 100
+
+
 def test_short_prompts_make_the_plan_smaller() -> None:
     recipe = make_recipe(8192)
     assert run_bytes(recipe, tiny_shape(), longest_prompt=50) < run_bytes(recipe, tiny_shape())
