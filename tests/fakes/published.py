@@ -19,6 +19,7 @@ from fakes.hub import Hub, running_hub
 from huggingface_hub import constants
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from asyncrl.data.benchmarks import CATALOG
 from asyncrl.model.folder import expected_tensors, read_shape
 
 CHAT = (
@@ -158,6 +159,16 @@ def write_datasets(folder: Path) -> dict[str, Path]:
         "HuggingFaceH4/MATH-500": {"test.jsonl": problems},
         "HuggingFaceH4/aime_2024": {"data/train-00000-of-00001.parquet": aime},
     }
+    questions = [{"question": q, "answer": a} for q, a in TEST]
+    files |= {
+        CATALOG["aime24"].source.path or "": {"test.jsonl": problems},
+        CATALOG["amc23"].source.path or "": {"test.jsonl": questions},
+        CATALOG["minerva_math"].source.path or "": {"test.jsonl": questions},
+        CATALOG["olympiadbench"].source.path or "": {
+            "test.jsonl": [{"question": q, "final_answer": [a]} for q, a in TEST]
+        },
+        "openai/gsm8k": {"main/test.jsonl": [{"question": q, "answer": f"#### {a}"} for q, a in TEST]},
+    }
     for hub_id, contents in files.items():
         for name, rows in contents.items():
             path = folder / hub_id / name
@@ -171,6 +182,9 @@ def write_datasets(folder: Path) -> dict[str, Path]:
     (folder / "open-r1/DAPO-Math-17k-Processed/README.md").write_text(
         "---\nconfigs:\n- config_name: all\n  data_files:\n  - split: train\n    path: all/train-*\n---\n"
     )
+    (folder / "openai/gsm8k/README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: test\n    path: main/test*\n---\n"
+    )
     return {hub_id: folder / hub_id for hub_id in files}
 
 
@@ -179,6 +193,7 @@ def published_hub(folder: Path) -> Iterator[Hub]:
     """A hub with all of them, which this process asks until the end."""
     with running_hub() as hub, pytest.MonkeyPatch.context() as patch:
         hub.models |= write_datasets(folder / "datasets")
+        hub.commits = {benchmark.source.revision or "" for benchmark in CATALOG.values()}
         cache = folder / "cache"
         for hub_id, config in SHAPES.items():
             entry = cache / f"models--{hub_id.replace('/', '--')}"

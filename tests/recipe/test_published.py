@@ -195,6 +195,25 @@ def test_evaluations_are_as_long_as_those_of_the_sources():
             assert recipe.model.context_tokens == (recipe.data.max_prompt_tokens or 0) + limit
 
 
+def test_the_sources_other_benchmarks_are_sets_of_their_own():
+    others = {path.stem: load_recipe(path).evaluation.sets for path in RECIPES}
+    asked = {
+        stem: {each.title(): (each.samples_per_task, each.max_new_tokens, each.every_steps) for each in sets}
+        for stem, sets in others.items()
+        if sets
+    }
+    simplerl = dict.fromkeys(("minerva_math", "olympiadbench", "gsm8k", "amc23"), (1, 16000, 0))
+    oat = dict.fromkeys(("aime24", "amc23", "minerva_math", "olympiadbench"), (1, 3000, 16))
+    assert asked == {
+        **{f"simplerl_zoo_{size}": simplerl | {"aime24": (32, 16000, 0)} for size in ("0.5b", "1.5b", "7b")},
+        **{f"orz_{size}": {"aime24": (16, 8000, 10)} for size in ("0.5b", "7b")},
+        "oat_zero_7b": oat,
+    }
+    # oat asks for the most likely answer, SimpleRL-Zoo for one sample.
+    assert {each.temperature for each in others["oat_zero_7b"]} == {None}
+    assert {each.temperature for each in others["simplerl_zoo_7b"]} == {1.0}
+
+
 def test_prompts_are_those_of_the_sources():
     prompts = {}
     for path in RECIPES:
