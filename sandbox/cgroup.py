@@ -15,6 +15,8 @@ _PREFIX = "asyncrl-sandbox-"
 _OVERHEAD_BYTES = 96 << 20
 """The zygote, the inits and a judge, in addition to the program."""
 _OVERHEAD_PROCESSES = 6
+_CLOSE_PAUSE_SECONDS = 0.01
+_CLOSE_ATTEMPTS = 500
 
 
 @dataclass(frozen=True)
@@ -196,17 +198,18 @@ class Cgroup:
         return None
 
     def close(self) -> None:
-        """Removes the groups; the kernel refuses for a moment after the last process has ended."""
+        """Removes the groups; the kernel refuses for a moment after the last process has ended, on a busy
+        machine for more than a second. What is left after 5 s the next worker takes away."""
         if self._events is not None:
             os.close(self._events)
             self._events = None
         for _, directory in self._members:
-            for _ in range(100):
+            for _ in range(_CLOSE_ATTEMPTS):
                 try:
                     directory.rmdir()
                     break
                 except FileNotFoundError:
                     break
                 except OSError:
-                    select.select([], [], [], 0.01)
+                    select.select([], [], [], _CLOSE_PAUSE_SECONDS)
         self._members = []

@@ -8,7 +8,7 @@ import tempfile
 from sandbox import cgroup, leftovers
 from sandbox.result import SandboxError
 
-_SWEEP_ATTEMPTS = 100
+_SWEEP_ATTEMPTS = 500
 _END_SECONDS = 10.0
 
 
