@@ -42,12 +42,7 @@ class AgentWork(TypedDict):
 
 
 def agent_calls(groups: Sequence[Group]) -> AgentCalls:
-    played = [
-        trajectory
-        for group in groups
-        for trajectory in group.trajectories
-        if trajectory.trajectory_id in group.scores and not trajectory.is_greedy
-    ]
+    played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
     calls = [len({call.ordinal for call in trajectory.calls}) for trajectory in played]
     return {
         "agent_calls_mean": statistics.fmean(calls) if calls else None,

@@ -72,24 +72,19 @@ class ZeroReward:
         if self._limit is None:
             return
         groups = list(groups)
-        graded = [
-            (group, trajectory, group.scores[trajectory.trajectory_id])
-            for group in groups
-            for trajectory in group.trajectories
-            if not trajectory.is_greedy and trajectory.trajectory_id in group.scores
-        ]
-        if any(score.correctness for _, _, score in graded):
+        graded = [sample for group in groups for sample in group.graded_samples()]
+        if any(score.correctness for _, score in graded):
             self._num_steps, self._num_cut, self._num_dropped_steps, self._is_told = 0, 0, 0, False
             self._reasons.clear()
             return
         self._num_steps += 1
-        self._reasons.update(_reason(score) for _, _, score in graded)
-        self._num_cut += sum(trajectory.finish is Finish.LENGTH for _, trajectory, _ in graded)
+        self._reasons.update(_reason(score) for _, score in graded)
+        self._num_cut += sum(trajectory.finish is Finish.LENGTH for trajectory, _ in graded)
         # A step without anything graded has no examples: the alarm waits for the next one.
         if self._num_steps >= self._limit and graded and not self._is_told:
             self._is_told = True
             names = dict.fromkeys(group.task.verifier.name for group in groups)
-            words = self._words(list(names), [trajectory for _, trajectory, _ in graded])
+            words = self._words(list(names), [trajectory for trajectory, _ in graded])
             self._tell(Alarm(*NO_CORRECT, step, Finding(self._num_steps, self._limit, words)))
 
     def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:

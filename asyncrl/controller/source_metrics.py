@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
-from asyncrl.controller.step_metrics import graded_samples
 from asyncrl.controller.turn_metrics import num_calls
 from asyncrl.records import Score, Trajectory
 from asyncrl.replay.group import Group
@@ -22,7 +21,7 @@ class Sources(TypedDict):
 def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Sources:
     by_source: dict[str, list[tuple[Trajectory, Score]]] = {}
     for group in groups:
-        by_source.setdefault(group.task.source(), []).extend(graded_samples(group))
+        by_source.setdefault(group.task.source(), []).extend(group.graded_samples())
     correct = {
         source: [score.correctness for _, score in samples if score.correctness is not None]
         for source, samples in by_source.items()

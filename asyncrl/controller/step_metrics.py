@@ -231,9 +231,9 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> Staleness:
 
 def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) -> Verdicts:
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
-    scores = [score for group in groups for score in _scores(group).values()]
+    scores = [score for group in groups for score in group.sampled_scores().values()]
     verdicts = [_verdict(score) for score in scores]
-    sampled = [pair for group in groups for pair in graded_samples(group)]
+    sampled = [pair for group in groups for pair in group.graded_samples()]
     graded = [(_verdict(score), _fingerprint(trajectory)) for trajectory, score in sampled]
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
@@ -285,18 +285,6 @@ def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]
     }
 
 
-def _scores(group: Group) -> dict[str, Score]:
-    """Trajectory id -> score, of the trajectories that were sampled."""
-    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
-    return {name: score for name, score in group.scores.items() if name not in greedy}
-
-
-def graded_samples(group: Group) -> list[tuple[Trajectory, Score]]:
-    """The trajectories that were sampled, each with its score, a fault too."""
-    scores = _scores(group)
-    return [(t, scores[t.trajectory_id]) for t in group.trajectories if t.trajectory_id in scores]
-
-
 def _mean_by_outcome(found: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Mean for each outcome there was."""
     by_outcome: dict[str, list[float]] = defaultdict(list)
@@ -308,7 +296,7 @@ def _mean_by_outcome(found: Sequence[tuple[str, float]]) -> dict[str, float]:
 def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
     by_name: dict[str, list[Verdict]] = defaultdict(list)
     for group in groups:
-        by_name[group.task.verifier.name].extend(map(_verdict, _scores(group).values()))
+        by_name[group.task.verifier.name].extend(map(_verdict, group.sampled_scores().values()))
     return {name: monitor.count_outcomes(verdicts) for name, verdicts in by_name.items()}
 
 

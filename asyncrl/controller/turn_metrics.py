@@ -34,12 +34,7 @@ class TurnFaults(TypedDict):
 
 
 def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
-    played = [
-        trajectory
-        for group in groups
-        for trajectory in group.trajectories
-        if trajectory.trajectory_id in group.scores and not trajectory.is_greedy
-    ]
+    played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
     turns = [len(trajectory.turn_lengths()) for trajectory in played]
     answers = [_answers(trajectory) for trajectory in played]
     notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]

@@ -6,11 +6,8 @@ with.
 """
 
 import asyncio
-import os
 import shutil
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from asyncrl.controller.turns import hidden_files, make_episodes
@@ -18,6 +15,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.trial import NONSENSE, shown
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
+from asyncrl.system.search_path import search_path
 from asyncrl.turns.agents.function import load_function
 from asyncrl.turns.agents.process import agent_command
 from asyncrl.turns.calls import Call
@@ -98,7 +96,7 @@ def _try_agent(recipe: Recipe) -> None:
             raise InputError(f"agent.function cannot be loaded: {type(error).__name__}: {error}") from error
         return
     program, *_ = agent_command(agent.command, None, recipe.verifying.own_files())
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    path = search_path()
     if shutil.which(program, path=path) is None:
         raise InputError(
             f"agent.command begins with {program!r}, which is no program on the PATH and no file that may be "

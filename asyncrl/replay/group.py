@@ -60,6 +60,16 @@ class Group:
         """Confirmed tokens that were sampled."""
         return sum(trajectory.num_sampled_in_all() for trajectory in self.trajectories)
 
+    def sampled_scores(self) -> dict[str, Score]:
+        """Trajectory id -> score, of the trajectories that were sampled; a greedy one is no sample."""
+        greedy = {trajectory.trajectory_id for trajectory in self.trajectories if trajectory.is_greedy}
+        return {name: score for name, score in self.scores.items() if name not in greedy}
+
+    def graded_samples(self) -> list[tuple[Trajectory, Score]]:
+        """The trajectories that were sampled, each with its score, a fault too."""
+        scores = self.sampled_scores()
+        return [(t, scores[t.trajectory_id]) for t in self.trajectories if t.trajectory_id in scores]
+
     def may_teach(self) -> bool:
         """Whether a token has an advantage other than 0."""
         return may_teach(self.advantages, self.turn_advantages)

@@ -383,10 +383,8 @@ class ReplayQueue:
         return token_fates(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
 
     def _answers(self, group: Group) -> list[Statement]:
-        """The policy's answers, which the record of the group's row gets; a greedy answer is no sample of
-        it."""
-        greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
-        scores = [score for name, score in group.scores.items() if name not in greedy]
+        """The policy's answers, which the record of the group's row gets."""
+        scores = list(group.sampled_scores().values())
         correct = [score.correctness for score in scores if score.correctness is not None]
         version = self.reached_version()
         if correct:

@@ -86,8 +86,6 @@ class VerifierCache:
                     f'the verifier "{spec.name}" compares at least {least} responses to one task, but a '
                     f"group has {num_responses}. Raise rollout.samples_per_group, or name another verifier."
                 )
-            if num_responses == 1 and (why := why_not_alone(spec.name, verifier)) is not None:
-                raise InputError(f"{why}. Raise rollout.samples_per_group.")
 
     def check_branches(self) -> None:
         """Raises InputError for a verifier of whole groups: it compares trajectories, not branches."""

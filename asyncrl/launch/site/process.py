@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from asyncrl.system.search_path import search_path
 from sandbox.process import die_with_parent
 
 
@@ -30,7 +31,7 @@ class ChildProcess:
         self.log_path = log_path
         self._arguments = list(arguments)
         # SGLang and torch call programs of this environment, such as ninja, even where it is not activated.
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        path = search_path()
         # Nothing in the folder where the run was started is imported by accident, such as a random.py;
         # processes that the child starts inherit that.
         self._environment = {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **environment}

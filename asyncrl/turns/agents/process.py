@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from asyncrl.records import Task
+from asyncrl.system.search_path import search_path
 from asyncrl.turns.agents import confined
 from asyncrl.turns.agents.program import Access, Exit
 from asyncrl.turns.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
@@ -108,7 +109,7 @@ class ProcessPrograms:
     def own_variables(self, folder: Path) -> dict[str, str]:
         """Those of each process of an agent, whatever trajectories it makes."""
         work = str(folder / "work")
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        path = search_path()
         given = {"PATH": path, "HOME": work, "TMPDIR": work, "PYTHONDONTWRITEBYTECODE": "1"}
         proxies = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         return kept_variables(os.environ) | given | dict(self.environment) | proxies
