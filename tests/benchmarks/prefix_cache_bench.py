@@ -29,7 +29,7 @@ PROMPT, OBSERVED, SAMPLED = 256, 32, 32
 
 @dataclass
 class Found:
-    """Of the second and later turns."""
+    """Prompt tokens of the second and later turns."""
 
     asked: int = 0
     cached: int = 0

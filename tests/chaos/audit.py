@@ -58,7 +58,7 @@ class Line:
     admitted_version: int
     taken_version: int | None
     outcome: str | None
-    """Of the trajectory itself."""
+    """The trajectory's verdict, also for a branch."""
     finish: str | None
     parts: tuple[Part, ...]
 
@@ -198,7 +198,7 @@ class Audit:
                 self.faults.append(f"{what} {key} was {value!r} and is now {after.get(key)!r}")
 
     def _compare_tokens(self, before: Look, now: Look) -> None:
-        """What was there is the beginning of what is there, token by token, with versions and log-probs."""
+        """Earlier tokens, with versions and log-probs, must be the beginning of the present ones."""
         for name, line in before.lines.items():
             known = line.digests()
             after = now.lines.get(name)

@@ -30,7 +30,7 @@ VOCABULARY = (*SPECIAL, "<python>", "</python>", "<output>", "</output>", *"0123
 class Kind:
     name: str
     share: float
-    """Of the faults, where no kind is named."""
+    """Share of the faults, where no kind is named."""
     make: Callable[[Path], WholeRun]
     monkey: type[Monkey]
     min_share_correct: float

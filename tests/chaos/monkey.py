@@ -25,7 +25,7 @@ class Monkey:
         self.run, self.chance, self.disks = run, chance, disks
 
     def faults(self) -> list[tuple[Fault, int]]:
-        """What it does, and how often relative to each other."""
+        """Its faults, and how often each comes relative to the others."""
         kinds: list[tuple[Fault, int]] = [
             (self.kill_a_server, 3),
             (self.kill_the_trainer, 3),

@@ -21,7 +21,7 @@ def segment(*tokens: int) -> Segment:
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Audit:
-    """Of a run with one open group: two trajectories of two turns, one of which has ended."""
+    """The audit of a run with one open group: two trajectories of two turns, one of which has ended."""
     queue = make_queue(tmp_path, samples=2)
     queue.announce(0)
     group = queue.admit(make_task())

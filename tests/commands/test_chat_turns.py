@@ -48,7 +48,7 @@ class Chat:
     said: list[str]
     interrupt: Interrupt
     texts: Callable[[], list[str]]
-    """What the model was given each time."""
+    """Texts that the model was given, one for each time."""
     talk: Callable[[AsyncIterator[str]], "asyncio.Task[None]"]
 
     def shown(self) -> str:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from fakes.records import make_score, make_task
+from fakes.step_batches import metrics_of_step
 from fakes.turns import called
 
 from asyncrl.controller.source_metrics import source_metrics
-from asyncrl.controller.step_batches import StepBatches
 from asyncrl.observe.metrics.columns import values_of
 from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.records import Finish, Observed, Segment, Trajectory
@@ -54,18 +53,7 @@ def test_a_source_without_verdicts_has_no_value() -> None:
 def test_only_a_run_on_several_sources_has_the_columns(has_sources: bool) -> None:
     group = group_of("long:1", 1.0, 0.0)
     group.taken_version = 0
-    nothing = SimpleNamespace(taken=lambda *_: None, took=lambda _: None)
-    queue = SimpleNamespace(
-        has_signal=lambda _: True,
-        live={},
-        pop_aborted_lengths=list,
-        num_steps_taken=1,
-        num_admitted=1,
-        num_dropped=0,
-        settings=SimpleNamespace(groups_per_batch=1),
-    )
-    parts = (None, queue, None, nothing, nothing, None, None, 1.0)
-    row = StepBatches(*parts, has_sources=has_sources)._metrics_of([group], 0)  # type: ignore[arg-type]
+    row = metrics_of_step([group], has_sources=has_sources)
     assert ("correct_mean_by_source" in row) == has_sources
 
 

@@ -6,9 +6,9 @@ import pytest
 from fakes.episodes import FakeEpisodes, conversations
 from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
+from fakes.step_batches import metrics_of_step
 from fakes.turns import called, told
 
-from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Reading, StepReport
 from asyncrl.controller.turn_metrics import turn_metrics
 from asyncrl.observe.metrics.columns import step_name
@@ -72,18 +72,7 @@ def test_without_calls_there_is_no_share_of_errors_and_without_verdicts_no_mean(
 def test_only_a_run_with_turns_has_their_columns(max_turns: int | None, has_turns: bool) -> None:
     group = group_of(played("a", turn(1)), played("b", turn(2)))
     group.taken_version = 0
-    nothing = SimpleNamespace(taken=lambda *_: None, took=lambda _: None)
-    queue = SimpleNamespace(
-        has_signal=lambda _: True,
-        live={},
-        pop_aborted_lengths=list,
-        num_steps_taken=1,
-        num_admitted=1,
-        num_dropped=0,
-        settings=SimpleNamespace(groups_per_batch=1),
-    )
-    parts = (None, queue, None, nothing, nothing, None, None, 1.0)
-    row = StepBatches(*parts, max_turns=max_turns)._metrics_of([group], 0)  # type: ignore[arg-type]
+    row = metrics_of_step([group], max_turns=max_turns)
     names = set(turn_metrics([], max_turns=3))
     assert names & row.keys() == (names if has_turns else set())
 

@@ -1,4 +1,4 @@
-"""What `check` says of recipes that are valid and do less, or more, than they seem to."""
+"""Notes of `check` on recipes that are valid and do less, or more, than they seem to."""
 
 from pathlib import Path
 

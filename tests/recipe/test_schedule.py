@@ -21,7 +21,7 @@ def make_recipe(trainer: dict[str, Any], **sections: Any) -> Recipe:
 
 
 def rates_of_torch(kind: str, *, warmup: int, end: int, decay: int, share: float, count: int) -> list[float]:
-    """Of `count` optimizer steps: torch's schedulers, one after the other."""
+    """Rates of `count` optimizer steps by torch's schedulers, one after the other."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=PEAK)
     parts: list[tuple[int, LRScheduler]] = []
     if warmup:

@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
 
 
 def test_records_are_known_after_a_restart_where_rows_are_asked_in_turn(tmp_path: Path) -> None:
-    """What pilots are judged by: groups that were open are continued before another row is asked."""
+    """Pilots are judged by them: groups that were open are continued before another row is asked."""
     run = Run(tmp_path, "learnable", mixture=False)
     with pytest.raises(Killed):
         run.live(next(killed_at([60])))

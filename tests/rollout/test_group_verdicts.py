@@ -110,6 +110,14 @@ def completion_of(
     )
 
 
+async def begun(completion: GroupCompletion, rollouts: OneByOne, group: Group) -> asyncio.Task[None]:
+    """The group's completion, at the point where all responses but the last have ended."""
+    work = asyncio.create_task(completion.run(group))
+    while rollouts.num_ended < 2:
+        await asyncio.sleep(0)
+    return work
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> VerifierCache:
     (tmp_path / "v.py").write_text(RANKS)
@@ -126,9 +134,7 @@ async def test_no_verdict_is_asked_for_before_the_last_response_is_there(
     queue = queue_in(tmp_path)
     group, rollouts = queue.admit(group_task()), OneByOne(queue)
     async with grader_of(cache) as grader:
-        work = asyncio.create_task(completion_of(queue, rollouts, grader, cache).run(group))
-        while rollouts.num_ended < 2:
-            await asyncio.sleep(0)
+        work = await begun(completion_of(queue, rollouts, grader, cache), rollouts, group)
         assert not group.scores and not grader.outcomes
         rollouts.may_end.set()
         await work
@@ -183,9 +189,7 @@ async def test_a_group_that_was_dropped_meanwhile_gets_no_verdicts(
     queue = queue_in(tmp_path)
     group, rollouts = queue.admit(group_task()), OneByOne(queue)
     async with grader_of(cache) as grader:
-        work = asyncio.create_task(completion_of(queue, rollouts, grader, cache).run(group))
-        while rollouts.num_ended < 2:
-            await asyncio.sleep(0)
+        work = await begun(completion_of(queue, rollouts, grader, cache), rollouts, group)
         end(queue, group, group.trajectories[2], 3)
         queue.drop(group, DropReason.STALE)
         rollouts.may_end.set()

@@ -142,7 +142,7 @@ def test_a_recipe_that_would_train_something_else_is_refused(tmp_path: Path) -> 
 
 
 def remarks(folder: Path, before: dict[str, object], now: dict[str, object]) -> list[str]:
-    """What is said of a run that was begun with one section `trainer` and resumes with another."""
+    """Remarks on a run that was begun with one section `trainer` and resumes with another."""
     with RunFolder(folder) as opened:
         opened.open(make_recipe(trainer=before))
     queue = make_queue(folder)

@@ -211,7 +211,7 @@ def test_kept_sets_where_the_recipe_has_none_and_their_absence_where_it_has_are_
 
 
 def test_kl_in_the_reward_of_kept_tokens_is_that_over_all(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of a policy that is the reference, there is none, whatever servers kept."""
+    """A policy that is the reference has none, whatever servers kept."""
     seen: list[Tensor] = []
     monkeypatch.setattr(
         learner_module,
