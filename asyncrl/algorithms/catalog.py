@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
-from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES, behavior_divergence
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss
 from asyncrl.algorithms.weights import WEIGHTS
@@ -24,9 +25,11 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.credit": {"turns": turns},
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
+    "algorithm.trust_region": dict(TRUST_REGIONS),
     "algorithm.surrogate": dict(SURROGATES),
     "algorithm.reduction": dict(REDUCTIONS),
-    "algorithm.kl_estimator": dict(DIVERGENCES),
+    "algorithm.kl_estimator": {**DIVERGENCES, **WEIGHTED_DIVERGENCES},
+    "algorithm.behavior_kl_coefficient": {"behavior_divergence": behavior_divergence},
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
     "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }

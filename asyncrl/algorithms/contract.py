@@ -1,8 +1,9 @@
 """The contract of terms that a recipe brings along, checked on small inputs before a run does any work.
 
-A weight, a rejection and a surrogate are called as term(LossInputs, Algorithm) and give [T]; an advantage is
-checked where it is found (`advantages.find_advantage`), without torch. What a term gives during the run is
-checked at each call (`own_terms`, `advantages.group_advantages`): examples show only what they hold.
+A weight, a rejection, a trust region and a surrogate are called as term(LossInputs, Algorithm) and give [T];
+an advantage is checked where it is found (`advantages.find_advantage`), without torch. What a term gives
+during the run is checked at each call (`own_terms`, `advantages.group_advantages`): examples show only what
+they hold.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.own_terms import OwnTerm, Term
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
@@ -26,6 +28,7 @@ def check_terms(algorithm: Algorithm) -> None:
     for key, names, builtin, check in (
         ("importance_weight", [algorithm.importance_weight], WEIGHTS, check_weight),
         ("rejection", algorithm.rejection, REJECTIONS, check_rejection),
+        ("trust_region", algorithm.trust_region, TRUST_REGIONS, check_rejection),
         ("surrogate", [algorithm.surrogate], SURROGATES, check_surrogate),
     ):
         for name in names:

@@ -42,8 +42,9 @@ class LossInputs:
     """[T] float32 log-probs of the current policy over all tokens, with gradient, where servers sampled from
     some of them, which `current`, `proximal` and `behavior` are over; None where `current` is over all."""
     second_moment_bound: float = math.inf
-    """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
-    micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""
+    """(log rho)^2 up to which the rejection second_moment and the trust region second_moment_clip keep the
+    tokens that they judge: found over all micro-batches and ranks of the optimizer step
+    (`rejections.find_second_moment_bound`)."""
 
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
@@ -61,6 +62,11 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
 def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """exp(numerator - denominator), [T] -> [T], with the log-ratio bounded to +-MAX_LOG_RATIO."""
     return bounded_exp(numerator - denominator)
+
+
+def through_own_token(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] `values`, with the gradient values * grad(log pi) of the own token alone."""
+    return values.detach() * (inputs.current - inputs.current.detach()).exp()
 
 
 def sequence_sum(values: Tensor, inputs: LossInputs) -> Tensor:

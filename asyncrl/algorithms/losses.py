@@ -2,7 +2,8 @@
 denominator that is global.
 
 Tokens that count are those of the mask; survivors those of them that weight and rejections leave a weight
-above 0. Only survivors have a gradient, and a token's loss has that of its own log-prob alone.
+above 0. Only survivors have a gradient, and a token's loss has that of its own log-prob alone. Survivors
+outside a trust region have no surrogate, only the penalties.
 
 A term is a pure function of LossInputs and the recipe's algorithm section, chosen once at start: a built-in
 by its name or anything with the same signature by "package.module:name". Nothing here averages: numerator
@@ -16,12 +17,13 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.divergences import behavior_divergence, divergence
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
 from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
 from asyncrl.system.plugins import load_object
@@ -38,6 +40,8 @@ class LossParts(NamedTuple):
     """[T] what multiplies the surrogate: the weights, under gmpo their geometric mean over the survivors."""
     clipped: Tensor | None
     """[T] bool, the survivors that the surrogate clipped; None of a surrogate that does not tell."""
+    outside: Tensor
+    """[T] bool, the survivors outside a trust region."""
     faults: list[Faults]
     """Values of the recipe's own terms that are not usable as numbers for a loss."""
 
@@ -55,6 +59,7 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
     """The loss of a recipe. Raises InputError when a term of its own cannot be loaded."""
     importance_weight = find_term("importance_weight", algorithm.importance_weight, WEIGHTS)
     rejections = [find_term("rejection", name, REJECTIONS) for name in algorithm.rejection]
+    regions = [find_term("trust_region", name, TRUST_REGIONS) for name in algorithm.trust_region]
     surrogate = find_term("surrogate", algorithm.surrogate, SURROGATES)
     reduction = REDUCTIONS[algorithm.reduction]
 
@@ -64,13 +69,19 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
         for rejection in rejections:
             is_kept = _call(rejection, inputs, algorithm, faults)
             weights = torch.where(is_kept, weights, torch.zeros_like(weights))
-        survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
-        applied = _applied(weights, survivors, algorithm)
-        losses = applied * _call(surrogate, survivors, algorithm, faults) + _penalty(inputs, algorithm)
-        scale, denominator = reduction(inputs, max_new_tokens)
+        survivors = inputs.mask & (weights != 0)
+        inside = survivors
+        for region in regions:
+            inside = inside & _call(region, inputs, algorithm, faults)
+        taught = dataclasses.replace(inputs, mask=inside)
+        applied = _applied(weights, taught, algorithm)
+        losses = applied * _call(surrogate, taught, algorithm, faults)
         # Select, never multiply by zero: 0 x NaN would be NaN.
-        total = torch.where(survivors.mask, losses * scale, 0.0).sum()
-        return LossParts(total, denominator, weights, applied, _clipped(survivors, algorithm), faults)
+        losses = (torch.where(inside, losses, 0.0) if regions else losses) + _penalty(inputs, algorithm)
+        scale, denominator = reduction(inputs, max_new_tokens)
+        total = torch.where(survivors, losses * scale, 0.0).sum()
+        clipped = _clipped(taught, algorithm)
+        return LossParts(total, denominator, weights, applied, clipped, survivors & ~inside, faults)
 
     return loss
 
@@ -78,17 +89,19 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
 def _call(term: Term, inputs: LossInputs, algorithm: Algorithm, faults: list[Faults]) -> Tensor:
     """[T]; what a term of the recipe's own gets wrong joins `faults`."""
     found = term(inputs, algorithm)
-    if isinstance(term, OwnTerm) and term.key != "rejection":
+    if isinstance(term, OwnTerm) and not term.selects:
         faults.append(term.faults(found, inputs))
     return found
 
 
 def _applied(weights: Tensor, survivors: LossInputs, algorithm: Algorithm) -> Tensor:
-    """[T] each token's weight; under gmpo, whose ratio is a geometric mean, its sequence's geometric mean."""
+    """[T] each token's weight, 0 outside a trust region; under gmpo, whose ratio is a geometric mean, its
+    sequence's geometric mean."""
+    mask = survivors.mask
     if algorithm.surrogate != "gmpo":
-        return weights
-    logs = torch.where(survivors.mask, weights, torch.ones_like(weights)).log()
-    return torch.where(survivors.mask, sequence_mean(logs, survivors).exp(), torch.zeros_like(weights))
+        return torch.where(mask, weights, torch.zeros_like(weights)) if algorithm.trust_region else weights
+    logs = torch.where(mask, weights, torch.ones_like(weights)).log()
+    return torch.where(mask, sequence_mean(logs, survivors).exp(), torch.zeros_like(weights))
 
 
 @torch.no_grad()
@@ -98,17 +111,18 @@ def _clipped(survivors: LossInputs, algorithm: Algorithm) -> Tensor | None:
 
 
 def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
-    """[T] KL to the reference less the entropy bonus, each by its coefficient; 0 without either.
+    """[T] KL to the reference and to the behavior policy less the entropy bonus, each by its coefficient; 0
+    without any.
 
-    Both are of the distribution over all tokens, also where top-p, top-k or min-p left some. Unweighted: both
-    are asked of the policy itself. A token that was rejected has neither, as in verl: what
-    came to it may be as corrupt as itself.
+    KL to the reference and entropy are of the distribution over all tokens, also where top-p, top-k or min-p
+    left some. Unweighted: both are asked of the policy itself. A rejected token has none of them, as in verl:
+    what came to it may be as corrupt as itself.
     """
     penalty: Tensor | float = 0.0
     if algorithm.kl_coefficient and algorithm.kl_in == "loss":
-        assert inputs.reference is not None, "KL in the loss needs the reference's log-probs"
-        divergence = DIVERGENCES[algorithm.kl_estimator](inputs.unfiltered(), inputs.reference)
-        penalty = penalty + algorithm.kl_coefficient * divergence
+        penalty = penalty + algorithm.kl_coefficient * divergence(algorithm.kl_estimator, inputs)
+    if algorithm.behavior_kl_coefficient:
+        penalty = penalty + algorithm.behavior_kl_coefficient * behavior_divergence(inputs)
     if algorithm.entropy_coefficient:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"
         penalty = penalty - algorithm.entropy_coefficient * inputs.entropies

@@ -19,7 +19,8 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 
 Term = Callable[[LossInputs, Algorithm], Tensor]
-"""[T] per token: a weight or a rejection (no gradient), or a surrogate (with one through `current`)."""
+"""[T] per token: a weight, a rejection or a trust region (no gradient), or a surrogate (with one through
+`current`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,14 @@ class OwnTerm:
     """Called like the term, of which it is one."""
 
     key: str
-    """importance_weight, rejection or surrogate."""
+    """importance_weight, rejection, trust_region or surrogate."""
     name: str
     term: Term
+
+    @property
+    def selects(self) -> bool:
+        """Whether it says which tokens, not how much."""
+        return self.key in ("rejection", "trust_region")
 
     @property
     def where(self) -> str:
@@ -55,11 +61,11 @@ class OwnTerm:
                 f"{self.where} gave a tensor on {found.device}; expected {inputs.mask.device}, where its "
                 f"inputs are."
             )
-        if self.key == "rejection" and found.dtype is not torch.bool:
+        if self.selects and found.dtype is not torch.bool:
             raise InputError(
                 f"{self.where} gave {found.dtype}; expected torch.bool, True for tokens that are kept."
             )
-        if self.key != "rejection" and not found.dtype.is_floating_point:
+        if not self.selects and not found.dtype.is_floating_point:
             raise InputError(f"{self.where} gave {found.dtype}; expected floating-point numbers.")
         has_gradient = torch.is_grad_enabled() and inputs.current.requires_grad and size > 0
         if self.key == "surrogate" and has_gradient and not found.requires_grad:
@@ -126,6 +132,7 @@ def own_names(algorithm: Algorithm) -> list[str]:
         ("advantage", algorithm.advantage),
         ("importance_weight", algorithm.importance_weight),
         *(("rejection", name) for name in algorithm.rejection),
+        *(("trust_region", name) for name in algorithm.trust_region),
         ("surrogate", algorithm.surrogate),
     ]
     return [f"algorithm.{key} {name}" for key, name in terms if ":" in name]

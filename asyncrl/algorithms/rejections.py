@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, sequence_mean, sequence_total
@@ -47,7 +48,8 @@ def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
     Source: M2PO, Zheng et al. 2025 (arXiv 2510.01161), its threshold 0.04; over the tokens of an optimizer
     step, of all micro-batches and ranks.
-    Use: very stale data: removes the few outliers that carry the variance and keeps the rest untouched.
+    Use: very stale data: removes the few outliers that carry the variance and keeps the rest untouched. The
+    paper's text, not its authors' code: that is the trust region second_moment_clip.
     Fails: under a large drift of all tokens it costs those of most entropy, around which reasoning branches;
     with one optimizer step per batch a forward pass more.
     """
@@ -69,10 +71,21 @@ def _squares(inputs: LossInputs) -> Tensor:
     return (inputs.proximal - inputs.behavior).square()
 
 
+def second_moment_sums(squares: Tensor, bound: float, algorithm: Algorithm) -> Tensor:
+    """[2] float64, number and sum of squares that judge `bound`: those up to it, or under the trust region
+    second_moment_clip all, each counted as at most the bound."""
+    if "second_moment_clip" in algorithm.trust_region:
+        counted = squares.clamp(max=bound)
+    else:
+        counted = squares[squares <= bound]
+    return torch.stack([counted.new_tensor(len(counted)), counted.sum()])
+
+
 def find_second_moment_bound(count_and_sum: Callable[[float], tuple[float, float]], limit: float) -> float:
     """The largest float32 b for which sum / count is at most `limit`; inf when all that there is may stay.
 
-    `count_and_sum(b)` is of all squares up to b: their mean grows with b, so that halving the range finds it.
+    `count_and_sum(b)` is `second_moment_sums` of all tokens: their mean grows with b, so that halving the
+    range finds it.
     """
 
     def is_within(bound: float) -> bool:

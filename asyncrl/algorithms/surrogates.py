@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_mean
+from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_mean, through_own_token
 from asyncrl.recipe import Algorithm
 
 
@@ -44,6 +44,33 @@ def ppo_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     return torch.where(inputs.advantages < 0, torch.minimum(losses, ceiling), losses)
 
 
+def ratio(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """-r A
+
+    Source: the importance-sampled policy gradient; prime-rl's loss (2026), with r against the policy that
+    sampled.
+    Use: with a trust region, which then is all that bounds a step.
+    Fails: without one nothing does; a token of large r outweighs a batch.
+    """
+    return -through_own_token(bounded_ratio(inputs.current, anchor(inputs, algorithm)), inputs) * (
+        inputs.advantages
+    )
+
+
+def sapo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """-A (4 / tau) sigmoid(tau (r - 1)), tau = sapo_tau_positive where A > 0, else sapo_tau_negative
+
+    Source: SAPO, Qwen team 2025 (arXiv 2511.20347), with 1.0 and 1.05; verl computes it under sequence_mean.
+    Use: in place of a clip: the gradient falls smoothly on both sides of r = 1, faster where A < 0.
+    Fails: with one optimizer step per batch r is 1, and it damps nothing (unless around behavior); a token
+    that moved against its advantage is damped like one that overshot.
+    """
+    moved = bounded_ratio(inputs.current, anchor(inputs, algorithm))
+    steep = moved.new_tensor([algorithm.sapo_tau_negative, algorithm.sapo_tau_positive])
+    tau = steep[(inputs.advantages > 0).long()]
+    return -inputs.advantages * 4 / tau * torch.sigmoid(tau * (moved - 1))
+
+
 def gspo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """-min(s_t A, clip(s_t, 1 - low, 1 + high) A), s_t = sg[s] pi_t / sg[pi_t], s = exp(mean_t log r_t)
 
@@ -53,7 +80,7 @@ def gspo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     4e-4.
     Fails: with PPO's clip range of 0.2 it never clips; a clipped sequence is lost as a whole.
     """
-    ratio = _through_own_token(_sequence_ratio(inputs, algorithm), inputs)
+    ratio = through_own_token(_sequence_ratio(inputs, algorithm), inputs)
     clipped = ratio.clamp(*clip_range(algorithm))
     return -torch.minimum(ratio * inputs.advantages, clipped * inputs.advantages)
 
@@ -84,7 +111,7 @@ def gmpo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     bounded = torch.where(inputs.advantages > 0, log_ratio.minimum(high), log_ratio)
     bounded = torch.where(inputs.advantages < 0, log_ratio.maximum(low), bounded)
     mean = bounded_exp(sequence_mean(bounded, inputs))
-    ratio = torch.where(bounded == log_ratio, _through_own_token(mean, inputs), mean)
+    ratio = torch.where(bounded == log_ratio, through_own_token(mean, inputs), mean)
     return -inputs.advantages * ratio
 
 
@@ -104,12 +131,15 @@ def _sequence_ratio(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     return bounded_exp(sequence_mean(inputs.current - anchor(inputs, algorithm), inputs))
 
 
-def _through_own_token(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] `values`, with the gradient values * grad(log pi) of the own token alone."""
-    return values.detach() * (inputs.current - inputs.current.detach()).exp()
-
-
-SURROGATES = {"reinforce": reinforce, "ppo_clip": ppo_clip, "gspo": gspo, "cispo": cispo, "gmpo": gmpo}
+SURROGATES = {
+    "reinforce": reinforce,
+    "ratio": ratio,
+    "ppo_clip": ppo_clip,
+    "gspo": gspo,
+    "cispo": cispo,
+    "gmpo": gmpo,
+    "sapo": sapo,
+}
 
 
 def _clips_none(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -144,9 +174,11 @@ def _is_beyond(ratio: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tenso
 
 CLIPS: dict[str, Callable[[LossInputs, Algorithm], Tensor]] = {
     "reinforce": _clips_none,
+    "ratio": _clips_none,
     "ppo_clip": _clips_by_token,
     "gspo": _clips_by_sequence,
     "cispo": _clips_the_weight,
     "gmpo": _clips_by_token,
+    "sapo": _clips_none,
 }
 """[T] bool by surrogate: whether the clip changed what a token teaches; none for the recipe's own."""

@@ -111,6 +111,7 @@ class Recipe(Section):
         self._check_staleness()
         self._check_repetition()
         self._check_advantage()
+        self._check_divergence()
         self._check_pilot()
         self._check_critic()
         self.policy_schedule()
@@ -294,6 +295,15 @@ class Recipe(Section):
                 f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
                 f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
                 f"remax."
+            )
+
+    def _check_divergence(self) -> None:
+        algorithm = self.algorithm
+        if algorithm.kl_coefficient and algorithm.kl_estimator == "unbiased" and self.rollout.is_truncated():
+            raise ValueError(
+                "algorithm.kl_estimator is unbiased but rollout.top_k is set: a KL over all tokens has no "
+                "unbiased estimate from samples of some. Set algorithm.kl_estimator to k2 or k3_plus, or "
+                "leave rollout.top_k out."
             )
 
     def _check_pilot(self) -> None:

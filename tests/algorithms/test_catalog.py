@@ -4,10 +4,11 @@ import pytest
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
-from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
@@ -25,15 +26,21 @@ def test_every_name_in_the_recipe_is_a_term():
     assert set(recipe.ADVANTAGE_NAMES) == set(ADVANTAGES)
     assert set(recipe.WEIGHT_NAMES) == set(WEIGHTS)
     assert set(recipe.REJECTION_NAMES) == set(REJECTIONS)
+    assert set(recipe.TRUST_REGION_NAMES) == set(TRUST_REGIONS)
     assert set(recipe.SURROGATE_NAMES) == set(SURROGATES)
     assert set(fields["reduction"].annotation.__args__) == set(REDUCTIONS)
-    assert set(fields["kl_estimator"].annotation.__args__) == set(DIVERGENCES)
+    assert set(fields["kl_estimator"].annotation.__args__) == {*DIVERGENCES, *WEIGHTED_DIVERGENCES}
 
 
 def test_the_documentation_of_a_key_names_each_of_its_terms():
     for key, terms in SECTIONS.items():
         section = key.removeprefix("algorithm.")
-        if section not in ("kl_estimator", "overlong_buffer_tokens", "critic.value_clip"):
+        if section not in (
+            "kl_estimator",
+            "behavior_kl_coefficient",
+            "overlong_buffer_tokens",
+            "critic.value_clip",
+        ):
             assert all(name in Algorithm.model_fields[section].description for name in terms), key
 
 

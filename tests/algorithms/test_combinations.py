@@ -1,7 +1,8 @@
 """Every combination of terms that a recipe admits, against an oracle in plain floats.
 
 The oracle knows the formulas of the docstrings and nothing of tensors: what weight each token has, which
-survive, what the clip leaves, and so the gradient of each token's own log-prob. Shapes: T response tokens.
+survive, what trust regions and the clip leave, what KL adds, and so the gradient of each token's own
+log-prob. Shapes: T response tokens.
 """
 
 import dataclasses
@@ -16,11 +17,13 @@ from fakes.loss_inputs import gradient, make_inputs, with_second_moment_bound
 from pydantic import ValidationError
 
 from asyncrl.algorithms.advantages import ADVANTAGES, GroupRewards, finish_batch
+from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.values import end_rewards, generalised_advantages
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
@@ -45,9 +48,23 @@ SETTINGS = {
     "clip_low": 0.15,
     "clip_high": 0.25,
     "pass_k": 2,
+    "tv_limit": 0.06,
+    "kl_limit": 0.01,
+    "probability_limit": 0.08,
+    "kpop_limit": 0.02,
+    "sequence_limit": 0.05,
+    "sapo_tau_positive": 1.2,
+    "sapo_tau_negative": 1.4,
 }
 """Tight enough that each rejects, caps or clips some of the tokens below, and not all."""
 CHOSEN_REJECTIONS = ([], *([name] for name in REJECTIONS), sorted(REJECTIONS))
+CHOSEN_REGIONS = ([], *([name] for name in TRUST_REGIONS), sorted(TRUST_REGIONS))
+KL_ESTIMATORS = (*DIVERGENCES, *WEIGHTED_DIVERGENCES)
+PENALTIES: list[dict[str, Any]] = [
+    {},
+    {"behavior_kl_coefficient": 0.3},
+    *({"kl_coefficient": 0.2, "kl_estimator": name} for name in KL_ESTIMATORS),
+]
 
 
 def advantages_of(name: str) -> list[float]:
@@ -77,6 +94,7 @@ def make_batch(name: str) -> LossInputs:
     proximal = [-1.0 - source.random() for _ in range(size)]
     behavior = [p + source.gauss(0, 0.35) for p in proximal]
     current = [p + source.gauss(0, 0.25) for p in proximal]
+    reference = [p + source.gauss(0, 0.5) for p in proximal]
     mask = [t != MASKED for t in range(size)]
     inputs = make_inputs(current=[0.0] * size, mask=mask, sequence_ids=IDS, advantages=advantages_of(name))
     # Each two sequences have one prompt.
@@ -88,6 +106,7 @@ def make_batch(name: str) -> LossInputs:
         current=torch.tensor(current, dtype=torch.float64, requires_grad=True),
         proximal=torch.tensor(proximal, dtype=torch.float64),
         behavior=torch.tensor(behavior, dtype=torch.float64),
+        reference=torch.tensor(reference, dtype=torch.float64),
         advantages=inputs.advantages.double(),
     )
 
@@ -102,12 +121,20 @@ class Oracle:
     def __post_init__(self) -> None:
         self.log_rho = (self.inputs.proximal - self.inputs.behavior).tolist()
         around = self.inputs.behavior if self.algorithm.clip_around == "behavior" else self.inputs.proximal
-        self.log_r = (self.inputs.current.detach() - around).tolist()
+        current = self.inputs.current.detach()
+        self.log_r = (current - around).tolist()
+        self.moved = (current - self.inputs.behavior).tolist()
+        self.policy, self.behavior = current.exp().tolist(), self.inputs.behavior.exp().tolist()
+        assert self.inputs.reference is not None
+        self.distance = (current - self.inputs.reference).tolist()
         self.counted = self.inputs.mask.tolist()
         self.advantages = self.inputs.advantages.tolist()
         self.outliers = self.find_outliers()
         self.weights = [self.weight(t) if self.is_kept(t) else 0.0 for t in range(len(IDS))]
-        self.survives = [c and w != 0 for c, w in zip(self.counted, self.weights, strict=True)]
+        self.keeps = [c and w != 0 for c, w in zip(self.counted, self.weights, strict=True)]
+        """Tokens that weight and rejections leave: they have the penalties."""
+        self.survives = [keeps and self.is_inside(t) for t, keeps in enumerate(self.keeps)]
+        """Those of them inside the trust regions: they have the surrogate as well."""
 
     def of(self, t: int, chosen: list[bool]) -> list[int]:
         """The chosen tokens of its sequence."""
@@ -143,11 +170,40 @@ class Oracle:
             kept.pop()
         return away - set(kept)
 
+    def is_inside(self, t: int) -> bool:
+        a, p, m = self.algorithm, self.policy[t], self.behavior[t]
+        pushes, own = self.advantages[t] * self.moved[t] > 0, self.of(t, self.counted)
+        mean = -sum(self.moved[u] for u in own) / max(len(own), 1)
+        found = {
+            "dppo_tv": not pushes or abs(p - m) <= a.tv_limit,
+            "dppo_kl": not pushes or binary_kl(m, p) <= a.kl_limit,
+            "ipo": abs(p - m) <= a.probability_limit,
+            "kpop": max(binary_kl(m, p), binary_kl(p, m)) <= a.kpop_limit,
+            "off_policy_sequence": self.advantages[t] >= 0 or mean <= a.sequence_limit,
+            "second_moment_clip": not pushes or min(0.7, 1 / self.reach) <= p / m <= max(1.5, self.reach),
+        }
+        return all(found[name] for name in a.trust_region)
+
+    @property
+    def reach(self) -> float:
+        """e^tau of second_moment_clip."""
+        return math.exp(math.sqrt(self.inputs.second_moment_bound))
+
     def slope(self, t: int) -> float:
         """d loss / d log pi_t, before the denominator."""
-        if not self.survives[t]:
+        if not self.keeps[t]:
             return 0.0
-        return -self.advantages[t] * self.applied(t) * self.ratio(t) * self.scale(t)
+        pull = self.pull(t)
+        if self.survives[t]:
+            pull -= self.advantages[t] * self.applied(t) * self.ratio(t)
+        return pull * self.scale(t)
+
+    def pull(self, t: int) -> float:
+        """What the penalties add."""
+        a, d = self.algorithm, self.distance[t]
+        slopes = {"k1": 1.0, "k2": d, "k3": 1 - math.exp(-d), "k3_plus": d}
+        slopes["unbiased"] = math.exp(self.moved[t]) * d
+        return a.kl_coefficient * slopes[a.kl_estimator] + a.behavior_kl_coefficient * 2 * self.moved[t]
 
     def applied(self, t: int) -> float:
         if self.algorithm.surrogate != "gmpo":
@@ -161,8 +217,12 @@ class Oracle:
         low, high = 1 - (a.clip_low or 1.0), 1 + a.clip_high
         s = math.exp(sum(self.log_r[u] for u in own) / len(own))
         g = math.exp(sum(self.bounded(u, low, high) for u in own) / len(own))
+        tau = a.sapo_tau_positive if self.advantages[t] > 0 else a.sapo_tau_negative
+        gate = 1 / (1 + math.exp(-tau * (r - 1)))
         return {
             "reinforce": 1.0,
+            "ratio": r,
+            "sapo": 4 * gate * (1 - gate) * r,
             "ppo_clip": 0.0 if self.is_beyond(t, r, low, high) else r,
             "gspo": 0.0 if self.is_beyond(t, s, low, high) else s,
             "cispo": min(max(r, low), high),
@@ -188,6 +248,10 @@ class Oracle:
         return 1.0
 
 
+def binary_kl(first: float, second: float) -> float:
+    return first * math.log(first / second) + (1 - first) * math.log((1 - first) / (1 - second))
+
+
 def is_typical(weight: str, surrogate: str) -> bool:
     """Every weight and every surrogate at least once; CI runs the other pairs."""
     return weight == "truncated" or surrogate == "ppo_clip"
@@ -210,23 +274,55 @@ BATCHES = {name: make_batch(name) for name in sorted(ADVANTAGES)}
 def test_each_token_has_the_gradient_of_its_formula_or_the_combination_is_refused(
     weight: str, surrogate: str, around: str
 ):
-    for advantage, rejection, reduction in itertools.product(BATCHES, CHOSEN_REJECTIONS, REDUCTIONS):
+    """Reductions, trust regions and penalties are drawn; the exhaustive test has all of them."""
+    source = random.Random(f"{weight} {surrogate} {around}")
+    for advantage, rejection in itertools.product(BATCHES, CHOSEN_REJECTIONS):
         names = {"importance_weight": weight, "surrogate": surrogate, "clip_around": around}
+        names |= {
+            "advantage": advantage,
+            "rejection": rejection,
+            "reduction": source.choice(list(REDUCTIONS)),
+        }
+        check_combination(**names, trust_region=source.choice(CHOSEN_REGIONS), **source.choice(PENALTIES))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("weight", "surrogate"), list(itertools.product(sorted(WEIGHTS), sorted(SURROGATES)))
+)
+def test_each_combination_with_trust_regions_and_penalties_has_the_gradient_of_its_formula(
+    weight: str, surrogate: str
+):
+    terms = (BATCHES, CHOSEN_REJECTIONS, REDUCTIONS, CHOSEN_REGIONS)
+    penalties = itertools.cycle(PENALTIES)
+    for advantage, rejection, reduction, region in itertools.product(*terms):
+        names = {"importance_weight": weight, "surrogate": surrogate, "trust_region": region}
         names |= {"advantage": advantage, "rejection": rejection, "reduction": reduction}
-        if around == "behavior" and (weight != "none" or surrogate == "reinforce"):
-            with pytest.raises(ValidationError, match="clip_around is behavior"):
-                Algorithm(**SETTINGS, **names)
-            continue
-        algorithm = Algorithm(**SETTINGS, **names)
-        inputs = with_second_moment_bound(BATCHES[advantage], algorithm)
-        parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
-        oracle = Oracle(inputs, algorithm)
-        found = gradient(parts.total, inputs)
-        assert found == pytest.approx([oracle.slope(t) for t in range(len(IDS))], abs=1e-9), names
-        # Exactly nothing of a token that was rejected, and something of every combination.
-        assert not any(x for x, survives in zip(found, oracle.survives, strict=True) if not survives), names
-        assert any(found), names
-        assert parts.weights.tolist() == pytest.approx(oracle.weights), names
+        check_combination(**names, **next(penalties))
+
+
+def check_combination(**names: Any) -> None:
+    around, weight = names.get("clip_around"), names["importance_weight"]
+    if around == "behavior" and (weight != "none" or names["surrogate"] == "reinforce"):
+        with pytest.raises(ValidationError, match="clip_around is behavior"):
+            Algorithm(**SETTINGS, **names)
+        return
+    if "second_moment" in names["rejection"] and "second_moment_clip" in names["trust_region"]:
+        with pytest.raises(ValidationError, match="both are M2PO"):
+            Algorithm(**SETTINGS, **names)
+        return
+    algorithm = Algorithm(**SETTINGS, **names)
+    inputs = with_second_moment_bound(BATCHES[names["advantage"]], algorithm)
+    parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
+    oracle = Oracle(inputs, algorithm)
+    found = gradient(parts.total, inputs)
+    assert found == pytest.approx([oracle.slope(t) for t in range(len(IDS))], abs=1e-9), names
+    # Exactly nothing of a token that was rejected, and something of every combination.
+    assert not any(x for x, keeps in zip(found, oracle.keeps, strict=True) if not keeps), names
+    assert any(found) or not any(oracle.survives), names
+    assert parts.weights.tolist() == pytest.approx(oracle.weights), names
+    outside = [keeps and not survives for keeps, survives in zip(oracle.keeps, oracle.survives, strict=True)]
+    assert parts.outside.tolist() == outside, names
 
 
 def test_each_rejection_weight_and_clip_of_the_matrix_takes_some_tokens_and_leaves_some():
@@ -234,6 +330,12 @@ def test_each_rejection_weight_and_clip_of_the_matrix_takes_some_tokens_and_leav
         for rejection in REJECTIONS:
             oracle = Oracle(inputs, Algorithm(advantage=name, rejection=[rejection], **SETTINGS))
             assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, rejection)
+        for region in TRUST_REGIONS:
+            chosen = Algorithm(advantage=name, trust_region=[region], importance_weight="none", **SETTINGS)
+            oracle = Oracle(with_second_moment_bound(inputs, chosen), chosen)
+            # No advantage of pass_at_k is negative.
+            drops = region != "off_policy_sequence" or min(oracle.advantages) < 0
+            assert 0 < sum(oracle.survives) <= sum(oracle.keeps) - drops, (name, region)
         for weight in ("masked", "sequence_masked"):
             oracle = Oracle(inputs, Algorithm(advantage=name, importance_weight=weight, **SETTINGS))
             assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, weight)
@@ -320,6 +422,11 @@ def formula(oracle: Oracle, now: list[float], moved: dict[int, float]) -> float:
         elif a.surrogate == "gmpo":
             mean = math.exp(sum(oracle.bounded(u, low, high) for u in own) / len(own))
             loss = -advantage * mean * (1.0 if oracle.is_beyond(t, r, low, high) else change)
+        elif a.surrogate == "ratio":
+            loss = -advantage * r * change
+        elif a.surrogate == "sapo":
+            tau = a.sapo_tau_positive if advantage > 0 else a.sapo_tau_negative
+            loss = -advantage * 4 / tau / (1 + math.exp(-tau * (r * change - 1)))
         else:
             weight = min(max(r, low), high) if a.surrogate == "cispo" else 1.0
             loss = -weight * advantage * moved[t]

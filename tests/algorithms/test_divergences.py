@@ -1,11 +1,13 @@
 """KL estimators: values, gradients, and what they estimate."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
+from fakes.loss_inputs import gradient, make_inputs
 
-from asyncrl.algorithms.divergences import DIVERGENCES, k1, k2, k3
+from asyncrl.algorithms.divergences import DIVERGENCES, divergence, k1, k2, k3, k3_plus
 
 
 @pytest.mark.parametrize(
@@ -19,10 +21,55 @@ def test_each_estimator_has_its_value_and_gradient(estimate, value: float, slope
     assert torch.autograd.grad(found.sum(), policy)[0].item() == pytest.approx(slope)
 
 
-@pytest.mark.parametrize("name", sorted(DIVERGENCES))
-def test_a_reference_that_excludes_a_token_leaves_a_finite_number(name: str):
-    found = DIVERGENCES[name](torch.tensor([-1.0, -900.0]), torch.tensor([-900.0, -1.0]))
-    assert found.isfinite().all()
+@pytest.mark.parametrize("name", [*DIVERGENCES, "unbiased"])
+@pytest.mark.parametrize("distance", [-900.0, -100.0, -25.0, 25.0, 100.0, 900.0])
+def test_however_far_the_reference_is_the_pull_is_finite_and_towards_it(name: str, distance: float):
+    inputs = make_inputs(current=[-1.0], reference=[-1.0 - distance])
+    found = divergence(name, inputs)
+    (slope,) = gradient(found.sum(), inputs)
+    assert found.isfinite().all() and math.isfinite(slope)
+    assert slope == 1.0 if name == "k1" else slope * distance > 0
+
+
+def test_beyond_where_an_exponential_is_finite_k3_is_its_tangent():
+    ends = [k3(torch.tensor([x], dtype=torch.float64), torch.zeros(1)).item() for x in (-19.999, -20.001)]
+    assert (ends[1] - ends[0]) / 0.002 == pytest.approx(math.exp(20) - 1, rel=2e-3)
+    values = k3(torch.tensor([-20.0, -21.0], dtype=torch.float64), torch.zeros(2)).tolist()
+    assert values[1] - values[0] == pytest.approx(math.exp(20) - 1)
+
+
+def test_each_kl_has_the_value_and_the_gradient_worked_out_by_hand():
+    """Two tokens, sampled with 0.5 and 0.2, now of probability 0.6 and 0.1; the reference has 0.3 and 0.4."""
+    wanted = {
+        "k3": ([0.193147, 1.613706], [0.5, -3.0]),
+        "k3_plus": ([0.193147, 1.613706], [0.693147, -1.386294]),
+        "unbiased": ([1.2 * 0.193147, 0.5 * 1.613706], [0.831777, -0.693147]),
+    }
+    for name, (values, slopes) in wanted.items():
+        inputs = make_inputs(
+            current=[math.log(0.6), math.log(0.1)],
+            behavior=[math.log(0.5), math.log(0.2)],
+            reference=[math.log(0.3), math.log(0.4)],
+        )
+        found = divergence(name, inputs)
+        assert found.tolist() == pytest.approx(values, abs=1e-6)
+        assert gradient(found.sum(), inputs) == pytest.approx(slopes, abs=1e-6)
+
+
+def test_the_weighted_kl_has_the_gradient_of_the_kl_whatever_policy_sampled():
+    logits = torch.tensor([0.4, -0.3, 0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
+    behavior = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+    logprobs = torch.log_softmax(logits, -1)
+    kl = (logprobs.exp() * (logprobs - reference)).sum()
+    (wanted,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    # A token of each kind, as often as the behavior policy samples it.
+    inputs = make_inputs(current=[0.0] * 3, behavior=behavior.log().tolist())
+    inputs = dataclasses.replace(inputs, current=logprobs, behavior=behavior.log(), reference=reference)
+    found = (behavior * divergence("unbiased", inputs)).sum()
+    assert found.item() == pytest.approx(kl.item())
+    (got,) = torch.autograd.grad(found, logits)
+    assert torch.allclose(got, wanted, atol=1e-12)
 
 
 def test_k1_and_k3_have_the_kl_as_their_mean_over_the_policy():
@@ -40,7 +87,7 @@ def test_k2_in_the_loss_has_the_gradient_of_the_kl_and_k1_has_none():
         (logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True
     )
     weights = logprobs.exp().detach()
-    for estimate, expected in ((k2, wanted), (k1, torch.zeros(3))):
+    for estimate, expected in ((k2, wanted), (k3_plus, wanted), (k1, torch.zeros(3))):
         (got,) = torch.autograd.grad(
             (weights * estimate(logprobs, reference)).sum(), logits, retain_graph=True
         )

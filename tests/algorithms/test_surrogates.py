@@ -5,7 +5,7 @@ import math
 import pytest
 from fakes.loss_inputs import gradient, make_inputs
 
-from asyncrl.algorithms.surrogates import cispo, gmpo, gspo, ppo_clip, reinforce
+from asyncrl.algorithms.surrogates import SURROGATES, cispo, gmpo, gspo, ppo_clip, reinforce, sapo
 from asyncrl.recipe import Algorithm
 
 DEFAULT = Algorithm()
@@ -77,7 +77,37 @@ def test_gmpo_clips_each_log_ratio_on_the_side_of_its_advantage_and_takes_the_ge
     assert gradient(losses.sum() / 2, inputs) == pytest.approx([0.0, -3 * mean / 2])
 
 
-@pytest.mark.parametrize("surrogate", [reinforce, ppo_clip, gspo, cispo, gmpo])
+def test_sapo_damps_a_ratio_on_both_sides_of_one():
+    # Ratios 1.2, 0.5 and 0.5 with tau 1 for positive advantages and 1.05 for negative ones.
+    ratios = [math.log(1.2), math.log(0.5), math.log(0.5)]
+    inputs = make_inputs(current=ratios, proximal=[0.0] * 3)
+    losses = sapo(inputs, DEFAULT)
+    assert losses.tolist() == pytest.approx([-2.199336, -1.510163, -1.510163], abs=1e-6)
+    assert gradient(losses.sum(), inputs) == pytest.approx([-1.188080, -0.470007, -0.470007], abs=1e-6)
+    inputs = make_inputs(current=ratios, proximal=[0.0] * 3, advantages=[-1.0] * 3)
+    assert gradient(sapo(inputs, DEFAULT).sum(), inputs) == pytest.approx(
+        [1.186867, 0.467070, 0.467070], abs=1e-6
+    )
+
+
+def test_the_bound_of_cispo_against_the_behavior_policy_is_on_the_weight_alone():
+    # p 0.4 sampled with m 0.05: a ratio of 8, cut to 5.
+    inputs = make_inputs(current=[math.log(0.4)], behavior=[math.log(0.05)])
+    algorithm = Algorithm(surrogate="cispo", clip_around="behavior", importance_weight="none", clip_high=4.0)
+    losses = cispo(inputs, algorithm)
+    assert losses.tolist() == pytest.approx([4.581454], abs=1e-6)
+    assert gradient(losses.sum(), inputs) == pytest.approx([-5.0])
+
+
+def test_gspo_with_one_advantage_clips_a_whole_sequence_or_none_of_it():
+    # Ratios 1.2, 0.5 and 0.5: a geometric mean of 0.669, below 0.8 and so clipped where A is negative.
+    logs = [math.log(r) for r in (1.2, 0.5, 0.5)]
+    for advantage, slope in ((1.0, -0.223144), (-1.0, 0.0)):
+        inputs = make_inputs(current=logs, proximal=[0.0] * 3, advantages=[advantage] * 3)
+        assert gradient(gspo(inputs, DEFAULT).mean(), inputs) == pytest.approx([slope] * 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("surrogate", list(SURROGATES.values()))
 def test_at_the_proximal_policy_every_surrogate_has_the_gradient_of_reinforce(surrogate):
     # With one step per batch and one advantage per sequence they differ in nothing.
     inputs = make_inputs(current=[-0.5, -2.0, -1.0], advantages=[2.0, 2.0, -1.0], sequence_ids=[0, 0, 1])

@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.algorithms.rejections import find_second_moment_bound, squares_of_tokens_that_move_away
+from asyncrl.algorithms.rejections import (
+    find_second_moment_bound,
+    second_moment_sums,
+    squares_of_tokens_that_move_away,
+)
 from asyncrl.recipe import Algorithm
 
 
@@ -48,8 +52,8 @@ def with_second_moment_bound(inputs: LossInputs, algorithm: Algorithm) -> LossIn
     squares = squares_of_tokens_that_move_away(inputs).double()
 
     def count_and_sum(bound: float) -> tuple[float, float]:
-        kept = squares[squares <= bound]
-        return float(len(kept)), kept.sum().item()
+        count, total = second_moment_sums(squares, bound, algorithm).tolist()
+        return count, total
 
     bound = find_second_moment_bound(count_and_sum, algorithm.second_moment_limit)
     return dataclasses.replace(inputs, second_moment_bound=bound)

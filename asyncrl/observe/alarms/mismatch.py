@@ -69,3 +69,8 @@ def capped_share(limit: float) -> LargeShare:
 def clipped_share(limit: float) -> LargeShare:
     words = "have no gradient, since the surrogate clips them"
     return LargeShare(limit, "clipped_share", words, "clipped_share", "alarms.clipped_share")
+
+
+def trust_region_share(limit: float) -> LargeShare:
+    words = "have no policy loss, since they are outside algorithm.trust_region"
+    return LargeShare(limit, "trust_region_share", words, "trust_region_share", "alarms.trust_region_share")

@@ -14,7 +14,7 @@ from asyncrl.observe.alarms.invalid_numbers import NotANumber, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
-from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
+from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share, trust_region_share
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
 from asyncrl.observe.alarms.spike import OneRowSpike
 from asyncrl.observe.metrics.metrics_file import Metrics
@@ -35,6 +35,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (MismatchTrend, [section.mismatch_kl]),
         (capped_share, [section.capped_share]),
         (clipped_share, [section.clipped_share]),
+        (trust_region_share, [section.trust_region_share]),
         (LeftOutTokens, [section.left_out_share]),
         (functools.partial(DeadGroups, groups_per_batch=groups_per_batch), [section.dead_group_share]),
         (VerifierFaults, [section.fault_share]),

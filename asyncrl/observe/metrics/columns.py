@@ -110,6 +110,7 @@ GROUPS = {
         "masked_share",
         "left_out_share",
         "clipped_share",
+        "trust_region_share",
         "weight_effective_share",
         "weight_mean",
         "chi_square",

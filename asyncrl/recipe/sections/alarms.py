@@ -42,6 +42,9 @@ class Alarms(Section):
     clipped_share: Fraction | None = 0.3
     """Share of the tokens whose gradient the surrogate clips. Token-level clips affect a few
     percent, sequence-level ones (GSPO) around 15%; more means that the step is too large."""
+    trust_region_share: Fraction | None = 0.3
+    """Share of the tokens outside algorithm.trust_region. A few percent are usual; more means that the step
+    is too large or the data too old for the region."""
     left_out_share: Fraction | None = 0.5
     """Share of the tokens that the loss leaves out: staler than rollout.mask_staleness, masked or rejected by
     their weight, or without a finite log-prob. Also any step that leaves out every token and so does not

@@ -29,7 +29,8 @@ ADVANTAGE_NAMES = (
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
-SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
+TRUST_REGION_NAMES = ("dppo_tv", "dppo_kl", "ipo", "kpop", "off_policy_sequence", "second_moment_clip")
+SURROGATE_NAMES = ("reinforce", "ratio", "ppo_clip", "gspo", "cispo", "gmpo", "sapo")
 RAW_ADVANTAGES = ("reinforce_pp", "gae")
 """Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
@@ -43,12 +44,13 @@ CLIP_RANGES: dict[str, tuple[float | None, float]] = {
 AdvantageName = Annotated[str, AfterValidator(_one_of(*ADVANTAGE_NAMES))]
 WeightName = Annotated[str, AfterValidator(_one_of(*WEIGHT_NAMES))]
 RejectionName = Annotated[str, AfterValidator(_one_of(*REJECTION_NAMES))]
+TrustRegionName = Annotated[str, AfterValidator(_one_of(*TRUST_REGION_NAMES))]
 SurrogateName = Annotated[str, AfterValidator(_one_of(*SURROGATE_NAMES))]
 
 
 class Algorithm(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
-    rejection and surrogate may be your own: "package.module:name" or "./file.py:name"."""
+    rejection, trust region and surrogate may be your own: "package.module:name" or "./file.py:name"."""
 
     preset: Annotated[str | None, CHANGEABLE] = None
     """Name of a set of keys, here and in other sections, that hold where the recipe does not state them;
@@ -117,16 +119,44 @@ class Algorithm(Section):
     geometric_high: PositiveFloat = 1.01
     """Upper bound of a sequence's geometric mean ratio. Stale data needs a wider range."""
     second_moment_limit: PositiveFloat = 0.04
-    """Maximum mean squared log-ratio of the tokens that moved away, per optimizer step."""
+    """Maximum mean squared log-ratio of the tokens that moved away, per optimizer step; of second_moment and
+    second_moment_clip."""
     veto_low: PositiveFloat = 1e-4
     """Lowest token ratio that token_veto tolerates."""
+    trust_region: Annotated[list[TrustRegionName], OBJECT] = []
+    """Which tokens the policy in training has moved too far from the policy that sampled them. They have no
+    policy loss, but KL and entropy; a token must be inside all. Helps stale data and several optimizer steps
+    per batch, in place of a clip.
+    dppo_tv: drops a change of probability above tv_limit in the direction of the advantage (DPPO).
+    dppo_kl: the same by the binary KL, above kl_limit.
+    ipo: drops a change of probability above probability_limit in either direction (prime-rl).
+    kpop: drops a binary KL above kpop_limit, the larger of both directions.
+    off_policy_sequence: drops responses with a negative advantage that the policy has left by more than
+    sequence_limit per token (DeepSeek-V3.2).
+    second_moment_clip: clips at a range that holds second_moment_limit (M2PO as its authors' code)."""
+    tv_limit: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Largest change of probability inside dppo_tv."""
+    kl_limit: PositiveFloat = 0.05
+    """Largest binary KL inside dppo_kl."""
+    probability_limit: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Largest change of probability inside ipo."""
+    kpop_limit: PositiveFloat = 0.1
+    """Largest binary KL inside kpop."""
+    sequence_limit: PositiveFloat = 0.5
+    """Largest mean of log behavior - log policy inside off_policy_sequence."""
     surrogate: Annotated[SurrogateName, OBJECT] = "ppo_clip"
     """Policy loss.
     reinforce: no ratio, no clip.
+    ratio: token ratio, not clipped: for trust regions.
     ppo_clip: token ratio, clipped.
     gspo: geometric mean of the sequence's token ratios, clipped.
     cispo: REINFORCE weighted by the clipped token ratio.
-    gmpo: geometric mean of the sequence's token ratios, each clipped before."""
+    gmpo: geometric mean of the sequence's token ratios, each clipped before.
+    sapo: a sigmoid of the token ratio, by sapo_tau_positive and sapo_tau_negative."""
+    sapo_tau_positive: PositiveFloat = 1.0
+    """Steepness of sapo for positive advantages: the larger, the sooner a ratio away from 1 teaches less."""
+    sapo_tau_negative: PositiveFloat = 1.05
+    """Steepness of sapo for negative advantages."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = 0.2
     """Policy ratios are clipped below 1 - clip_low; null: not at all.
     Default: null for cispo, 0.3297 (ratio e^-0.4) for gmpo, otherwise 0.2."""
@@ -147,17 +177,23 @@ class Algorithm(Section):
     prompt_mean: mean over prompts of the token means of all their responses (ScaleRL)."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL to the reference, usually the base model. 0: off, no reference is loaded."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "k3_plus", "unbiased"] = "k3"
     """KL per token; d is log policy - log reference.
     k1: d.
     k2: d^2 / 2.
-    k3: exp(-d) - 1 + d."""
+    k3: exp(-d) - 1 + d.
+    k3_plus: k3's value with k2's gradient (verl).
+    unbiased: k3 times the policy's ratio to the behavior policy, with its gradient (DeepSeek-V3.2): for stale
+    data."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL is applied.
     loss: added per token.
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
     It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
     otherwise after the group baseline, unscaled."""
+    behavior_kl_coefficient: NonNegativeFloat = 0.0
+    """Weight of (log policy - log behavior)^2, also outside a trust region, whose tokens it leads back
+    (prime-rl: 1e-3). 0: off."""
     reference_refresh_steps: Count = 0
     """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
     itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
@@ -196,8 +232,9 @@ class Algorithm(Section):
         return self.advantage in RAW_ADVANTAGES
 
     def has_own_loss_terms(self) -> bool:
-        """Whether an importance weight, rejection or surrogate is the user's own."""
-        return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
+        """Whether an importance weight, rejection, trust region or surrogate is the user's own."""
+        names = (self.importance_weight, self.surrogate, *self.rejection, *self.trust_region)
+        return any(":" in name for name in names)
 
     @model_validator(mode="before")
     @classmethod
@@ -247,6 +284,7 @@ class Algorithm(Section):
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
         self._check_credit()
+        self._check_kl()
         self._check_ratio_of_one()
         self._check_refresh()
         return self
@@ -264,6 +302,18 @@ class Algorithm(Section):
             f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
             f"{', '.join(TURN_ADVANTAGES)}."
         )
+
+    def _check_kl(self) -> None:
+        if self.has_kl_reward() and self.kl_estimator in ("k3_plus", "unbiased"):
+            raise ValueError(
+                f"algorithm.kl_estimator is {self.kl_estimator}, which is a gradient, but algorithm.kl_in is "
+                f"reward, which takes a value. Set algorithm.kl_estimator to k1, or algorithm.kl_in to loss."
+            )
+        if "second_moment" in self.rejection and "second_moment_clip" in self.trust_region:
+            raise ValueError(
+                "algorithm.rejection has second_moment and algorithm.trust_region has second_moment_clip: "
+                "both are M2PO, and share algorithm.second_moment_limit. Remove one of them."
+            )
 
     def _check_refresh(self) -> None:
         if self.reference_refresh_steps and not self.kl_coefficient:

@@ -20,7 +20,7 @@ TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "
 """Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
-    *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
+    *("capped", "masked", "clipped", "outside", "weight", "weight_squared", "policy_kl"),
 )
 SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
 """Sums over sequences with a token that counts; log-ratios are summed over these."""
@@ -108,8 +108,8 @@ def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
 
 
 def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
-    """Effects of the loss on each token that counts: capped, masked, clipped, its weight and the weight's
-    square; and how far the policy moved."""
+    """Effects of the loss on each token that counts: capped, masked, clipped, outside a trust region, its
+    weight and the weight's square; and how far the policy moved."""
     mask = inputs.mask
     weights, applied = parts.weights[mask], parts.applied[mask].double()
     is_capped = weights >= algorithm.importance_cap
@@ -121,7 +121,8 @@ def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -
     # A surrogate that does not report what it clipped has no share: NaN.
     clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
     is_masked = (weights == 0).double()
-    return [is_capped.double(), is_masked, clipped, applied, applied.square(), policy_kl]
+    outside = parts.outside[mask].double()
+    return [is_capped.double(), is_masked, clipped, outside, applied, applied.square(), policy_kl]
 
 
 def _sum_by(buckets: Tensor, values: Tensor, num_buckets: int) -> Tensor:
@@ -174,6 +175,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "max_importance_ratio": largest["ratio"],
         "capped_share": _share(total["capped"], total["tokens"]),
         "masked_share": _share(total["masked"], total["tokens"]),
+        "trust_region_share": _share(total["outside"], total["tokens"]),
         "clipped_share": _share(total["clipped"], total["tokens"]),
         # Of the weights that multiply the loss, 0 for rejected tokens: 1 when all tokens weigh the same.
         "weight_effective_share": _share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),

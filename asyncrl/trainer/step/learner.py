@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
-from asyncrl.algorithms.rejections import find_second_moment_bound
+from asyncrl.algorithms.rejections import find_second_moment_bound, second_moment_sums
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import ModelShape
@@ -341,15 +341,14 @@ class Learner:
         return list(zip([*silent, *taught], kept, strict=True)) if kept else []
 
     def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
-        """Bound of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
+        """Bound of second_moment or second_moment_clip, over all micro-batches: the same on every rank."""
         # Empty on all stages but the last.
         found = zip(micro_batches, proximals, strict=True) if proximals else ()
         squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
         own = torch.cat(squares) if squares else torch.zeros(0, dtype=torch.float64)
 
         def count_and_sum(bound: float) -> tuple[float, float]:
-            kept = own[own <= bound]
-            sums = torch.stack([kept.new_tensor(len(kept)), kept.sum()]).to(self._device)
+            sums = second_moment_sums(own, bound, self.algorithm).to(self._device)
             count, total = sum_over_ranks([sums], 2).tolist()
             return count, total
 

@@ -55,7 +55,8 @@ class Objective:
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
-        return "second_moment" in self.algorithm.rejection
+        algorithm = self.algorithm
+        return "second_moment" in algorithm.rejection or "second_moment_clip" in algorithm.trust_region
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
@@ -63,6 +64,7 @@ class Objective:
         return bool(
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
+            or algorithm.behavior_kl_coefficient
             or algorithm.entropy_coefficient
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
@@ -112,7 +114,7 @@ class Objective:
         return parts.total, LossRecord(sums, maxima, parts.faults)
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
-        """[K] float64: what `second_moment` judges, on the CPU."""
+        """[K] float64: what `second_moment` and `second_moment_clip` judge, on the CPU."""
         inputs = self._inputs(micro.to(proximal.device), proximal, proximal)
         return squares_of_tokens_that_move_away(inputs).double().cpu()
 

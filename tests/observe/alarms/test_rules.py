@@ -29,6 +29,7 @@ def healthy(step: int, **columns: Any) -> Row:
         "continued_kl": 1e-6,
         "capped_share": 0.01,
         "clipped_share": 0.002,
+        "trust_region_share": 0.01,
         "groups_zero_signal": 3,
         "no_signal_token_share": 0.1,
         "most_common_answer_share": 0.1,
@@ -189,6 +190,7 @@ def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
     [
         ({"capped_share": 0.06}, "capped_share"),
         ({"clipped_share": 0.31}, "clipped_share"),
+        ({"trust_region_share": 0.31}, "trust_region_share"),
         ({"groups_zero_signal": 9}, "dead_groups"),
         ({"no_signal_token_share": 0.95}, "dead_groups"),
         ({"outcomes_fault": 2}, "verifier_faults"),
@@ -211,6 +213,7 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
         for key, value in {
             "capped_share": "capped_share",
             "clipped_share": "clipped_share",
+            "trust_region_share": "trust_region_share",
             "dead_group_share": "dead_groups",
             "fault_share": "verifier_faults",
             "answer_share": "one_answer",

@@ -29,6 +29,8 @@ COMBINATIONS = [
     {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
     {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
     {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    {"surrogate": "ratio", "trust_region": ["dppo_tv", "kpop"], "behavior_kl_coefficient": 0.01},
+    {"surrogate": "sapo", "kl_coefficient": 0.1, "kl_estimator": "unbiased", "trust_region": ["ipo"]},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
 ]
 

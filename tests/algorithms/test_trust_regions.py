@@ -1,0 +1,129 @@
+"""Trust regions, against values worked out by hand: three tokens, sampled with 0.5, 0.2 and 0.8, that the
+policy now gives 0.6, 0.1 and 0.4."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from fakes.loss_inputs import gradient, make_inputs, with_second_moment_bound
+
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS, kpop, off_policy_sequence, second_moment_clip
+from asyncrl.recipe import Algorithm
+
+BEHAVIOR, POLICY = (0.5, 0.2, 0.8), (0.6, 0.1, 0.4)
+UNBOUNDED = {"clip_around": "behavior", "importance_weight": "none", "surrogate": "ratio"}
+"""The loss is -A p / m, but for the trust region."""
+
+
+def three_tokens(advantage: float) -> LossInputs:
+    return make_inputs(
+        current=[math.log(p) for p in POLICY],
+        behavior=[math.log(m) for m in BEHAVIOR],
+        advantages=[advantage] * 3,
+    )
+
+
+def slopes(advantage: float, **keys: Any) -> list[float]:
+    inputs = three_tokens(advantage)
+    parts = make_loss(Algorithm(**UNBOUNDED | keys), max_new_tokens=8)(inputs)
+    return gradient(parts.total, inputs)
+
+
+def test_dppo_stops_tokens_that_moved_far_in_the_direction_of_their_advantage():
+    # p - m is 0.1, -0.1 and -0.4: only the third is beyond 0.15, and only a negative advantage pushes it.
+    region = {"trust_region": ["dppo_tv"], "tv_limit": 0.15}
+    assert slopes(-1.0, **region) == pytest.approx([1.2, 0.5, 0.0])
+    assert slopes(1.0, **region) == pytest.approx([-1.2, -0.5, -0.5])
+    # D(m, p) is 0.020411, 0.044403 and 0.334795.
+    region = {"trust_region": ["dppo_kl"], "kl_limit": 0.0444}
+    assert slopes(-1.0, **region) == pytest.approx([1.2, 0.0, 0.0])
+    assert slopes(-1.0, **region | {"kl_limit": 0.0445}) == pytest.approx([1.2, 0.5, 0.0])
+    assert slopes(1.0, **region | {"kl_limit": 0.0204}) == pytest.approx([0.0, -0.5, -0.5])
+
+
+def test_dppo_with_a_cap_on_the_ratio_is_cispo_in_its_region():
+    region = {"trust_region": ["dppo_tv"], "surrogate": "cispo", "clip_high": 0.1}
+    assert slopes(1.0, **region) == pytest.approx([-1.1, -0.5, -0.5])
+
+
+def test_the_divergence_from_the_behavior_policy_pulls_tokens_inside_and_outside():
+    # The mean loss over the three is -0.733002 with 1e-3 (ln p / m)^2.
+    inputs = three_tokens(1.0)
+    keys = {"trust_region": ["dppo_tv"], "tv_limit": 0.2, "behavior_kl_coefficient": 1e-3}
+    parts = make_loss(Algorithm(**UNBOUNDED, **keys), max_new_tokens=8)(inputs)
+    assert (parts.total / parts.denominator).item() == pytest.approx(-0.733002, abs=1e-6)
+    assert gradient(parts.total, inputs) == pytest.approx([-1.199635, -0.501386, -0.501386], abs=1e-6)
+    assert slopes(-1.0, **keys)[2] == pytest.approx(2e-3 * math.log(0.5))
+
+
+def test_ipo_drops_what_left_its_region_whatever_the_advantage():
+    inputs = three_tokens(1.0)
+    keys = {"trust_region": ["ipo"], "probability_limit": 0.3}
+    parts = make_loss(Algorithm(**UNBOUNDED, **keys), max_new_tokens=8)(inputs)
+    assert (parts.total / parts.denominator).item() == pytest.approx(-0.566667, abs=1e-6)
+    assert gradient(parts.total, inputs) == pytest.approx([-1.2, -0.5, 0.0])
+    assert slopes(-1.0, **keys) == pytest.approx([1.2, 0.5, 0.0])
+
+
+def test_kpop_takes_the_larger_of_both_binary_divergences():
+    # 0.020411, 0.044403 and 0.381909; p 0.004 against m 0.001, a factor of four, is only 0.002550.
+    bounds = [(0.0204, 0), (0.0205, 1), (0.0444, 1), (0.0445, 2), (0.3819, 2), (0.382, 3)]
+    for limit, number in bounds:
+        assert sum(kpop(three_tokens(1.0), Algorithm(kpop_limit=limit)).tolist()) == number
+    rare = make_inputs(current=[math.log(0.004)], behavior=[math.log(0.001)])
+    for limit, is_inside in ((0.00254, False), (0.00256, True)):
+        assert kpop(rare, Algorithm(kpop_limit=limit)).tolist() == [is_inside]
+
+
+def test_an_off_policy_sequence_is_dropped_only_for_a_negative_advantage():
+    # The mean of ln m / p is 0.401324.
+    for limit, is_inside in ((0.1, False), (0.5, True)):
+        algorithm = Algorithm(sequence_limit=limit)
+        assert off_policy_sequence(three_tokens(-1.0), algorithm).tolist() == [is_inside] * 3
+        assert off_policy_sequence(three_tokens(1.0), algorithm).tolist() == [True] * 3
+
+
+def test_the_authors_second_moment_clips_where_the_papers_drops():
+    # (log rho)^2 of 0.01, 0.04, 0.09 and 0.25: the largest tau holds 0.01 + 0.04 + 2 tau^2 = 4 x 0.04, which
+    # is a ratio of 1.26; no range is tighter than 1.5, so that e^0.5 alone is beyond.
+    inputs = make_inputs(current=[-1.0] * 4, behavior=[-1.1, -1.2, -1.3, -1.5])
+    algorithm = Algorithm(trust_region=["second_moment_clip"])
+    bounded = with_second_moment_bound(inputs, algorithm)
+    assert bounded.second_moment_bound == pytest.approx(0.055, abs=1e-6)
+    assert second_moment_clip(bounded, algorithm).tolist() == [True, True, True, False]
+    dropping = with_second_moment_bound(inputs, Algorithm(rejection=["second_moment"]))
+    assert 0.04 <= dropping.second_moment_bound < 0.09
+    # A wider drift widens the range: 0.25 fits when it is the limit's mean.
+    wide = Algorithm(trust_region=["second_moment_clip"], second_moment_limit=0.0975)
+    assert second_moment_clip(with_second_moment_bound(inputs, wide), wide).tolist() == [True] * 4
+
+
+def test_outside_a_region_kl_and_entropy_pull_and_the_denominator_stays():
+    keys = {"trust_region": ["ipo"], "kl_coefficient": 0.5, "kl_estimator": "k2", "entropy_coefficient": 0.1}
+    inputs = make_inputs(
+        current=[math.log(0.4)],
+        behavior=[math.log(0.8)],
+        reference=[math.log(0.2)],
+        entropies=[0.7],
+    )
+    parts = make_loss(Algorithm(**UNBOUNDED, **keys), max_new_tokens=8)(inputs)
+    own, entropy = torch.autograd.grad(parts.total, [inputs.current, inputs.entropies])
+    assert own.tolist() == pytest.approx([0.5 * math.log(2)])
+    assert entropy.tolist() == pytest.approx([-0.1])
+    assert (parts.denominator.item(), parts.outside.tolist()) == (1, [True])
+
+
+@pytest.mark.parametrize("name", sorted(TRUST_REGIONS))
+def test_a_certain_or_an_impossible_token_is_judged_without_a_number_that_is_none(name: str):
+    current, behavior = [0.0, -800.0, 0.0, -800.0, 1e-7], [0.0, -800.0, -800.0, 0.0, -1e-7]
+    inputs = make_inputs(current=current, behavior=behavior, advantages=[1.0, 1.0, 1.0, -1.0, 1.0])
+    algorithm = Algorithm(trust_region=[name])
+    found = TRUST_REGIONS[name](with_second_moment_bound(inputs, algorithm), algorithm).tolist()
+    if name == "second_moment_clip":
+        # Its bound follows the two that moved by everything there is.
+        assert found[:2] == [True, True] and not any(found[2:4])
+    elif name != "off_policy_sequence":
+        assert found == [True, True, False, False, True]
