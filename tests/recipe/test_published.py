@@ -5,9 +5,10 @@ What a recipe's header promises is what docs/reproductions.md promises.
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.gpus import whole_gpus
@@ -33,6 +34,8 @@ PARAMETERS = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
 }
 """As the models' cards count them."""
+ASYNCHRONOUS = f"@{ROOT}/recipes/overlays/asynchronous.yaml"
+"""The override that makes a recipe its asynchronous twin."""
 GPU_GB = {"dapo_32b": 96}
 """Of the GPUs that a recipe needs, where 80 GB are not enough."""
 _ORZ = ("128 x 64, 1 steps, 8000 tokens", "gae", 1e-6, 50, 0.0, (0.2, 0.2), 0.0, 0.0)
@@ -63,13 +66,17 @@ EVALUATION_TOP_P = {
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b", "retool_qwen")
 """A file of rows and one token per byte; a critic; several nodes; tools."""
-of_typical_recipes = pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[] if path.stem in TYPICAL else [pytest.mark.exhaustive], id=path.stem)
-        for path in RECIPES
-    ],
-)
+
+
+def _each(typical: Collection[str]) -> pytest.MarkDecorator:
+    """Each recipe; those that are not `typical` in exhaustive runs alone."""
+    marks = {path: [] if path.stem in typical else [pytest.mark.exhaustive] for path in RECIPES}
+    return pytest.mark.parametrize(
+        "path", [pytest.param(path, marks=marks[path], id=path.stem) for path in RECIPES]
+    )
+
+
+of_typical_recipes = _each(TYPICAL)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +139,35 @@ def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     assert f"{PARAMETERS[recipe.model.path] / 1e6:.1f} M parameters, bfloat16" in said.out
     # Nothing of the weights was sent.
     assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
+
+
+@of_each_recipe
+def test_an_asynchronous_twin_differs_in_staleness_weights_and_run_folder_alone(path: Path):
+    recipe, twin = (flat(load_recipe(path, given).model_dump()) for given in ([], [ASYNCHRONOUS]))
+    changed = {key: (recipe[key], twin[key]) for key in recipe if recipe[key] != twin[key]}
+    folder = str(ROOT / "runs" / "{name}")
+    assert recipe.keys() == twin.keys() and changed == {
+        "run_folder": (folder, f"{folder}_asynchronous"),
+        "rollout.max_staleness": (0, 2),
+        "algorithm.importance_weight": ("none", "truncated"),
+    }
+    assert twin["algorithm.importance_cap"] == 2.0
+
+
+def flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+@_each(["orz_7b"])
+def test_an_asynchronous_twin_passes_the_same_check(
+    path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["check", str(path), ASYNCHRONOUS, *overrides(path, tmp_path)]) == 0
+    assert "max_staleness: 2" in capsys.readouterr().out
 
 
 @of_typical_recipes
