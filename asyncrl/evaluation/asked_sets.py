@@ -102,7 +102,8 @@ def _check_cuts(settings: HeldOutSet, num_samples: int) -> None:
     """Raises InputError where a set cuts the distribution of samples that it never takes."""
     stated = [name for name in CUTS if getattr(settings, name) is not None]
     if stated and num_samples == 1 and settings.temperature is None:
+        name = stated[0]
         raise InputError(
-            f"evaluation.sets {settings.title()} has {stated[0]} {getattr(settings, stated[0]):g}, but asks "
-            f"for the most likely answer alone. Set its temperature or samples_per_task, or remove {stated[0]}."
+            f"evaluation.sets {settings.title()} has {name} {getattr(settings, name):g}, but asks for the "
+            f"most likely answer alone. Set its temperature or samples_per_task, or remove {name}."
         )
