@@ -1,8 +1,7 @@
 """docs/reproductions.md: its tables of settings are those of the recipes."""
 
-from docs import published_settings
-
 from asyncrl.recipe.file import load_recipe
+from docs import published_settings
 
 
 def test_the_tables_of_settings_are_those_of_the_recipes():
