@@ -118,8 +118,8 @@ def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[flo
 def batch_std(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """(r - mean r of the group) / std of these differences over all sequences of the batch
 
-    Source: ScaleRL, Khatri et al. 2025 (arXiv 2510.13786, section 4); with the std of rewards Lite PPO, Liu et
-    al. 2025 (arXiv 2508.08221). The batch is scaled in `finish_batch`; KL in the reward is not scaled.
+    Source: ScaleRL, Khatri et al. 2025 (arXiv 2510.13786, section 4); with the std of the rewards Lite PPO
+    (arXiv 2508.08221). The batch is scaled in `finish_batch`; KL in the reward is not scaled.
     Use: one scale for all tasks, unlike grpo's; a group without a signal stays at 0, unlike whitened ones.
     Fails: a batch with few groups that teach has a small std, and so large advantages: drop the others.
     """

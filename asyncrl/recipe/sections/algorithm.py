@@ -135,7 +135,7 @@ class Algorithm(Section):
     Default: null for cispo, 0.3297 (ratio e^-0.4) for gmpo, otherwise 0.2."""
     clip_high: PositiveFloat = 0.28
     """Policy ratios are clipped above 1 + clip_high.
-    Default: 0.28 for ppo_clip (DAPO: unlikely tokens may rise), 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
+    Default: 0.28 for ppo_clip (DAPO), 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Bounds ppo_clip's loss by dual_clip x |advantage| for negative advantages; usually 3. Default: off."""
     clip_around: Literal["proximal", "behavior"] = "proximal"
