@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.recipe.file import OVERLAY
+
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, help: str = "a recipe, or a run's recipe.yaml") -> None:
-    """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value"."""
-    parser.usage = "%(prog)s RECIPE [section.key=value ...] [options]"
+    """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value" and "@FILE"."""
+    parser.usage = "%(prog)s RECIPE [section.key=value ...] [@OVERLAY ...] [options]"
     parser.add_argument(
         "words",
         nargs="+",
         action=_RecipeAndOverrides,
         metavar="RECIPE",
-        help=f"{help}, and keys to change in it, such as rollout.max_staleness=0",
+        help=f"{help}, and keys to change in it, such as rollout.max_staleness=0, or @FILE, whose keys are "
+        "merged into it",
     )
 
 
@@ -42,5 +45,7 @@ class _RecipeAndOverrides(argparse.Action):
 
 
 def is_override(word: str) -> bool:
-    """Whether a word of the command line is a "section.key=value"; a file of that name is a recipe."""
-    return _OVERRIDE.match(word) is not None and not os.path.isfile(word)
+    """Whether a word of the command line is a "section.key=value" or "@FILE"; a file of that name is a
+    recipe."""
+    is_either = _OVERRIDE.match(word) is not None or word.startswith(OVERLAY)
+    return is_either and not os.path.isfile(word)

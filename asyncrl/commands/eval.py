@@ -197,10 +197,11 @@ def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
         # One sample per task means the most likely answer here.
         "is_sampled": False if arguments.k == 1 else None,
     }
-    settings = benchmark.settings
-    if settings is not None and arguments.num_tasks is not None:
-        settings = settings.model_copy(update={"num_tasks": arguments.num_tasks})
-        benchmark = dataclasses.replace(benchmark, settings=settings)
+    if benchmark.settings is not None:
+        names = ("num_tasks", "top_p", "top_k", "min_p", "repetition_penalty")
+        own = {name: getattr(arguments, name) for name in names}
+        update = {name: value for name, value in own.items() if value is not None}
+        benchmark = dataclasses.replace(benchmark, settings=benchmark.settings.model_copy(update=update))
     return dataclasses.replace(
         benchmark, **{name: value for name, value in asked.items() if value is not None}
     )

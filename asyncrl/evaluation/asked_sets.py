@@ -9,6 +9,7 @@ from asyncrl.data.benchmarks import PLAIN, Benchmark, find_benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet, read_evaluation_set
 from asyncrl.recipe import HeldOutSet, Recipe
+from asyncrl.recipe.sections.evaluation import CUTS
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 
@@ -84,12 +85,25 @@ def _own(recipe: Recipe, settings: HeldOutSet) -> Benchmark:
             f"evaluation.sets {settings.title()} has a template, but {found.name} is a text that the model "
             f"continues. Leave the template out."
         )
+    num_samples = settings.samples_per_task or found.num_samples
+    _check_cuts(settings, num_samples)
     return replace(
         found,
         name=settings.name or found.name,
-        num_samples=settings.samples_per_task or found.num_samples,
+        num_samples=num_samples,
         temperature=settings.temperature or found.temperature,
         max_new_tokens=settings.max_new_tokens or found.max_new_tokens,
         settings=settings,
         is_sampled=settings.temperature is not None,
     )
+
+
+def _check_cuts(settings: HeldOutSet, num_samples: int) -> None:
+    """Raises InputError where a set cuts the distribution of samples that it never takes."""
+    stated = [name for name in CUTS if getattr(settings, name) is not None]
+    if stated and num_samples == 1 and settings.temperature is None:
+        name = stated[0]
+        raise InputError(
+            f"evaluation.sets {settings.title()} has {name} {getattr(settings, name):g}, but asks for the "
+            f"most likely answer alone. Set its temperature or samples_per_task, or remove {name}."
+        )

@@ -17,7 +17,7 @@ from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.recipe import Evaluation, Recipe, Rollout, Source
+from asyncrl.recipe import Evaluation, HeldOutSet, Recipe, Rollout, Source
 from asyncrl.recipe import Prompt as PromptSection
 from asyncrl.records import PolicyVersion, SamplingParams, Task, VerifierSpec
 from asyncrl.tasks.task_list import TaskMaker, first_tasks, template_of, title_of, use_of
@@ -144,7 +144,7 @@ def read_evaluation_set(
         num_left_out=maker.left_out.total(),
         codec=codec,
         sampling=evaluation_sampling(
-            recipe.evaluation, codec, benchmark.temperature, benchmark.max_new_tokens
+            *(recipe.evaluation, codec, benchmark.temperature, benchmark.max_new_tokens), settings
         ),
         num_sampled=benchmark.num_samples if is_sampled else 0,
         is_greedy=not is_sampled,
@@ -172,19 +172,15 @@ def _grader(benchmark: Benchmark, recipe: Recipe) -> VerifierSpec | None:
 
 
 def evaluation_sampling(
-    section: Evaluation, codec: TextCodec, temperature: float, max_new_tokens: int
+    section: Evaluation,
+    codec: TextCodec,
+    temperature: float,
+    max_new_tokens: int,
+    settings: HeldOutSet | None = None,
 ) -> SamplingParams:
-    """Sampling of an evaluation that has its own temperature and limit. Greedy answers use the repetition
-    penalty alone."""
-    return SamplingParams(
-        temperature,
-        max_new_tokens,
-        codec.stop_token_ids,
-        top_p=section.top_p,
-        top_k=section.top_k,
-        min_p=section.min_p,
-        repetition_penalty=section.repetition_penalty,
-    )
+    """Sampling of an evaluation that has its own temperature and limit, and whatever else its set in
+    evaluation.sets states. Greedy answers use the repetition penalty alone."""
+    return SamplingParams(temperature, max_new_tokens, codec.stop_token_ids, **section.sampling_of(settings))
 
 
 def _check_completion(benchmark: Benchmark, recipe: Recipe) -> None:

@@ -3,12 +3,15 @@
 Owns the rule about paths: those in a recipe are relative to its folder, those on the command line to the
 current folder; a loaded `Recipe` only has absolute ones, and hub ids. Mistakes are InputErrors that name
 key, value and, if one is near, the key that was probably meant.
+
+An override is "section.key=value", or "@FILE": an overlay, a file with some keys of a recipe, which are
+merged into it mapping by mapping.
 """
 
 import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +40,14 @@ from asyncrl.system.text_file import read_text
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
+OVERLAY = "@"
+"""Begins an override that names an overlay."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe at `path` with "section.key=value" overrides (values are YAML). Raises InputError."""
+    """The recipe at `path` with overrides, one after the other: "section.key=value", whose values are YAML,
+    and "@FILE", an overlay. Raises InputError."""
     return _resolve(_read_yaml(path), path.parent, str(path), overrides)
 
 
@@ -64,14 +70,17 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
     _make_absolute(raw, folder, raw)
     _follow_move(raw, folder)
     for override in overrides:
-        _apply_override(raw, override)
+        if override.startswith(OVERLAY):
+            _apply_overlay(raw, _overlay_path(override))
+        else:
+            _apply_override(raw, override)
     verifying = raw.setdefault("verifying", {})
     if isinstance(verifying, dict) and verifying.get("folder") is None:
         verifying["folder"] = absolute(".", folder)
     return _validate(raw, source, overrides)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
     if is_data_file(path.name) and path.suffix != ".json":
         raise InputError(
             f"{path} looks like rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
@@ -80,7 +89,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         raw = read_yaml(read_text(path))
     except FileNotFoundError:
-        raise InputError(f"There is no recipe at {path}. The ones shipped are in recipes/.") from None
+        raise InputError(f"There is no {kind} at {path}. The ones shipped are in recipes/.") from None
     except IsADirectoryError:
         raise InputError(
             f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
@@ -113,10 +122,28 @@ def _origin(details: Any, overrides: Sequence[str]) -> str | None:
     """The last override that set the value, or that is part of an impossible combination."""
     place = ".".join(place_of(details["loc"])) + "."
     for override in reversed(overrides):
-        key = override.partition("=")[0]
-        if place.startswith(f"{key}.") or (details["type"] == "value_error" and key in details["msg"]):
-            return f'override "{override}"'
+        for key in _keys_of(override):
+            is_value = place.startswith(f"{key}.")
+            is_unknown = details["type"] == "extra_forbidden" and f"{key}.".startswith(place)
+            is_part = details["type"] == "value_error" and key in details["msg"]
+            if is_value or is_unknown or is_part:
+                return f'override "{override}"'
     return None
+
+
+def _keys_of(override: str) -> list[str]:
+    """The dotted keys that an override sets."""
+    if override.startswith(OVERLAY):
+        return list(_leaves(_read_yaml(_overlay_path(override), kind="overlay")))
+    return [override.partition("=")[0]]
+
+
+def _leaves(raw: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -164,6 +191,26 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     for parent in parents:
         given = given[parent]
     place[last] = given[last]
+
+
+def _overlay_path(override: str) -> Path:
+    return Path(override.removeprefix(OVERLAY))
+
+
+def _apply_overlay(raw: dict[str, Any], path: Path) -> None:
+    """Merges the keys in the file at `path` into `raw`; paths in it are relative to its folder."""
+    overlay = _read_yaml(path, kind="overlay")
+    _make_absolute(overlay, path.parent, raw)
+    _merge(raw, overlay)
+
+
+def _merge(raw: dict[str, Any], overlay: dict[str, Any]) -> None:
+    for key, value in overlay.items():
+        there = raw.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            _merge(there, value)
+        else:
+            raw[key] = value
 
 
 def _make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ _TRUNCATED = {"surrogate": "cispo", "importance_weight": "none", "clip_around": 
 """CISPO truncates the ratio to the policy that sampled."""
 PRESETS: Mapping[str, Preset] = {
     "grpo": Preset(
-        "DeepSeekMath, arXiv 2402.03300, section 4.2",
+        "DeepSeekMath, arXiv 2402.03300, equations 3 and 4, section 4.2",
         _loss(
             "grpo", "sequence_mean", low=0.2, high=0.2, kl_coefficient=0.04, kl_estimator="k3", kl_in="loss"
         ),
@@ -58,16 +58,16 @@ PRESETS: Mapping[str, Preset] = {
         overlong_share=4096 / 20480,
     ),
     "gspo": Preset(
-        "GSPO, arXiv 2507.18071, section 5.1",
+        "GSPO, arXiv 2507.18071 (version 2), section 5.1; TRL's paper index",
         _loss("grpo", "sequence_mean", low=3e-4, high=4e-4, surrogate="gspo"),
     ),
     "cispo": Preset(
-        "MiniMax-M1, arXiv 2506.13585; the bound of 5 is that of TRL's documentation",
+        "MiniMax-M1, arXiv 2506.13585; the bound of 5 is that of TRL's paper index for ScaleRL",
         _loss("grpo", "token_mean", low=None, high=4.0, **_TRUNCATED)
         | {"trainer.adam_beta2": 0.95, "trainer.adam_epsilon": 1e-15},
     ),
     "reinforce_pp": Preset(
-        "REINFORCE++, arXiv 2501.03262; OpenRLHF's defaults",
+        "REINFORCE++, arXiv 2501.03262; defaults of OpenRLHF's train_ppo_ray.py",
         _loss(
             *("reinforce_pp", "token_mean"),
             low=0.2,
@@ -91,15 +91,15 @@ PRESETS: Mapping[str, Preset] = {
         | {"critic.value_clip": 0.5, "critic.learning_rate": 1e-5},
     ),
     "scale_rl": Preset(
-        "ScaleRL, arXiv 2510.13786",
-        _loss("reinforce_pp_baseline", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
+        "ScaleRL, arXiv 2510.13786, appendix; TRL's paper index",
+        _loss("batch_std", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
         | {
             "model.float32_logits": True,
             "replay.drops_no_signal": True,
             "rollout.max_staleness": 8,
             "trainer.learning_rate": 5e-7,
             "trainer.warmup_steps": 100,
-            "trainer.adam_beta2": 0.95,
+            "trainer.adam_beta2": 0.999,
             "trainer.adam_epsilon": 1e-15,
             "trainer.weight_decay": 0.01,
         },
@@ -107,7 +107,7 @@ PRESETS: Mapping[str, Preset] = {
     "recommended": Preset(
         "a judgement over the defaults of six libraries (docs/algorithms.md)",
         _loss(
-            *("reinforce_pp_baseline", "token_mean"),
+            *("batch_std", "token_mean"),
             low=0.2,
             high=0.28,
             importance_weight="truncated",

@@ -8,7 +8,7 @@ from fakes.loss_inputs import gradient, make_inputs
 from asyncrl.algorithms.surrogates import SURROGATES, cispo, gmpo, gspo, ppo_clip, reinforce, sapo
 from asyncrl.recipe import Algorithm
 
-DEFAULT = Algorithm()
+DEFAULT = Algorithm(clip_high=0.2)
 
 
 def test_reinforce_is_minus_advantage_times_log_prob():

@@ -42,6 +42,7 @@ whole ratio of that policy to the one that sampled; its cap is out of reach."""
 COMMON = {
     # With one step per batch the clip would never bind.
     "trainer.optimizer_steps_per_batch": 2,
+    "algorithm.clip_high": 0.2,
     "evaluation.every_steps": 0,
     "evaluation.samples_per_task": 1,
     "evaluation.num_tasks": 256,

@@ -57,6 +57,18 @@ def test_each_set_has_its_own_settings_and_the_others_are_those_of_evaluation(pr
     assert plain.codec.stop.strings == ("=",) and plain.every_steps == 0
 
 
+def test_a_set_is_sampled_as_it_says_and_else_as_all_evaluations(project: Path) -> None:
+    mine = {"sources": "a.jsonl", "samples_per_task": 2}
+    own = {"top_p": 0.9, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    of_all = {"top_p": 0.6, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.1}
+    sets = [{"name": "own", **mine, **own}, {"name": "mixed", **mine, "top_k": 5}, {"name": "as_all", **mine}]
+    inputs = with_sets(project, *sets, **of_all)
+    found = {each.name: each.sampling.settings() for each in inputs.eval_sets}
+    assert found == {"own": {"top_p": 0.9}, "mixed": {**of_all, "top_k": 5}, "as_all": of_all}
+    assert inputs.eval_sets[0].describe()["top_p"] == 0.9
+    assert inputs.evaluation_sampling().settings() == of_all
+
+
 @pytest.mark.parametrize(
     ("sets", "evaluation", "sentence"),
     [
@@ -85,6 +97,16 @@ def test_each_set_has_its_own_settings_and_the_others_are_those_of_evaluation(pr
             [{"benchmark": "humaneval_completion", "template": "chat"}],
             {},
             "is a text that the model continues. Leave the template out",
+        ),
+        (
+            [{"name": "x", "sources": "a.jsonl", "top_k": 20}],
+            {},
+            "evaluation.sets x has top_k 20, but asks for the most likely answer alone. Set its temperature",
+        ),
+        (
+            [{"name": "x", "sources": "a.jsonl", "samples_per_task": 2, "top_p": 0}],
+            {},
+            r"evaluation.sets.0.top_p is 0: input should be greater than 0",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from asyncrl.examples.options import parse_options
 from asyncrl.recipe import Data, Source
 from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
@@ -24,6 +25,14 @@ def sources(data: Data) -> list[Source]:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_valid_and_named_like_its_file(path):
     assert load_recipe(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_states_what_it_learns_by_so_that_no_default_changes_it(path):
+    stated, trainer = read_yaml(path.read_text(encoding="utf-8")), load_recipe(path).trainer
+    assert "learning_rate" in stated["trainer"]
+    # With one optimizer step per batch every policy ratio is 1, and no clip binds.
+    assert trainer.optimizer_steps_per_batch == 1 or "clip_high" in stated["algorithm"]
 
 
 @pytest.mark.parametrize("path", MADE_HERE, ids=lambda path: path.stem)

@@ -53,6 +53,7 @@ SHAPES = {
     "Qwen/Qwen2.5-1.5B": _shape(_1B5, 131072, 1e6, is_tied=True),
     "Qwen/Qwen2.5-3B": _shape((36, 2048, 16, 2, 11008, 151936), 32768, 1e6, is_tied=True),
     "Qwen/Qwen2.5-7B": _shape(_7B, 131072, 1e6, is_tied=False),
+    "Qwen/Qwen2.5-7B-Instruct": _shape(_7B, 32768, 1e6, is_tied=False),
     "Qwen/Qwen2.5-Math-7B": _shape(_7B, 4096, 1e4, is_tied=False),
     "Qwen/Qwen2.5-32B": _shape((64, 5120, 40, 8, 27648, 152064), 131072, 1e6, is_tied=False),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": _shape(_1B5, 131072, 1e4, is_tied=False),
@@ -134,6 +135,7 @@ def write_datasets(folder: Path) -> dict[str, Path]:
     """Hub id -> folder."""
     problems = [{"problem": q, "solution": f"\\boxed{{{a}}}", "answer": a} for q, a in TEST]
     aime = [{**row, "answer": f"0{row['answer']}"} for row in problems]
+    amc = [{"problem": q, "answer": float(a)} for q, a in TEST]
     countdown = [{"target": 24 + i, "nums": [1, 2, 3, 4 + i]} for i in range(8)]
     level = "simplelr_qwen_level3to5"
     files: dict[str, dict[str, list[Any]]] = {
@@ -158,10 +160,16 @@ def write_datasets(folder: Path) -> dict[str, Path]:
         },
         "HuggingFaceH4/MATH-500": {"test.jsonl": problems},
         "HuggingFaceH4/aime_2024": {"data/train-00000-of-00001.parquet": aime},
+        "AI-MO/aimo-validation-amc": {"data/train-00000-of-00001.parquet": amc},
+        **{
+            f"MathArena/{name}": {"data/train-00000-of-00001.parquet": problems}
+            for name in ("hmmt_feb_2025", "brumo_2025", "cmimc_2025")
+        },
     }
     questions = [{"question": q, "answer": a} for q, a in TEST]
     files |= {
         CATALOG["aime24"].source.path or "": {"test.jsonl": problems},
+        CATALOG["aime25"].source.path or "": {"test.jsonl": problems},
         CATALOG["amc23"].source.path or "": {"test.jsonl": questions},
         CATALOG["minerva_math"].source.path or "": {"test.jsonl": questions},
         CATALOG["olympiadbench"].source.path or "": {

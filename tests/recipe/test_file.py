@@ -266,3 +266,46 @@ def test_a_model_alone_has_a_recipe_of_defaults(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "model").mkdir()
     assert model_recipe("model", ["model.context_tokens=128"]).model.path == str(tmp_path / "model")
     assert model_recipe("Qwen/Qwen2.5-0.5B").model.path == "Qwen/Qwen2.5-0.5B"
+
+
+def overlay(folder: Path, text: str) -> str:
+    (folder / "over").mkdir(exist_ok=True)
+    (folder / "over" / "overlay.yaml").write_text(text)
+    return f"@{folder}/over/overlay.yaml"
+
+
+def test_an_overlay_is_merged_key_by_key_in_the_order_of_the_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{MINIMAL}rollout: {{max_staleness: 0, samples_per_group: 4}}\n")
+    given = overlay(tmp_path, "rollout: {max_staleness: 3, stop: [a]}\ntrainer: {num_steps: 7}\n")
+    recipe = load_recipe(path, ["trainer.num_steps=5", given, "rollout.stop=[b]"])
+    rollout = recipe.rollout
+    assert (rollout.max_staleness, rollout.samples_per_group, rollout.stop) == (3, 4, ["b"])
+    assert recipe.trainer.num_steps == 7
+
+
+def test_paths_of_an_overlay_are_relative_to_it(tmp_path: Path) -> None:
+    given = overlay(tmp_path, "run_folder: ../out/{name}\ndata: {heldout: h.jsonl}\n")
+    recipe = load_recipe(write(tmp_path), [given])
+    assert recipe.folder() == tmp_path / "out" / "t"
+    assert recipe.data.heldout_sources()[0].path == str(tmp_path / "over" / "h.jsonl")
+    assert recipe.data.train_sources()[0].path == str(tmp_path / "d.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rollout: {max_staleness: many}", r'override "@.*overlay\.yaml": rollout\.max_staleness is'),
+        ("rollout: {max_stalenes: 1}", r'override "@.*": unknown key rollout\.max_stalenes\. Did you mean'),
+        ("rolout: {max_staleness: 1}", r'override "@.*": unknown key rolout\. Did you mean rollout'),
+        ("rollout: {max_new_tokens: 99}\nmodel: {context_tokens: 9}", r'override "@.*": rollout\.max_new_to'),
+        ("- a", r"overlay\.yaml holds a list, expected the sections of a recipe"),
+    ],
+)
+def test_a_mistake_in_an_overlay_names_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), [overlay(tmp_path, text)])
+
+
+def test_a_missing_overlay_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no overlay at .*none\.yaml"):
+        load_recipe(write(tmp_path), [f"@{tmp_path}/none.yaml"])

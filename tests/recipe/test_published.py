@@ -5,9 +5,10 @@ What a recipe's header promises is what docs/reproductions.md promises.
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.gpus import whole_gpus
@@ -15,6 +16,7 @@ from fakes.hub import Hub
 from fakes.published import SHAPES, published_hub
 
 from asyncrl import cli
+from asyncrl.evaluation.asked_sets import benchmarks_of
 from asyncrl.recipe.file import load_recipe
 from asyncrl.system.memory import MachineMemory
 from asyncrl.tasks.task_list import template_of
@@ -28,11 +30,14 @@ PARAMETERS = {
     "Qwen/Qwen2.5-1.5B": 1_543_714_304,
     "Qwen/Qwen2.5-3B": 3_085_938_688,
     "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
     "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
     "Qwen/Qwen2.5-32B": 32_763_876_352,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
 }
 """As the models' cards count them."""
+ASYNCHRONOUS = f"@{ROOT}/recipes/overlays/asynchronous.yaml"
+"""The override that makes a recipe its asynchronous twin."""
 GPU_GB = {"dapo_32b": 96}
 """Of the GPUs that a recipe needs, where 80 GB are not enough."""
 _ORZ = ("128 x 64, 1 steps, 8000 tokens", "gae", 1e-6, 50, 0.0, (0.2, 0.2), 0.0, 0.0)
@@ -46,7 +51,7 @@ SETTINGS = {
     "orz_0.5b": _ORZ,
     "orz_7b": _ORZ,
     "dapo_32b": ("512 x 16, 16 steps, 20480 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
-    "retool_qwen": ("64 x 16, 4 steps, 16384 tokens", "grpo", 1e-6, 0, 0.0, (0.2, 0.28), 0.0, 0.0),
+    "retool_qwen": ("64 x 16, 4 steps, 16384 tokens", "grpo", 1e-6, 0, 0.01, (0.2, 0.28), 0.0, 0.0),
     "justrl_1.5b": ("256 x 8, 4 steps, 15360 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
 }
 """Of the sources: batch, optimizer steps per batch and response length; advantage; learning rate, its warm-up
@@ -63,13 +68,17 @@ EVALUATION_TOP_P = {
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b", "retool_qwen")
 """A file of rows and one token per byte; a critic; several nodes; tools."""
-of_typical_recipes = pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[] if path.stem in TYPICAL else [pytest.mark.exhaustive], id=path.stem)
-        for path in RECIPES
-    ],
-)
+
+
+def _each(typical: Collection[str]) -> pytest.MarkDecorator:
+    """Each recipe; those that are not `typical` in exhaustive runs alone."""
+    marks = {path: [] if path.stem in typical else [pytest.mark.exhaustive] for path in RECIPES}
+    return pytest.mark.parametrize(
+        "path", [pytest.param(path, marks=marks[path], id=path.stem) for path in RECIPES]
+    )
+
+
+of_typical_recipes = _each(TYPICAL)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +143,35 @@ def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
 
 
+@of_each_recipe
+def test_an_asynchronous_twin_differs_in_staleness_weights_and_run_folder_alone(path: Path):
+    recipe, twin = (flat(load_recipe(path, given).model_dump()) for given in ([], [ASYNCHRONOUS]))
+    changed = {key: (recipe[key], twin[key]) for key in recipe if recipe[key] != twin[key]}
+    folder = str(ROOT / "runs" / "{name}")
+    assert recipe.keys() == twin.keys() and changed == {
+        "run_folder": (folder, f"{folder}_asynchronous"),
+        "rollout.max_staleness": (0, 2),
+        "algorithm.importance_weight": ("none", "truncated"),
+    }
+    assert twin["algorithm.importance_cap"] == 2.0
+
+
+def flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+@_each(["orz_7b"])
+def test_an_asynchronous_twin_passes_the_same_check(
+    path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["check", str(path), ASYNCHRONOUS, *overrides(path, tmp_path)]) == 0
+    assert "max_staleness: 2" in capsys.readouterr().out
+
+
 @of_typical_recipes
 def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
     path: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
@@ -173,6 +211,10 @@ def test_settings_are_those_of_the_sources(path: Path):
     orders = {"oat_zero_7b": "responses", "orz_0.5b": "groups", "orz_7b": "groups"}
     assert trainer.mini_batch_order == orders.get(path.stem, "batch")
     assert trainer.learning_rate_schedule == "constant"
+    verls = {"dapo_32b": 10.0, "justrl_1.5b": 10.0, "retool_qwen": 10.0}
+    assert algorithm.dual_clip == verls.get(path.stem)
+    # DeepSpeed's and oat's second moment decays at 0.95, torch's at 0.999.
+    assert trainer.adam_beta2 == (0.95 if path.stem.startswith(("orz", "oat")) else 0.999)
     assert (trainer.schedule_unit == "optimizer_steps") == path.stem.startswith("orz")
     # Synchronous, on the tokens as the servers sampled them, at temperature 1.
     assert (rollout.max_staleness, rollout.temperature, algorithm.importance_weight) == (0, 1.0, "none")
@@ -195,23 +237,40 @@ def test_evaluations_are_as_long_as_those_of_the_sources():
             assert recipe.model.context_tokens == (recipe.data.max_prompt_tokens or 0) + limit
 
 
-def test_the_sources_other_benchmarks_are_sets_of_their_own():
-    others = {path.stem: load_recipe(path).evaluation.sets for path in RECIPES}
-    asked = {
-        stem: {each.title(): (each.samples_per_task, each.max_new_tokens, each.every_steps) for each in sets}
-        for stem, sets in others.items()
-        if sets
+SIMPLERL_SETS = dict.fromkeys(("minerva_math", "olympiadbench", "gsm8k", "amc23"), (1, 1.0, 0))
+SIMPLERL_SETS |= {"aime24": (32, 1.0, 0)}
+SIMPLERL_SETS |= {f"{name}_greedy": (1, None, 0) for name in SIMPLERL_SETS}
+SETS: dict[str, dict[str, tuple[int, float | None, int]]] = {
+    **{f"simplerl_zoo_{size}": SIMPLERL_SETS for size in ("0.5b", "1.5b", "7b")},
+    **{f"orz_{size}": dict.fromkeys(("math500", "aime24"), (16, 1.0, 10)) for size in ("0.5b", "7b")},
+    "oat_zero_7b": dict.fromkeys(("aime24", "amc", "minerva_math", "olympiadbench"), (1, None, 16)),
+    "dapo_32b": {"aime24": (32, 1.0, 5)},
+    "justrl_1.5b": dict.fromkeys(("aime24", "aime25", "amc23"), (32, 0.7, 50))
+    | dict.fromkeys(("math500", "minerva_math", "olympiadbench"), (4, 0.7, 0))
+    | dict.fromkeys(("hmmt25", "brumo25", "cmimc25"), (32, 0.7, 0)),
+    "retool_qwen": dict.fromkeys(("aime24", "aime25"), (30, 1.0, 10)),
+}
+"""Of the sources: evaluated beside data.heldout, samples of each task, temperature (None: the most likely
+answer), and steps between evaluations."""
+
+
+@of_each_recipe
+def test_the_sources_other_benchmarks_are_sets_of_their_own(path: Path):
+    recipe = load_recipe(path)
+    asked = {each.name: each for each in benchmarks_of(recipe)}
+    found = {
+        each.title(): (
+            each.samples_per_task,
+            # A sample alone without a temperature is the most likely answer.
+            asked[each.title()].temperature if (each.samples_per_task or 0) > 1 else each.temperature,
+            each.every_steps,
+        )
+        for each in recipe.evaluation.sets
     }
-    simplerl = dict.fromkeys(("minerva_math", "olympiadbench", "gsm8k", "amc23"), (1, 16000, 0))
-    oat = dict.fromkeys(("aime24", "amc23", "minerva_math", "olympiadbench"), (1, 3000, 16))
-    assert asked == {
-        **{f"simplerl_zoo_{size}": simplerl | {"aime24": (32, 16000, 0)} for size in ("0.5b", "1.5b", "7b")},
-        **{f"orz_{size}": {"aime24": (16, 8000, 10)} for size in ("0.5b", "7b")},
-        "oat_zero_7b": oat,
-    }
-    # oat asks for the most likely answer, SimpleRL-Zoo for one sample.
-    assert {each.temperature for each in others["oat_zero_7b"]} == {None}
-    assert {each.temperature for each in others["simplerl_zoo_7b"]} == {1.0}
+    assert found == SETS.get(path.stem, {})
+    # All of them are as long as the recipe's other evaluations.
+    limit = recipe.evaluation.rollout_of(recipe.rollout).max_new_tokens
+    assert {each.max_new_tokens for each in asked.values()} <= {limit}
 
 
 def test_prompts_are_those_of_the_sources():
@@ -236,6 +295,12 @@ def test_prompts_are_those_of_the_sources():
     )
     boxed = "Please reason step by step, and put your final answer within \\boxed{}."
     assert prompts["justrl_1.5b"] == [{"role": "user", "content": f"QUESTION\n\n{boxed}"}]
+    assert prompts["retool_qwen"] == [
+        {
+            "role": "user",
+            "content": "QUESTION\nThe answer format must be: \\boxed{'The final answer goes here.'}",
+        }
+    ]
     # The rows of DAPO ask for the line "Answer:" themselves.
     assert prompts["dapo_32b"] is None
     assert {prompts[f"simplerl_zoo_{size}"] for size in ("0.5b", "1.5b", "7b")} == {

@@ -155,7 +155,7 @@ def remarks(folder: Path, before: dict[str, object], now: dict[str, object]) -> 
 
 
 def test_another_learning_rate_resumes_and_is_said_with_the_first_step_and_its_value(tmp_path: Path) -> None:
-    (said,) = remarks(tmp_path, {}, {"learning_rate": 0.5, "warmup_steps": 5})
+    (said,) = remarks(tmp_path, {"learning_rate": 1e-4}, {"learning_rate": 0.5, "warmup_steps": 5})
     assert said == (
         "learning rates change from step 1 on: trainer.learning_rate 0.0001 -> 0.5, trainer.warmup_steps "
         "0 -> 5. The policy's at that step is 0.1, and would have been 0.0001."

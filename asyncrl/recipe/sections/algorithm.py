@@ -24,8 +24,8 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 ADVANTAGE_NAMES = (
-    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    "gae",
+    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "batch_std", "opo"),
+    *("pass_at_k", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -37,10 +37,11 @@ WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
 TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
 CLIP_RANGES: dict[str, tuple[float | None, float]] = {
+    "ppo_clip": (0.2, 0.28),
     "cispo": (None, 0.2),
     "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
 }
-"""(clip_low, clip_high) of a surrogate's paper, where they are not (0.2, 0.2)."""
+"""(clip_low, clip_high) of a surrogate's paper, for ppo_clip of DAPO's, where they are not (0.2, 0.2)."""
 AdvantageName = Annotated[str, AfterValidator(_one_of(*ADVANTAGE_NAMES))]
 WeightName = Annotated[str, AfterValidator(_one_of(*WEIGHT_NAMES))]
 RejectionName = Annotated[str, AfterValidator(_one_of(*REJECTION_NAMES))]
@@ -72,6 +73,7 @@ class Algorithm(Section):
     remax: minus the reward of a greedy response.
     reinforce_pp: whitened over the batch.
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
+    batch_std: minus group mean, over the std of that in the batch (ScaleRL).
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     gae: PPO with a critic (section `critic`)."""
@@ -85,7 +87,8 @@ class Algorithm(Section):
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
-    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten and batch_std
+    scales. The default
     is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
@@ -160,9 +163,9 @@ class Algorithm(Section):
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = 0.2
     """Policy ratios are clipped below 1 - clip_low; null: not at all.
     Default: null for cispo, 0.3297 (ratio e^-0.4) for gmpo, otherwise 0.2."""
-    clip_high: PositiveFloat = 0.2
-    """Policy ratios are clipped above 1 + clip_high (DAPO: 0.28).
-    Default: 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
+    clip_high: PositiveFloat = 0.28
+    """Policy ratios are clipped above 1 + clip_high.
+    Default: 0.28 for ppo_clip (DAPO), 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Bounds ppo_clip's loss by dual_clip x |advantage| for negative advantages; usually 3. Default: off."""
     clip_around: Literal["proximal", "behavior"] = "proximal"
@@ -241,7 +244,7 @@ class Algorithm(Section):
     def _fill_in_clip_range(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
-        low, high = CLIP_RANGES.get(str(raw.get("surrogate")), (0.2, 0.2))
+        low, high = CLIP_RANGES.get(str(raw.get("surrogate", "ppo_clip")), (0.2, 0.2))
         return {"clip_low": low, "clip_high": high, **raw}
 
     @model_validator(mode="after")

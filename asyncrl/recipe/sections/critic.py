@@ -11,8 +11,8 @@ class Critic(Section):
     and shares the trainer's layout, schedule and Adam settings, except for the learning rate. A response cut
     off at max_new_tokens counts as ended: no value is expected after the cut."""
 
-    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-4
-    """Adam learning rate, after trainer.warmup_steps."""
+    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-5
+    """Adam learning rate, after trainer.warmup_steps. The default is verl's."""
     warmup_steps: Count = 0
     """First steps that train the critic alone, so that the policy never follows an untrained critic. Each
     batch still counts as a policy version, with unchanged weights. Counted in trainer.schedule_unit:

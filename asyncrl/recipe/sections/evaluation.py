@@ -11,6 +11,9 @@ from asyncrl.recipe.sources import HELDOUT_SEED, Source, Sources, check_weights,
 
 RESERVED_NAMES = ("held-out", "heldout")
 """Names of data.heldout, in results and in `asyncrl eval`."""
+CUTS = ("top_p", "top_k", "min_p")
+"""Settings of samples that leave some tokens out, and so mean nothing for the most likely answer."""
+RepetitionPenalty = Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)]
 _Rollout = TypeVar("_Rollout", bound=Section)
 
 
@@ -66,6 +69,16 @@ class HeldOutSet(Answering):
     benchmark's; of sources 1."""
     temperature: PositiveFloat | None = None
     """Sampling temperature. Default: the benchmark's; of sources evaluation.temperature."""
+    top_p: Nucleus | None = None
+    """Its samples come from the likeliest tokens whose probabilities sum to this. 1: all tokens.
+    Default: evaluation.top_p."""
+    top_k: Count | None = None
+    """Its samples come from this many of the likeliest tokens. 0: all. Default: evaluation.top_k."""
+    min_p: MinP | None = None
+    """Its samples come from tokens with at least this share of the likeliest token's probability. 0: all.
+    Default: evaluation.min_p."""
+    repetition_penalty: RepetitionPenalty | None = None
+    """As evaluation.repetition_penalty, which is the default; for its greedy answers too. 1: off."""
     template: str | None = None
     """Template in place of prompt.template, whose other keys stay. Default: the recipe's, else the
     benchmark's."""
@@ -110,12 +123,12 @@ class Evaluation(Answering):
     """Sampling temperature for avg@k and pass@k."""
     top_p: Nucleus = 1.0
     """Samples for avg@k and pass@k come from the likeliest tokens whose probabilities sum to this, in
-    evaluation.benchmarks and `asyncrl eval` too. 1: all tokens."""
+    evaluation.benchmarks, sets without their own and `asyncrl eval` too. 1: all tokens."""
     top_k: Positive | None = None
     """Samples come from this many of the likeliest tokens. Default: all."""
     min_p: MinP = 0.0
     """Samples come from tokens with at least this share of the likeliest token's probability. 0: all."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)] = 1.0
+    repetition_penalty: RepetitionPenalty = 1.0
     """Divides logits above 0 of tokens that the response has already by this, and multiplies those below 0;
     for greedy answers too. Servers look at the response alone, transformers at the prompt as well. 1: off."""
     num_servers: Count = 0
@@ -149,6 +162,15 @@ class Evaluation(Answering):
         self.check("evaluation", context_tokens)
         for each in self.sets:
             each.check(f"evaluation.sets.{each.title()}", context_tokens)
+
+    def sampling_of(self, own: HeldOutSet | None) -> dict[str, Any]:
+        """top_p, top_k, min_p and repetition_penalty: those of the set, else of all evaluations."""
+        names = (*CUTS, "repetition_penalty")
+        found = {name: getattr(self, name) for name in names}
+        if own is not None:
+            stated = {name: getattr(own, name) for name in names}
+            found |= {name: value for name, value in stated.items() if value is not None}
+        return found | {"top_k": found["top_k"] or None}
 
     def has_grader(self) -> bool:
         """Whether a verifier grades in place of those of rows, here or in a set."""

@@ -86,9 +86,10 @@ class Trainer(Section):
     groups: groups in an order drawn by seed and step; the responses to a prompt stay neighbors.
     responses: single responses in such an order, so that a mini-batch has parts of many groups (oat).
     batch: in the order of the batch, the order in which it was taken (verl)."""
-    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-4
-    """Adam learning rate after warm-up, the highest of the schedule. A change on resume holds from the first
-    step after the checkpoint."""
+    learning_rate: Annotated[LearningRate, PER_STEP] = 1e-6
+    """Adam learning rate after warm-up, the highest of the schedule. The default is that of most published
+    runs, of models from 1 B parameters on; smaller models need more, those below 1 M 1e-4. A change on resume
+    holds from the first step after the checkpoint."""
     learning_rate_schedule: Annotated[Literal["constant", "linear", "cosine", "wsd"], PER_STEP] = "constant"
     """Learning rate after warm-up. Falling ones reach min_learning_rate_share of it after schedule_steps.
     constant: stays, as in most published runs.

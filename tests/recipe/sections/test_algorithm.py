@@ -77,7 +77,7 @@ def test_turns_may_have_advantages_of_their_own_where_trajectories_have_turns(ad
 @pytest.mark.parametrize(
     ("surrogate", "low", "high"),
     [
-        ("ppo_clip", 0.8, 1.2),
+        ("ppo_clip", 0.8, 1.28),
         ("gspo", 0.8, 1.2),
         ("cispo", 0.0, 1.2),
         ("gmpo", math.exp(-0.4), math.exp(0.4)),
