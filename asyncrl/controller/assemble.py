@@ -11,7 +11,13 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.commits import Commits
-from asyncrl.controller.completion import make_adaptive, make_completion, make_dropped, make_grader
+from asyncrl.controller.completion import (
+    make_adaptive,
+    make_completion,
+    make_dropped,
+    make_grader,
+    make_pilot_meter,
+)
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.endpoint import Endpoint
@@ -122,7 +128,8 @@ def assemble(
     player_of_agents = None if agents is None else agents.player
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
     dropped = make_dropped(inputs, metrics)
-    adaptive = make_adaptive(recipe, queue, order)
+    pilots = make_pilot_meter(recipe)
+    adaptive = make_adaptive(recipe, queue, order, pilots)
     completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
@@ -135,6 +142,7 @@ def assemble(
     report = StepReport(
         *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
         agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
+        pilots=pilots,
     )
 
     num_steps = recipe.trainer.num_steps

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from asyncrl.controller.agent_metrics import AgentMeter
+from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
@@ -323,10 +324,11 @@ class StepReport:
         piece: Callable[[int], str] = str,
         conversations: Conversations | None = None,
         agents: AgentMeter | None = None,
+        pilots: PilotMeter | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
         text of a token. `conversations` are those of rollouts, where trajectories have turns; `agents` meters
-        those that make trajectories."""
+        those that make trajectories. `pilots` counts those of adaptive groups."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
@@ -334,6 +336,7 @@ class StepReport:
         self._piece = piece
         self._conversations = conversations
         self._agents = agents
+        self._pilots = pilots
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -375,6 +378,7 @@ class StepReport:
                 **self._retried(),
                 **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
                 **(self._agents.read() if self._agents is not None else {}),
+                **(self._pilots.read() if self._pilots is not None else {}),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.version,
