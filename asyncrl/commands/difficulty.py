@@ -44,7 +44,8 @@ from asyncrl.system.run_files import JOURNAL, RECIPE
 HELP = (
     "Measure how often the recipe's model solves each row of data.train, or read it from the journal of a "
     "run: prints the histogram and writes copies of the sources with the column pass_rate, for data.filter: "
-    "next to a data file, else (folders, hub ids, gyms) into the current folder. A measurement that is broken off continues when the same command runs again."
+    "next to a data file, else (folders, hub ids, gyms) into the current folder. A measurement that is "
+    "broken off continues when the same command runs again."
 )
 COLUMN = "pass_rate"
 SAMPLES = 16

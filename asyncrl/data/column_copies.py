@@ -1,5 +1,5 @@
-"""Copies of data sources with one more column: a parquet file stays parquet; other files, folders, hub ids and
-gyms become JSONL."""
+"""Copies of data sources with one more column: a parquet file stays parquet; other files, folders, hub ids
+and gyms become JSONL."""
 
 import json
 import os
@@ -48,8 +48,8 @@ class Copied:
 def write_copy(
     source: Source, target: Path, column: str, values: Mapping[int, float], key: str, *, split: str = "train"
 ) -> Copied:
-    """The rows of `source` in their order, each with its value by number, null for one that has none; a column
-    of that name is replaced. `split` is read where a source names none. Raises InputError."""
+    """The rows of `source` in their order, each with its value by number, null for one that has none; a
+    column of that name is replaced. `split` is read where a source names none. Raises InputError."""
     if source.path is not None and target.resolve() == Path(source.path).resolve():
         raise InputError(f"--out would write over {source.path}, the data itself. Name another folder.")
     part = target.with_name(f".{target.name}.part")

@@ -50,7 +50,7 @@ class RowChoice:
 
 @dataclass
 class WantedRows:
-    """The rows that `choice` wants, in their order; those that it leaves out are counted as they are passed."""
+    """The rows that `choice` wants, in their order; others are counted as they are passed."""
 
     rows: Iterable[Row | Unanswered]
     choice: RowChoice

@@ -45,7 +45,11 @@ def test_pilots_that_stop_are_counted_once_per_step_and_by_source(has_sources: b
 
 
 def test_trackers_get_them_among_those_of_rollouts() -> None:
-    columns = {"pilots_stopped": 2, "pilots_stopped_share": 0.5, "pilots_stopped_share_by_source": {"a b": 0.25}}
+    columns = {
+        "pilots_stopped": 2,
+        "pilots_stopped_share": 0.5,
+        "pilots_stopped_share_by_source": {"a b": 0.25},
+    }
     assert values_of(flat({"kind": "step", **columns})) == {
         "rollout/pilots_stopped": 2.0,
         "rollout/pilots_stopped_share": 0.5,

@@ -1,4 +1,4 @@
-"""A run with all that chooses rows and tokens at once: each kind of its processes is killed, and nothing is lost.
+"""A run with all that chooses rows and tokens at once: each kind of process is killed, and nothing is lost.
 
 Top-p, a curriculum, adaptive groups, two sources with weights, and two held-out sets with settings and a
 schedule of their own.
@@ -8,7 +8,6 @@ import json
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.whole_run import WholeRun
@@ -28,8 +27,8 @@ SETS: dict[str, int] = {"close": 2, "far": 3}
 
 
 def everything_on(folder: Path, *, max_staleness: int) -> WholeRun:
-    """Rows of the first stages are always or never solved: when the next one is added follows from the rows that
-    were asked. Chance decides in the last stage alone."""
+    """Rows of the first stages are always or never solved: when the next one is added follows from the rows
+    that were asked. Chance decides in the last stage alone."""
     folder.mkdir()
     run = WholeRun(
         folder,
