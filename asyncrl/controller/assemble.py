@@ -247,7 +247,7 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
-    if order.selection is not None:
+    if order.has_memory():
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited
     return queue

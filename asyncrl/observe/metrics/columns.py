@@ -140,6 +140,7 @@ PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
     "correct_mean_by_source_": "reward/correct_mean_by_source/",
+    "groups_share_by_source_": "rollout/groups_share_by_source/",
     "pilots_stopped_share_by_source_": "rollout/pilots_stopped_share_by_source/",
     "tool_use_share_by_source_": "turns/tool_use_share_by_source/",
     "outcomes_": "verifier/outcomes/",

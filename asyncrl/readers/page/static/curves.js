@@ -20,6 +20,7 @@ const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line)
 const FAMILIES = [
   { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_", format: percent },
   { title: "Use of tools, by source", prefix: "tool_use_share_by_source_", format: percent },
+  { title: "Share of the batch's groups, by source", prefix: "groups_share_by_source_", format: percent },
   { title: "Groups stopped after their pilot", prefix: "pilots_stopped_share", format: percent },
 ];
 const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [], sets: [] });
