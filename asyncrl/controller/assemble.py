@@ -28,6 +28,7 @@ from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
+from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
 from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
@@ -57,6 +58,7 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
@@ -167,6 +169,7 @@ def assemble(
         shared_gpus=shared_gpus,
         heldout=heldout,
         report=report,
+        responses=_make_responses(recipe, journal, waits),
         keys=keys,
         waits=waits,
         state=state,
@@ -209,6 +212,12 @@ def assemble(
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
+
+
+def _make_responses(recipe: Recipe, journal: Journal, waits: Waits) -> StepResponses:
+    words = recipe.view.reflection_words
+    found = ReflectionWords(words) if words else None
+    return StepResponses(journal, found, recipe.rollout.samples_per_group, waits)
 
 
 def _make_heldout(

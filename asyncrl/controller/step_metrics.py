@@ -9,7 +9,7 @@ import math
 import statistics
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -352,8 +352,9 @@ class StepReport:
         """Takes the known metrics of the batch that the trainer has now."""
         self._batch = batch
 
-    def asked(self, request: TakeRequest) -> None:
-        """The trainer asks for the batch of `request.version`, and so has finished the step before."""
+    def asked(self, request: TakeRequest, responses: Mapping[str, Any] | None = None) -> None:
+        """The trainer asks for the batch of `request.version`, and so has finished the step before, whose
+        `responses` have these columns."""
         before, now = self._open, self._meters.read()
         if before is not None and before[0] == request.version:
             return
@@ -370,6 +371,7 @@ class StepReport:
         self._rewards.append(self._batch.get("correct_mean") or 0.0)
         self._observer.step(
             {
+                **(responses or {}),
                 **self._batch,
                 **trained,
                 **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),

@@ -23,6 +23,8 @@ GROUPS = {
         "response_tokens_mean",
         "response_tokens_max",
         "cut_share",
+        "reflection_words_mean",
+        "reflection_words_share",
         "length_bias",
         "overtaken_groups",
         "overtaken_tokens_mean",
@@ -139,6 +141,8 @@ GROUPS = {
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
+    "reflection_words_mean_by_outcome_": "response/reflection_words_mean_by_outcome/",
+    "reflection_words_mean_by_word_": "response/reflection_words_mean_by_word/",
     "correct_mean_by_source_": "reward/correct_mean_by_source/",
     "groups_share_by_source_": "rollout/groups_share_by_source/",
     "pilots_stopped_share_by_source_": "rollout/pilots_stopped_share_by_source/",

@@ -20,6 +20,9 @@ const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line)
 const FAMILIES = [
   { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_", format: percent },
   { title: "Use of tools, by source", prefix: "tool_use_share_by_source_", format: percent },
+  { title: "Response length by outcome, tokens", prefix: "response_tokens_mean_by_outcome_" },
+  { title: "Reflection words per response", prefix: "reflection_words_mean_by_outcome_" },
+  { title: "Reflection words per response, by word", prefix: "reflection_words_mean_by_word_" },
   { title: "Share of the batch's groups, by source", prefix: "groups_share_by_source_", format: percent },
   { title: "Groups stopped after their pilot", prefix: "pilots_stopped_share", format: percent },
 ];
