@@ -1,7 +1,7 @@
-"""Columns of a step that are read from the texts and lengths of its responses, while the trainer trains on them.
+"""Columns of a step that are read from the texts and lengths of its responses, while the trainer has them.
 
-They come from the journal, so that a step whose batch is given again after a restart has them too; and they are
-metrics, so that they stay when `replay.keep_steps` removes the texts.
+They come from the journal, so that a step whose batch is given again after a restart has them too; and they
+are metrics, so that they stay when `replay.keep_steps` removes the texts.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class StepResponses:
         self._reading = version, task
 
     async def columns(self, version: PolicyVersion) -> Mapping[str, Any]:
-        """Those of the step that trains `version`; none where this process gave it no batch."""
+        """Columns of the step that trains `version`; none where this process gave it no batch."""
         if self._reading is None or self._reading[0] != version:
             return {}
         with self.waits.waiting(TrainersWait.TAKE, "the texts of the last step"):

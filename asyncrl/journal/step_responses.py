@@ -26,7 +26,7 @@ class StepResponse(NamedTuple):
     num_tokens: int
     """Sampled, those of branches included."""
     text: str | None
-    """What the verifier read: of several turns the last one. None once compacted."""
+    """The text that the verifier read: of several turns the last one. None once compacted."""
 
 
 def read_step_responses(

@@ -34,7 +34,7 @@ class PlannedPilots:
     """Groups without a signal are dropped, up to so many in a row; 0: they are trained."""
 
     def rewards(self, number: int) -> list[bool]:
-        """Of a whole group: the one that is admitted as `number`, from 0."""
+        """Rewards of the whole group that is admitted as `number`, from 0."""
         rate, chance = self.rates[number % len(self.rates)], random.Random(f"rewards {number}")
         return [chance.random() < rate for _ in range(self.num_samples)]
 

@@ -35,7 +35,7 @@ class _Group:
     num_samples: int = 0
     """Trajectories so far."""
     rewards: list[bool] = field(default_factory=list)
-    """Of the whole group, where the run has pilots."""
+    """Rewards of the whole group, where the run has pilots."""
 
     def num_tokens(self) -> float:
         return sum(self.tokens.values())

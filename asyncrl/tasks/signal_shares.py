@@ -26,7 +26,7 @@ _MEANS = (0.002, 0.998)
 
 
 def make_shares(recipe: Recipe, weights: Sequence[float]) -> "SignalShares":
-    """Those of data.mixture; `weights` of the sources of data.train."""
+    """The shares of data.mixture; `weights` of the sources of data.train."""
     return SignalShares(
         weights,
         num_samples=recipe.rollout.samples_per_group,
@@ -90,7 +90,7 @@ class SignalShares:
         self.shares = self._floor * self._weights + (1.0 - self._floor) * wanted / wanted.sum()
 
     def _chance(self, source: int) -> float:
-        """That a group of the source has two rewards."""
+        """The chance that a group of the source has two rewards."""
         total, first, second = self._sums[source] + PRIOR_GROUPS * _UNIFORM
         mean = float(np.clip(first / total, *_MEANS))
         a, b = beta_of(mean, (second / total - mean**2) / (mean * (1.0 - mean)))

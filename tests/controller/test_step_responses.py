@@ -1,4 +1,4 @@
-"""Columns of a step from the texts and lengths of its responses: values counted by hand, and none are lost."""
+"""Columns of a step from texts and lengths of its responses: values counted by hand, and none are lost."""
 
 from pathlib import Path
 

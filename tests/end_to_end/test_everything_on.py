@@ -1,12 +1,14 @@
 """A run with all that chooses rows and tokens at once: each kind of process is killed, and nothing is lost.
 
-Top-p, a curriculum, adaptive groups, two sources with weights, and two held-out sets with settings and a
+Top-p, a curriculum, adaptive groups, two sources with weights (in the asynchronous run these follow the
+signal), and two held-out sets with settings and a
 schedule of their own.
 """
 
 import json
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,10 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.recipe.file import load_recipe
+from asyncrl.records import Task, VerifierSpec
+from asyncrl.tasks.order import MixturePart, TaskOrder
 from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.signal_shares import make_shares
 
 NUM_STEPS, GROUPS, SAMPLES, PILOT = 10, 4, 6, 2
 SIZES = (18, 12)
@@ -45,6 +50,8 @@ def everything_on(folder: Path, *, max_staleness: int) -> WholeRun:
                 {"path": str(folder / "first.jsonl"), "weight": 2},
                 {"path": str(folder / "second.jsonl"), "weight": 1},
             ],
+            # The signal of the last stage is of chance, and so would be the order of rows.
+            "mixture": "signal" if max_staleness else "never",
             "selection": {
                 "by": "curriculum",
                 "column": "level",
@@ -105,27 +112,31 @@ def rows_asked(run: WholeRun) -> list[str]:
 
 
 def rows_chosen_again(run: WholeRun) -> list[str]:
-    """The choices of a selection that was never interrupted, from the visits that the journal holds."""
+    """The choices of an order that was never interrupted, from the visits that the journal holds."""
     recipe = load_recipe(run.recipe_path)
     rows = {
-        f"{name}:{line}": json.loads(text)["level"]
+        f"{name}:{line}": json.loads(text)
         for name in ("first", "second")
         for line, text in enumerate((run.folder / f"{name}.jsonl").read_text().split("\n"), start=1)
     }
-    selection = make_selection(recipe, [float(level) for level in rows.values()], SIZES)
-    names = list(rows)
+    verifier = VerifierSpec("exact")
+    order = TaskOrder(
+        [Task(name, row["prompt"], (1,), None, verifier) for name, row in rows.items()],
+        seed=recipe.seed,
+        is_shuffled=True,
+        parts=[MixturePart(size, weight) for size, weight in zip(SIZES, (2.0, 1.0), strict=True)],
+        select=partial(make_selection, recipe, [float(row["level"]) for row in rows.values()]),
+        is_selected=True,
+        share=partial(make_shares, recipe) if recipe.data.mixture.rebalance == "signal" else None,
+    )
     journal = JournalReader(run.run_folder / "journal.sqlite")
-    for task_id, _, visit in read_visits(journal):
-        selection.visited(names.index(task_id), visit)
-    found = []
-    for position, admission in enumerate(read_admissions(journal)):
-        source = int(admission.task_id.startswith("second"))
-        found.append(names[selection.choose(source, position, admission.version)])
-    return found
+    order.recall((), read_visits(journal))
+    admissions = enumerate(read_admissions(journal))
+    return [order.next(position, each.version).task_id for position, each in admissions]
 
 
 def check(run: WholeRun) -> None:
-    """What holds of each finished run, killed or not."""
+    """Checks a finished run, killed or not."""
     assert rows_asked(run) == rows_chosen_again(run)
     account = read_conservation(run.run_folder / "journal.sqlite")
     assert Conservation(account).missing_tokens() == 0
@@ -143,6 +154,12 @@ def check(run: WholeRun) -> None:
     )
     assert run.query(lacking) == [(0,)]
     check_evaluations(run)
+    steps = read_metrics(run.run_folder / "metrics.jsonl").steps
+    assert len(steps) == NUM_STEPS
+    # Steps whose batch was given again, too.
+    assert all(step["reflection_words_mean"] == 0.0 for step in steps)
+    assert all(step["response_tokens_mean_by_outcome_wrong"] > 0 for step in steps[-3:])
+    assert sum(step["pilots_stopped"] for step in steps) > 0
 
 
 def check_evaluations(run: WholeRun) -> None:

@@ -119,8 +119,8 @@ class MixtureShares(Section):
     def _check(self) -> "MixtureShares":
         if self.rebalance == "never" and self.floor != MixtureShares.model_fields["floor"].default:
             raise ValueError(
-                f"data.mixture.floor is {self.floor:g}, but data.mixture.rebalance is never: shares are those "
-                f"of the weights. Set data.mixture.rebalance to signal, or leave floor out."
+                f"data.mixture.floor is {self.floor:g}, but data.mixture.rebalance is never: shares are "
+                f"those of the weights. Set data.mixture.rebalance to signal, or leave floor out."
             )
         return self
 
@@ -189,8 +189,8 @@ class Data(Section):
         if self.mixture.rebalance != "never" and (len(train) == 1 or train[0].weight is None):
             found = "one source" if len(train) == 1 else "no weights"
             raise ValueError(
-                f"data.mixture.rebalance is {self.mixture.rebalance}, but data.train has {found}: there are no "
-                f"shares to change. List several sources with weights, or leave data.mixture out."
+                f"data.mixture.rebalance is {self.mixture.rebalance}, but data.train has {found}: there are "
+                f"no shares to change. List several sources with weights, or leave data.mixture out."
             )
         check_weights("data.heldout", heldout)
         for trained, asked in itertools.product(train, heldout):

@@ -9,7 +9,7 @@ from asyncrl.recipe.sections.section import Count, Section
 REFLECTION_WORDS = (
     *("wait", "mistake", "however", "but", "retry", "error", "verify", "wrong", "evaluate", "check"),
 )
-"""Those that DeepSeek-R1 counts over the training of R1-Zero (DeepSeek-AI 2025, Nature 645)."""
+"""Words that DeepSeek-R1 counts over the training of R1-Zero (DeepSeek-AI 2025, Nature 645)."""
 _Word = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
