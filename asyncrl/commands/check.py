@@ -138,6 +138,9 @@ def _choice_lines(inputs: Inputs) -> list[str]:
         lines.append(f"filter    {data.filter}: leaves out {inputs.num_filtered} rows, keeps {num_kept}")
     if data.selection.by != "uniform":
         lines.append(f"rows      selected by {data.selection.describe()}")
+    if data.mixture.rebalance == "signal":
+        kept = f"{data.mixture.floor:g} of their weight at least"
+        lines.append(f"sources   share the groups by their chance of a signal, {kept}")
     return lines
 
 

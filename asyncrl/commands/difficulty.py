@@ -8,13 +8,15 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
+
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.train import explained
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
-from asyncrl.data.column_copies import copy_name, write_copy
+from asyncrl.data.column_copies import copy_name, is_file, source_of_copy, write_copy
 from asyncrl.data.digests import digest_of
 from asyncrl.data.rows import labels_of
 from asyncrl.errors import InputError
@@ -32,7 +34,7 @@ from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
@@ -41,8 +43,9 @@ from asyncrl.system.run_files import JOURNAL, RECIPE
 
 HELP = (
     "Measure how often the recipe's model solves each row of data.train, or read it from the journal of a "
-    "run: prints the histogram and writes copies of the data files with the column pass_rate, for "
-    "data.filter. A measurement that is broken off continues when the same command runs again."
+    "run: prints the histogram and writes copies of the sources with the column pass_rate, for data.filter: "
+    "next to a data file, else (folders, hub ids, gyms) into the current folder. A measurement that is "
+    "broken off continues when the same command runs again."
 )
 COLUMN = "pass_rate"
 SAMPLES = 16
@@ -56,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RECIPE|RUN [section.key=value ...] [options]"
     parser.add_argument("-n", type=int, help=f"samples per row of a recipe; default: {SAMPLES}")
     parser.add_argument("--num-rows", type=int, help="the first rows of a recipe, at most this many")
-    parser.add_argument("--out", type=Path, help="folder of the copies; default: next to each data file")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the copies; default: next to each data file, else the current folder",
+    )
     parser.add_argument("--no-copy", action="store_true", help="print the histogram alone")
 
 
@@ -117,10 +124,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
 
 
 def _unfinished(recipe: Recipe, out: Path | None) -> Path:
-    if out is None:
-        first = recipe.data.train_sources()[0]
-        out = Path.cwd() if copy_name(first, COLUMN) is None else Path(first.path or "").parent
-    return out / f"{recipe.name}.{COLUMN}.unfinished.jsonl"
+    return _folder_of(recipe.data.train_sources()[0], out) / f"{recipe.name}.{COLUMN}.unfinished.jsonl"
 
 
 def _settings(recipe: Recipe, inputs: Inputs, num_samples: int) -> dict[str, object]:
@@ -181,19 +185,26 @@ def _print(recipe: Recipe, rates: list[float]) -> None:
 
 def _write_copies(recipe: Recipe, rates: Mapping[str, float], out: Path | None) -> None:
     sources = recipe.data.train_sources()
+    copies = []
     for source, label in zip(sources, labels_of(sources, "train"), strict=True):
-        name = copy_name(source, COLUMN)
-        if name is None:
-            print(f"{source.title()} is not a file: it gets no column.")
-            continue
-        target = (out or Path(source.path or "").parent) / name
+        target = _folder_of(source, out) / copy_name(source, label, COLUMN)
         values = {
             int(task_id.rpartition(":")[2]): rate
             for task_id, rate in rates.items()
             if task_id.rpartition(":")[0] == label
         }
-        write_copy(source, target, COLUMN, values, "data.train")
-        print(
-            f"{shown(target)} has the column {COLUMN}, null for rows without one. Use it as data.train, with "
-            f'data.filter: "{COLUMN} in [0.05, 0.95]".'
-        )
+        copied = write_copy(source, target, COLUMN, values, "data.train")
+        copies.append(source_of_copy(source, target.absolute()))
+        print(f"{shown(target)} has the column {COLUMN}, null for rows without one.")
+        if copied.num_unmade:
+            print(f"It lacks {copied.num_unmade:,} tasks that the gym could not make.")
+        if copied.nulled:
+            print(f"JSON cannot hold all values of {', '.join(copied.nulled)}: those are null in it.")
+    named = copies[0] if len(copies) == 1 else copies
+    written = yaml.safe_dump(named, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    print(f'To use it, set data.train to {written} and data.filter to "{COLUMN} in [0.05, 0.95]".')
+
+
+def _folder_of(source: Source, out: Path | None) -> Path:
+    """Where its copy is written: next to a file; of what is none, the current folder."""
+    return out or (Path(source.path or "").parent if is_file(source) else Path.cwd())

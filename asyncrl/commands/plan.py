@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
     )
+    group.add_argument(
+        "--pass-rates",
+        metavar="FILE",
+        help="rows with the column pass_rate, as `asyncrl difficulty` writes it, by which pilots "
+        "(rollout.pilot_samples) are extended or stop (default: all pass rates equally likely)",
+    )
     group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all, 200 at most)")
 
 
@@ -92,6 +98,7 @@ def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) 
         device=arguments.device,
         is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
         longest_prompt=arguments.longest_prompt,
+        pass_rates=arguments.pass_rates,
     )
     return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
 

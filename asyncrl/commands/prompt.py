@@ -19,6 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
 from asyncrl.tasks.openings import Openings
+from asyncrl.tasks.row_choice import RowChoice, WantedRows
 from asyncrl.tasks.task_list import template_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit
@@ -30,7 +31,13 @@ HELP = "Print exactly what the model sees of one row: text, tokens, what stops i
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
-    parser.add_argument("--row", type=int, default=1, metavar="N", help="which row, counted from 1")
+    parser.add_argument(
+        "--row",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which row, counted from 1 over those that data.filter keeps",
+    )
     parser.add_argument("--heldout", action="store_true", help="a row of data.heldout, not of data.train")
     parser.add_argument("--tokens", action="store_true", help="list the tokens: id and text of each")
 
@@ -47,9 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
     recipe = fetch_model(recipe)
-    row = find_row(recipe, number, is_heldout=is_heldout)
+    row, num_left_out = _found_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
+    is_filtered = recipe.data.filter is not None and not is_heldout
     rendered = RunFolder(recipe.folder()).rendering_time()
     rollout = recipe.evaluation.rollout_of(recipe.rollout) if is_heldout else recipe.rollout
     kit = read_kit(recipe, model_folder(recipe.model), rollout=rollout, now=rendered)
@@ -71,6 +79,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     options = f" {json.dumps(dict(row.verifier.options), default=str)}" if row.verifier.options else ""
     lines = [
         f"row        {row.where}",
+        *([f"filter     {_filtered(recipe, number, num_left_out)}"] if is_filtered else []),
         f"template   {name}",
         *([f"told       {json.dumps(given, ensure_ascii=False)}"] if given else []),
         f"prompt     {len(tokens)} tokens, between the lines:",
@@ -93,6 +102,12 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     return "\n".join(lines)
 
 
+def _filtered(recipe: Recipe, number: int, num_left_out: int) -> str:
+    return (
+        f"{recipe.data.filter}: row {number} of those that it keeps; it leaves out {num_left_out} before it"
+    )
+
+
 def _agent_lines(recipe: Recipe) -> list[str]:
     agent = recipe.agent
     if not agent.is_on():
@@ -106,22 +121,31 @@ def _agent_lines(recipe: Recipe) -> list[str]:
 
 
 def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
-    """Row `number`, counted from 1. Raises InputError."""
+    """Row `number`, counted from 1 over the rows that data.filter keeps. Raises InputError."""
+    return _found_row(recipe, number, is_heldout=is_heldout)[0]
+
+
+def _found_row(recipe: Recipe, number: int, *, is_heldout: bool) -> tuple[Row | Unanswered, int]:
+    """The row, and how many before it data.filter leaves out."""
     if is_heldout and recipe.data.heldout is None:
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:
         raise InputError(f"--row is {number}, expected 1 or more.")
-    use = RowUse(recipe.turns)
     if is_heldout:
-        rows = heldout_rows(recipe.data, recipe.verifying, use, grader_of(recipe.evaluation))
+        key, choice = "data.heldout", RowChoice()
+        use, grader = RowUse(recipe.turns), grader_of(recipe.evaluation)
+        rows = WantedRows(heldout_rows(recipe.data, recipe.verifying, use, grader), choice)
     else:
-        rows = train_rows(recipe.data, recipe.verifying, use)
-    key, read = "data.heldout" if is_heldout else "data.train", 0
+        key, choice = "data.train", RowChoice(recipe.data.row_filter())
+        use = RowUse(recipe.turns, picked=choice.columns())
+        rows = WantedRows(train_rows(recipe.data, recipe.verifying, use), choice)
+    read = 0
     for row in itertools.islice(rows, number):
         read += 1
         if read == number:
-            return row
-    raise InputError(f"--row is {number}, but {key} has {read} rows.")
+            return row, rows.num_left_out
+    kept = f" that data.filter keeps, of {read + rows.num_left_out}" if choice.filter else ""
+    raise InputError(f"--row is {number}, but {key} has {read} rows{kept}.")
 
 
 def _token_table(codec: TextCodec, tokens: tuple[int, ...]) -> str:

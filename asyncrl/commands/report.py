@@ -1,4 +1,4 @@
-"""`asyncrl report RUN...`: what runs learned and took, as a page, JSON and Markdown."""
+"""`asyncrl report RUN...`: what runs learned and took, as a page, JSON, Markdown and CSV."""
 
 import argparse
 import json

@@ -4,7 +4,7 @@ Every gold must grade correct as its own answer, and wrong answers made from it 
 swapped places, another row's gold) must not. The tests of a code row must pass its own solution, if its gold
 has one, and fail programs that do nothing useful. Lists all rows that cannot be verified, by source, and
 reports both error rates; golds of letters that may be a word or a product are listed too, and are no
-complaint. In place of a recipe it takes a data file.
+complaint. Rows that data.filter leaves out are counted alone. In place of a recipe it takes a data file.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.data.row_use import RowUse
@@ -24,14 +25,24 @@ from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
 from asyncrl.records import VerifierSpec
 from asyncrl.system.rounding import as_percent
+from asyncrl.tasks.row_choice import RowChoice, WantedRows
 from asyncrl.tasks.task_list import told_row
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
 HELP = "Check the data of a recipe against its verifiers: false negatives and false positives."
-_Asked = tuple[str, Source, str, VerifierSpec | None]
-"""Key in the recipe, source, default split, and the verifier of all its rows where the key names one."""
+
+
+class _Asked(NamedTuple):
+    key: str
+    """Key in the recipe."""
+    source: Source
+    split: str
+    """Read where the source names none."""
+    grader: VerifierSpec | None = None
+    """Verifier of all its rows, where the key names one."""
+    choice: RowChoice = RowChoice()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,11 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     is_clean = True
     try:
         verifying, sources = _asked(arguments)
-        for key, source, split, grader in sources:
+        for asked in sources:
             # The output of a verifier is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
-                report = _report(source, key, split, verifying, grader, arguments.workers)
-            _print_report(f"{key} {source.title()}", report, arguments.list)
+                report, num_left_out = _report(asked, verifying, arguments.workers)
+            left_out = f"; data.filter leaves out {num_left_out} more" if asked.choice.filter else ""
+            _print_report(f"{asked.key} {asked.source.title()}", report, arguments.list, left_out)
             is_clean = is_clean and report.is_clean
     except ValueError as error:
         raise InputError(str(error)) from error
@@ -73,22 +85,25 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[_Asked]]:
             columns=absolute_object(arguments.columns or "asyncrl", here),
         )
         default = absolute_object(arguments.verifier or "math", here)
-        return Verifying(default=default), [("data.train", source, "train", None)]
+        return Verifying(default=default), [_Asked("data.train", source, "train")]
     if arguments.columns is not None or arguments.verifier is not None:
         raise InputError("--columns and --verifier are for a data file; a recipe sets them itself.")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    train = [("data.train", source, "train", None) for source in recipe.data.train_sources()]
+    choice = RowChoice(recipe.data.row_filter())
+    train = [_Asked("data.train", each, "train", choice=choice) for each in recipe.data.train_sources()]
     grader = grader_of(recipe.evaluation)
-    heldout = [("data.heldout", source, "test", grader) for source in recipe.data.heldout_sources()]
+    heldout = [_Asked("data.heldout", each, "test", grader) for each in recipe.data.heldout_sources()]
     return recipe.verifying, [*train, *heldout]
 
 
-def _report(
-    source: Source, key: str, split: str, verifying: Verifying, grader: VerifierSpec | None, num_workers: int
-) -> DataReport:
+def _report(asked: _Asked, verifying: Verifying, num_workers: int) -> tuple[DataReport, int]:
+    """The report, and how many rows data.filter leaves out of it."""
     rows, unanswered = [], []
-    use = RowUse(takes_task=_takes_task(VerifierCache(verifying.own_files())))
-    for row in rows_of([source], key, verifying, use, split=split, grader=grader):
+    takes_task = _takes_task(VerifierCache(verifying.own_files()))
+    use = RowUse(takes_task=takes_task, picked=asked.choice.columns())
+    read = rows_of([asked.source], asked.key, verifying, use, split=asked.split, grader=asked.grader)
+    wanted = WantedRows(read, asked.choice)
+    for row in wanted:
         if isinstance(row, Row):
             rows.append(
                 GoldRow(row.where, row.answer, row.verifier.name, row.verifier.options, told_row(row))
@@ -98,7 +113,7 @@ def _report(
     report = asyncio.run(_check(rows, num_workers, verifying.timeout_seconds, verifying.own_files()))
     report.num_rows += len(unanswered)
     report.unreadable = [*unanswered, *report.unreadable]
-    return report
+    return report, wanted.num_left_out
 
 
 def _takes_task(verifiers: VerifierCache) -> Callable[[VerifierSpec], bool]:
@@ -123,9 +138,10 @@ async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, fold
             return await check_rows(rows, pool, folder=folder, progress=progress)
 
 
-def _print_report(name: str, report: DataReport, limit: int) -> None:
+def _print_report(name: str, report: DataReport, limit: int, left_out: str) -> None:
     print(
         f"{name}: {report.num_rows} rows, {report.num_checked} golds or solutions graded as their own answer"
+        f"{left_out}"
     )
     print(f"  broken golds     {len(report.unreadable)} of {report.num_rows} cannot be parsed")
     for complaint in report.unreadable:

@@ -11,7 +11,13 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.commits import Commits
-from asyncrl.controller.completion import make_adaptive, make_completion, make_dropped, make_grader
+from asyncrl.controller.completion import (
+    make_adaptive,
+    make_completion,
+    make_dropped,
+    make_grader,
+    make_pilot_meter,
+)
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.endpoint import Endpoint
@@ -22,6 +28,7 @@ from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
+from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
 from asyncrl.controller.takes import Takes
 from asyncrl.controller.trainer_requests import TrainerRequests
@@ -51,6 +58,7 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
@@ -122,7 +130,8 @@ def assemble(
     player_of_agents = None if agents is None else agents.player
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader, trainer, player_of_agents)
     dropped = make_dropped(inputs, metrics)
-    adaptive = make_adaptive(recipe, queue, order)
+    pilots = make_pilot_meter(recipe)
+    adaptive = make_adaptive(recipe, queue, order, pilots)
     completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
@@ -135,6 +144,7 @@ def assemble(
     report = StepReport(
         *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
         agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
+        pilots=pilots,
     )
 
     num_steps = recipe.trainer.num_steps
@@ -159,6 +169,7 @@ def assemble(
         shared_gpus=shared_gpus,
         heldout=heldout,
         report=report,
+        responses=_make_responses(recipe, journal, waits),
         keys=keys,
         waits=waits,
         state=state,
@@ -203,6 +214,12 @@ def assemble(
     )
 
 
+def _make_responses(recipe: Recipe, journal: Journal, waits: Waits) -> StepResponses:
+    words = recipe.view.reflection_words
+    found = ReflectionWords(words) if words else None
+    return StepResponses(journal, found, recipe.rollout.samples_per_group, waits)
+
+
 def _make_heldout(
     inputs: Inputs,
     evaluator: Evaluator,
@@ -239,7 +256,7 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
-    if order.selection is not None:
+    if order.has_memory():
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited
     return queue

@@ -6,6 +6,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.waits import Waits
@@ -72,8 +73,17 @@ def make_completion(
     )
 
 
-def make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> AdaptiveGroups | None:
+def make_pilot_meter(recipe: Recipe) -> PilotMeter | None:
+    """None where groups are admitted whole."""
     if recipe.rollout.pilot_samples is None:
+        return None
+    return PilotMeter(has_sources=len(recipe.data.train_sources()) > 1)
+
+
+def make_adaptive(
+    recipe: Recipe, queue: ReplayQueue, order: TaskOrder, pilots: PilotMeter | None
+) -> AdaptiveGroups | None:
+    if pilots is None:
         return None
     assert order.selection is not None
     return AdaptiveGroups(
@@ -82,4 +92,5 @@ def make_adaptive(recipe: Recipe, queue: ReplayQueue, order: TaskOrder) -> Adapt
         order.selection.rates,
         order.row_of,
         queue.reached_version,
+        pilots.decided,
     )

@@ -10,6 +10,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.order import MixturePart, TaskOrder
 from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.signal_shares import make_shares
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit
@@ -52,6 +53,7 @@ class Inputs:
             parts=self.parts,
             select=partial(make_selection, recipe, levels) if keeps_record else None,
             is_selected=is_selected,
+            share=partial(make_shares, recipe) if recipe.data.mixture.rebalance == "signal" else None,
         )
 
     def longest_prompt(self) -> int:

@@ -1,6 +1,7 @@
 """Columns of a step that a run has whose data.train names several sources: what each of them contributes."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
@@ -14,6 +15,8 @@ class Sources(TypedDict):
     any is left out."""
 
     correct_mean_by_source: dict[str, float]
+    groups_share_by_source: dict[str, float]
+    """Share of the batch's new groups; a source that has none is left out."""
     tool_use_share_by_source: NotRequired[dict[str, float]]
     """Share of the trajectories that called a tool; only where trajectories have turns."""
 
@@ -26,7 +29,13 @@ def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Sources:
         source: [score.correctness for _, score in samples if score.correctness is not None]
         for source, samples in by_source.items()
     }
-    found: Sources = {"correct_mean_by_source": _means(correct)}
+    num_groups = Counter(group.task.source() for group in groups)
+    found: Sources = {
+        "correct_mean_by_source": _means(correct),
+        "groups_share_by_source": {
+            source: count / len(groups) for source, count in sorted(num_groups.items())
+        },
+    }
     if has_turns:
         found["tool_use_share_by_source"] = _means(
             {source: [num_calls(t) > 0 for t, _ in samples] for source, samples in by_source.items()}

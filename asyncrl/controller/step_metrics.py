@@ -9,11 +9,12 @@ import math
 import statistics
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from asyncrl.controller.agent_metrics import AgentMeter
+from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
@@ -323,10 +324,11 @@ class StepReport:
         piece: Callable[[int], str] = str,
         conversations: Conversations | None = None,
         agents: AgentMeter | None = None,
+        pilots: PilotMeter | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
         text of a token. `conversations` are those of rollouts, where trajectories have turns; `agents` meters
-        those that make trajectories."""
+        those that make trajectories. `pilots` counts those of adaptive groups."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
@@ -334,6 +336,7 @@ class StepReport:
         self._piece = piece
         self._conversations = conversations
         self._agents = agents
+        self._pilots = pilots
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -349,8 +352,9 @@ class StepReport:
         """Takes the known metrics of the batch that the trainer has now."""
         self._batch = batch
 
-    def asked(self, request: TakeRequest) -> None:
-        """The trainer asks for the batch of `request.version`, and so has finished the step before."""
+    def asked(self, request: TakeRequest, responses: Mapping[str, Any] | None = None) -> None:
+        """The trainer asks for the batch of `request.version`, and so has finished the step before, whose
+        `responses` have these columns."""
         before, now = self._open, self._meters.read()
         if before is not None and before[0] == request.version:
             return
@@ -367,6 +371,7 @@ class StepReport:
         self._rewards.append(self._batch.get("correct_mean") or 0.0)
         self._observer.step(
             {
+                **(responses or {}),
                 **self._batch,
                 **trained,
                 **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),
@@ -375,6 +380,7 @@ class StepReport:
                 **self._retried(),
                 **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
                 **(self._agents.read() if self._agents is not None else {}),
+                **(self._pilots.read() if self._pilots is not None else {}),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.version,

@@ -5,6 +5,7 @@ from typing import Any
 
 from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import StepReport, batch_metrics
+from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.evaluation.schedule import HeldOutSchedule
@@ -33,19 +34,26 @@ class Takes:
     """None where the trainer has GPUs of its own."""
     heldout: HeldOutSchedule
     report: StepReport
+    responses: StepResponses
     keys: Keys
     waits: Waits
     state: RunPhase
     num_steps: int
     """Steps of the whole training."""
 
+    async def close(self) -> None:
+        """Ends what is done for a batch that will not be asked for."""
+        await self.batches.close()
+        await self.responses.close()
+
     async def answer(self, request: TakeRequest) -> TakeReply:
         """The batch of a step, the end of the run, or the wish for another publication."""
         await self.waits.wait_until(
             lambda: self.state.is_open, owner=TrainersWait.TAKE, blocker="the start of the servers"
         )
+        columns = await self.responses.columns(request.version - 1)
         self.session.check_is_newest(request)
-        self.report.asked(request)
+        self.report.asked(request, columns)
         # Before servers may generate: no trainer takes a batch of what they would make.
         if request.version >= self.num_steps or self.heldout.reached is not None:
             self.state.end_rollouts()
@@ -88,6 +96,7 @@ class Takes:
         servers = self.fleet.hand_wire_to_trainer()
         self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
+        self.responses.begin(request.version)
         self.compaction.run()
         own = [url for url in servers if self.keys.is_own(url)]
         self.batches.given()

@@ -36,8 +36,8 @@ class TrainerRequests:
         return await self.commits.answer(request, wait_seconds)
 
     async def close(self) -> None:
-        """Ends the collection of a batch that will not be asked for."""
-        await self.takes.batches.close()
+        """Ends what is done for a batch that will not be asked for."""
+        await self.takes.close()
 
     async def _drained(self, request: DrainRequest) -> bool:
         await self.drainer.run(request.version)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.data.files import PublishedRow
-from asyncrl.data.gym_process import REFUSED, Request
+from asyncrl.data.gym_process import REFUSED, UNMADE, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Evaluation, Source
 from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
@@ -65,8 +65,8 @@ def gym_rows(source: Source, key: str) -> Iterator[PublishedRow]:
 
 def gym_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a gym's row. Raises ValueError where reasoning-gym could not make the task."""
-    if "unmade" in row:
-        raise ValueError(f"reasoning-gym makes no task of it: {row['unmade']}")
+    if UNMADE in row:
+        raise ValueError(f"reasoning-gym makes no task of it: {row[UNMADE]}")
     return dict(row)
 
 

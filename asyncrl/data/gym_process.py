@@ -19,6 +19,8 @@ from verifiers.gym.entries import written_entry
 
 REFUSED = 2
 """Exit code where the request cannot be met, by the user's mistake; standard error says why."""
+UNMADE = "unmade"
+"""Key of a row whose task could not be made; its value says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def main(request: Request, file: Path) -> int:
 
 
 def make_row(request: Request, dataset: Dataset, index: int) -> dict[str, Any]:
-    """A row of asyncrl's own; with `unmade` in the place of its prompt where the dataset fails."""
+    """A row of asyncrl's own; with UNMADE in the place of its prompt where the dataset fails."""
     import numpy
 
     random.seed(request.seed + index)
@@ -61,11 +63,11 @@ def make_row(request: Request, dataset: Dataset, index: int) -> dict[str, Any]:
         entry = dataset[index]
         if entry["answer"] is not None and not may_be_scored(request.gym, entry["answer"]):
             # Such as Integral(f(x), x), with which any task of integration could be answered.
-            return {"unmade": f"its own answer is not a plain formula: {entry['answer']}"[:500]}
+            return {UNMADE: f"its own answer is not a plain formula: {entry['answer']}"[:500]}
         answer = {"gym": request.gym, "config": request.config, "entry": written_entry(entry)}
         return {"prompt": str(entry["question"]), "answer": answer, "verifier": "gym"}
     except Exception as error:  # some configurations have no task for some seeds
-        return {"unmade": f"{type(error).__name__}: {error}"[:500]}
+        return {UNMADE: f"{type(error).__name__}: {error}"[:500]}
 
 
 if __name__ == "__main__":

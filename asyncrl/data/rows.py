@@ -84,13 +84,15 @@ def rows_of(
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying, grader)
         needed = None if _reads_all(use, specs, make) else make
-        for found in _found(source, key, split, needed, reads_csv=reads_csv):
+        for found in published_rows(source, key, split, needed, reads_csv=reads_csv):
             yield _row(found, make, index, labels[index], specs, use)
 
 
-def _found(
-    source: Source, key: str, split: str, make: ToRow | None, *, reads_csv: bool
+def published_rows(
+    source: Source, key: str, split: str, make: ToRow | None = None, *, reads_csv: bool = False
 ) -> Iterator[PublishedRow]:
+    """The rows of a source as they are published; with `make` they may lack columns that it does not read.
+    Raises InputError."""
     if source.path is None:
         return gym_rows(source, key)
     is_of_hub = is_hub_id(source.path)

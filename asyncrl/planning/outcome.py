@@ -21,6 +21,8 @@ class PlannedStep(NamedTuple):
     tokens_trained: float
     staleness: dict[int, float]
     """Versions -> the batch's tokens that are that old."""
+    num_responses: int
+    """In the batch."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class Outcome:
 
     def trained_tokens_per_second(self) -> float:
         return sum(step.tokens_trained for step in self.steady()) / self.seconds()
+
+    def responses_per_group(self) -> float:
+        """Mean over the groups of batches: below the recipe's where pilots stop."""
+        steps = self.steady()
+        return sum(step.num_responses for step in steps) / (len(steps) * self.run.queue.groups_per_batch)
 
     def staleness(self) -> dict[int, float]:
         """Versions -> share of the trained tokens that were that old."""

@@ -48,6 +48,11 @@ def _outcome_lines(run: PlannedRun, outcome: Outcome, share: float) -> list[str]
         f"{outcome.trained_tokens_per_second() / share:,.0f} trained",
         f"  staleness    mean {outcome.staleness_mean():.2f}, at most {outcome.staleness_max()}: {ages}",
     ]
+    if run.pilots is not None:
+        lines.append(
+            f"  pilots       {outcome.responses_per_group():.1f} responses per trained group, of "
+            f"{run.pilots.num_samples} (rollout.samples_per_group)"
+        )
     if run.decode_slots < requests:
         lines.append(
             f"  cache        holds {run.decode_slots:.0f} requests of usual length per server: more take "

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+from asyncrl.planning.pilots import PlannedPilots
 from asyncrl.recipe import Recipe
 from asyncrl.replay.settings import QueueSettings
 
@@ -42,7 +43,7 @@ class Costs:
 
 
 def training_tokens(
-    num_groups: float, *, samples_per_group: int, prompt_tokens: float, response_tokens: float
+    num_groups: float, *, samples_per_group: float, prompt_tokens: float, response_tokens: float
 ) -> float:
     """Tokens of a step: each group's prompt once, and all `response_tokens` but the last of each response.
 
@@ -64,6 +65,8 @@ class PlannedRun:
     """Requests of one server that its key-value cache holds at once; more take turns."""
     oversampling: float | None = None
     interrupt: str = "continue"
+    pilots: PlannedPilots | None = None
+    """None where groups are admitted whole."""
 
     @classmethod
     def of(
@@ -73,6 +76,7 @@ class PlannedRun:
         *,
         tokens_held: float,
         cache_tokens: float = math.inf,
+        pilots: PlannedPilots | None = None,
     ) -> "PlannedRun":
         """`tokens_held` by a running request on average, prompt included; `cache_tokens` of a server where
         the recipe leaves them to the engine."""
@@ -85,6 +89,7 @@ class PlannedRun:
             decode_slots=(serving.max_total_tokens or cache_tokens) / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,
             interrupt=rollout.interrupt,
+            pilots=pilots,
         )
 
     def with_queue(self, **changes: int) -> "PlannedRun":

@@ -4,14 +4,15 @@ All requests of a server get tokens at one rate, which falls with their number. 
 that yields how long it is busy, or what it waits for; everything else reacts to the end of a request.
 Admission and choice of a batch are the replay queue's own. No clock is read: equal runs have equal outcomes.
 
-Left out: verdicts, groups without signal, evaluations, rollout.tokens_per_round, rollout.abort_staleness,
- serving.hedge_seconds, failures, and the trainer's own skew over ranks.
+Left out: verdicts, groups without signal (but for runs with pilots), evaluations,
+rollout.tokens_per_round, rollout.abort_staleness, serving.hedge_seconds, failures, and the trainer's own skew
+over ranks.
 """
 
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -31,6 +32,10 @@ class _Group:
     state: GroupState = GroupState.OPEN
     tokens: dict[int, float] = field(default_factory=dict)
     """Version -> response tokens that it made."""
+    num_samples: int = 0
+    """Trajectories so far."""
+    rewards: list[bool] = field(default_factory=list)
+    """Rewards of the whole group, where the run has pilots."""
 
     def num_tokens(self) -> float:
         return sum(self.tokens.values())
@@ -88,11 +93,15 @@ class Simulation:
         self._is_admitting = False
         """The controller is busy with a new group, before the next."""
         self._is_paused = self._is_draining = self._is_over = False
+        self._extended: deque[_Group] = deque()
+        """Groups whose pilot is to be extended as soon as a server has room."""
+        self._num_dropped = self._num_dropped_in_a_row = 0
         self._is_batch_there: bool | None = None
         """None where groups have changed since it was last looked at."""
         self._trainer = self._train()
         self._waits_for: Callable[[], bool] | None = None
         self._group_size = run.queue.samples_per_group + run.queue.has_greedy
+        self._admitted_size = self._group_size if run.pilots is None else run.pilots.num_pilot
         self._most_requests = max(run.max_running_requests, self._group_size)
         self._rates = [0.0] + [
             # Requests that do not fit into the cache wait their turn.
@@ -147,31 +156,46 @@ class Simulation:
             heapq.heappush(self._ends, (at, server.stamp, server))
 
     def _feed(self) -> None:
-        """Admits new groups while bound and servers allow."""
-        while not (self._is_draining or self._is_admitting) and self._may_admit():
-            server = min(self.servers, key=lambda server: len(server.ends))
-            if len(server.ends) + self._group_size > self._most_requests:
+        """Extends pilots, then admits new groups, while bound and servers allow."""
+        while self._extended and not self._is_draining:
+            if not self._send(self._extended[0], self._group_size - self._admitted_size):
                 return
-            group = _Group(self._num_groups, self._version, self._group_size)
+            self._extended.popleft()
+        while not (self._is_draining or self._is_admitting) and self._may_admit():
+            group = _Group(self._num_groups, self._version, 0)
+            if not self._send(group, self._admitted_size):
+                return
+            if self.run.pilots is not None:
+                group.rewards = self.run.pilots.rewards(group.group_id)
             self.live[group.group_id] = group
             self._num_groups += 1
             self._is_batch_there = None
-            self._settle(server)
-            server.settled += self.run.costs.prefill_group_seconds
-            self._num_busy += not server.ends
-            self._num_running += self._group_size
-            for tokens in self.lengths.of_group(group.group_id, self._group_size):
-                end = (server.position + tokens, next(self._numbers), server.position, group)
-                heapq.heappush(server.ends, end)
-            self._schedule(server)
             if self.run.costs.admit_seconds:
                 self._is_admitting = True
                 self._plan(self.run.costs.admit_seconds, self._end_admission)
 
+    def _send(self, group: _Group, num_more: int) -> bool:
+        """Starts the group's next trajectories on the server with the fewest; False where it has no room."""
+        server = min(self.servers, key=lambda server: len(server.ends))
+        if len(server.ends) + num_more > self._most_requests:
+            return False
+        self._settle(server)
+        server.settled += self.run.costs.prefill_group_seconds
+        self._num_busy += not server.ends
+        self._num_running += num_more
+        lengths = self.lengths.of_group(group.group_id, group.num_samples + num_more)
+        for tokens in lengths[group.num_samples :]:
+            end = (server.position + tokens, next(self._numbers), server.position, group)
+            heapq.heappush(server.ends, end)
+        group.num_samples += num_more
+        group.num_open += num_more
+        self._schedule(server)
+        return True
+
     def _may_admit(self) -> bool:
         """Whether the staleness bound, the run's length and, with oversampling, the round allow a group."""
         queue, factor = self.run.queue, self.run.oversampling
-        if self._num_groups >= queue.most_admitted(self._version):
+        if self._num_groups - self._num_dropped >= queue.most_admitted(self._version):
             return False
         if factor is None:
             return True
@@ -188,10 +212,28 @@ class Simulation:
             self._num_running -= 1
             group.num_open -= 1
             if not group.num_open:
-                group.state = GroupState.READY
-                self._is_batch_there = None
+                self._end_group(group)
         self._num_busy -= not server.ends
         self._schedule(server)
+
+    def _end_group(self, group: _Group) -> None:
+        """All trajectories that it has so far have ended: it is extended, ready or dropped."""
+        pilots = self.run.pilots
+        if pilots is not None:
+            rewards = group.rewards[: group.num_samples]
+            if group.num_samples == pilots.num_pilot and pilots.extends(rewards):
+                self._extended.append(group)
+                return
+            is_dead = len(set(rewards)) == 1
+            if is_dead and self._num_dropped_in_a_row < pilots.max_dropped_in_a_row:
+                self._num_dropped += 1
+                self._num_dropped_in_a_row += 1
+                del self.live[group.group_id]
+                self._is_batch_there = None
+                return
+            self._num_dropped_in_a_row = 0
+        group.state = GroupState.READY
+        self._is_batch_there = None
 
     def _count(self, server: _Server, group: _Group, begun: float, end: float) -> None:
         """The tokens of a request since the newest version was installed."""
@@ -254,10 +296,11 @@ class Simulation:
             waited = self.now - began
             self._feed()
             num_tokens = sum(group.num_tokens() for group in batch)
+            num_responses = sum(group.num_samples for group in batch)
             yield costs.training(
                 training_tokens(
                     len(batch),
-                    samples_per_group=queue.samples_per_group,
+                    samples_per_group=(num_responses - len(batch) * queue.has_greedy) / len(batch),
                     prompt_tokens=self.lengths.prompt_tokens,
                     response_tokens=num_tokens,
                 )
@@ -273,7 +316,9 @@ class Simulation:
             self._install()
             busy, requests, tokens = (now - then for now, then in zip(self._sums(), before, strict=True))
             staleness = _staleness(batch, version)
-            step = PlannedStep(self.now - began, waited, busy, requests, tokens, num_tokens, staleness)
+            step = PlannedStep(
+                self.now - began, waited, busy, requests, tokens, num_tokens, staleness, num_responses
+            )
             self._outcome.steps.append(step)
 
     def _take(self) -> list[_Group]:

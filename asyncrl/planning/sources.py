@@ -13,6 +13,7 @@ from asyncrl.planning.estimated import (
     estimate_costs,
 )
 from asyncrl.planning.lengths import Lengths
+from asyncrl.planning.pilots import PlannedPilots, plan_pilots
 from asyncrl.planning.settings import Costs, PlannedRun
 from asyncrl.recipe import Recipe
 
@@ -41,11 +42,13 @@ def find_source(
     device: str | None = None,
     is_elsewhere: bool = False,
     longest_prompt: int | None = None,
+    pass_rates: str | None = None,
 ) -> Source:
     """The costs are those of `device`, by default of this machine's GPU, or of a likely one where it has none
-    or the plan `is_elsewhere`; prompts are as long as the longest one, where that is known.
+    or the plan `is_elsewhere`; prompts are as long as the longest one, where that is known. Pilots
+    are judged by the rows of the file `pass_rates`; without one, all pass rates are equally likely.
 
-    Raises InputError for a device that has no data sheet.
+    Raises InputError for a device that has no data sheet, and for a file that has no pass rates.
     """
     planned, why = find_device(recipe, name=device, is_elsewhere=is_elsewhere)
     lengths = assumed_lengths(recipe, prompt_tokens=longest_prompt or PROMPT_TOKENS)
@@ -55,7 +58,10 @@ def find_source(
 
     costs, limit = costs_of(recipe.trainer.num_processes), recipe.rollout.max_new_tokens
     cache_tokens = engine_cache_tokens(shape, recipe, planned)
-    run = PlannedRun.of(recipe, costs, tokens_held=lengths.tokens_held, cache_tokens=cache_tokens)
+    pilots = plan_pilots(recipe, pass_rates)
+    run = PlannedRun.of(
+        recipe, costs, tokens_held=lengths.tokens_held, cache_tokens=cache_tokens, pilots=pilots
+    )
     known = "the longest one" if longest_prompt else "assumed; --longest-prompt says how many"
     assumptions = [
         f"costs are {costs.origin}",
@@ -63,6 +69,20 @@ def find_source(
         f"prompts: {lengths.prompt_tokens:.0f} tokens ({known})",
         f"responses: log-normal with a mean of {MEAN_SHARE:g} of rollout.max_new_tokens and a spread "
         f"of {SPREAD:g}, cut at {limit} (rollout.max_new_tokens)",
+        *([] if pilots is None else [_pilots_in_words(pilots, pass_rates)]),
         NO_EVALUATIONS,
     ]
     return Source(recipe, run, lengths, costs_of, assumptions)
+
+
+def _pilots_in_words(pilots: PlannedPilots, path: str | None) -> str:
+    rates = (
+        "all pass rates equally likely (assumed; --pass-rates names measured ones)"
+        if path is None
+        else f"pass rates of {len(pilots.rates):,} rows of {path}"
+    )
+    dropped = "; groups without two rewards are dropped" if pilots.max_dropped_in_a_row else ""
+    return (
+        f"pilots: {pilots.num_pilot} of {pilots.num_samples} responses, then the others by "
+        f"rollout.pilot_min_chance {pilots.min_chance:g}; {rates}, of rows without a record{dropped}"
+    )

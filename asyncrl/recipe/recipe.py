@@ -113,6 +113,7 @@ class Recipe(Section):
         self._check_advantage()
         self._check_divergence()
         self._check_pilot()
+        self._check_mixture()
         self._check_critic()
         self.policy_schedule()
         self._check_drops()
@@ -334,6 +335,14 @@ class Recipe(Section):
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.pilot_samples is {pilot}: a group that "
                 f"ends with its pilot has no {algorithm.pass_k} answers to take the best of. Raise "
                 f"rollout.pilot_samples, or lower algorithm.pass_k."
+            )
+
+    def _check_mixture(self) -> None:
+        if self.data.mixture.rebalance == "signal" and self.rollout.samples_per_group == 1:
+            raise ValueError(
+                "data.mixture.rebalance is signal but rollout.samples_per_group is 1: a single answer never "
+                "has two rewards, so no source has a signal. Raise rollout.samples_per_group, or leave "
+                "data.mixture out."
             )
 
     def _check_critic(self) -> None:

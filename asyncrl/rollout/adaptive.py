@@ -27,12 +27,19 @@ class AdaptiveGroups:
     row_of: Callable[[Task], int | None]
     version: Callable[[], PolicyVersion]
     """The trainer's."""
+    decided: Callable[[Group, bool], None] = lambda group, is_extended: None
+    """Told of each decision about a pilot."""
 
     def extends(self, group: Group) -> bool:
         """Whether `group`, all of which is graded, gets the rest of its trajectories."""
         num_more = self.num_samples - len(group.trajectories)
         if num_more <= 0:
             return False
+        is_extended = self._is_worth(group, num_more)
+        self.decided(group, is_extended)
+        return is_extended
+
+    def _is_worth(self, group: Group, num_more: int) -> bool:
         scores = [s.correctness for s in group.scores.values() if s.correctness is not None]
         if set(scores) not in ({0.0}, {1.0}):
             return True

@@ -1,12 +1,14 @@
-"""The order in which training tasks are asked: a pure function of (seed, position), or a selection of rows.
+"""The order in which training tasks are asked: a pure function of (seed, position), or a choice of rows or
+sources.
 
-The number of admitted groups says which task comes next; with a selection also what the journal holds of
-rows that were asked before.
+The number of admitted groups says which task comes next; with a choice also what the journal holds of rows
+that were asked before.
 """
 
 import pickle
 import random
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +17,7 @@ from asyncrl.errors import InputError
 from asyncrl.records import PolicyVersion, RowVisit, Task
 from asyncrl.tasks.mixture import Mixture
 from asyncrl.tasks.selection import RowSelection
+from asyncrl.tasks.signal_shares import SignalShares
 from asyncrl.tasks.table import TaskList, TaskTable
 from verifiers.storable import storable
 
@@ -43,9 +46,11 @@ class TaskOrder:
         parts: Sequence[MixturePart] = (),
         select: Callable[[Sequence[int]], RowSelection] | None = None,
         is_selected: bool = False,
+        share: Callable[[Sequence[float]], SignalShares] | None = None,
     ) -> None:
         """`select` makes, from the number of rows of each source, what keeps the record of rows; where
-        `is_selected` it chooses them, too."""
+        `is_selected` it chooses them, too. `share` makes, from the weights of `parts`, what chooses the
+        source of each group in their place."""
         self._tasks = tasks
         self._sizes = [part.num_tasks for part in parts] or [len(tasks)]
         self._starts = [sum(self._sizes[:source]) for source in range(len(self._sizes))]
@@ -60,22 +65,30 @@ class TaskOrder:
         self.selection = None if select is None else select(self._sizes)
         """None where rows need no record."""
         self._is_selected = is_selected
+        self._shares = None if share is None else share([part.weight for part in parts])
+
+    def has_memory(self) -> bool:
+        """Whether choices depend on earlier groups, which `recall` tells."""
+        return self.selection is not None or self._shares is not None
 
     def next(self, position: int, version: PolicyVersion) -> Task:
         """The task of the group at `position`, which is admitted at the trainer's `version`: called once for
         each group, in their order."""
-        if self.selection is None:
-            return self.at(position)
-        if not self._is_selected:
+        if self._shares is None:
+            source, index = self._mixture.at(position)
+        else:
+            source = self._shares.choose(version)
+            index = self._shares.num_chosen[source] - 1
+        if self.selection is not None and self._is_selected:
+            return self._tasks[self.selection.choose(source, position, version)]
+        if self.selection is not None:
             self.selection.learn(version)
-            return self.at(position)
-        source, _ = self._mixture.at(position)
-        return self._tasks[self.selection.choose(source, position, version)]
+        return self._in_turn(source, index)
 
     def visited(self, task: Task, visit: RowVisit) -> None:
         """A group of `task` was graded."""
-        if self.selection is not None and (row := self._found.row_of(task.task_id)) is not None:
-            self.selection.visited(row, visit)
+        if self.has_memory() and (row := self._found.row_of(task.task_id)) is not None:
+            self._visited(row, visit)
 
     def row_of(self, task: Task) -> int | None:
         return self._found.row_of(task.task_id)
@@ -87,19 +100,35 @@ class TaskOrder:
     ) -> None:
         """Continues from the groups of earlier processes: (task id, prompt, version) of each in order, and
         (task id, prompt, visit) of those that were graded. Rows that are no longer there are left out."""
-        if self.selection is None:
+        if not self.has_memory():
             return
         for task_id, prompt, visit in visits:
             if (row := self._found.row_of(task_id, prompt)) is not None:
-                self.selection.visited(row, visit)
+                self._visited(row, visit)
         for task_id, prompt, version in admissions:
-            if not self._is_selected:
+            row = self._found.row_of(task_id, prompt)
+            if self.selection is not None and not self._is_selected:
                 self.selection.learn(version)
-            elif (row := self._found.row_of(task_id, prompt)) is not None:
+            elif self.selection is not None and row is not None:
                 self.selection.admitted(row, version)
+            if self._shares is not None and row is not None:
+                self._shares.admitted(self._source_of(row), version)
+
+    def _visited(self, row: int, visit: RowVisit) -> None:
+        if self.selection is not None:
+            self.selection.visited(row, visit)
+        if self._shares is not None:
+            self._shares.visited(self._source_of(row), visit)
+
+    def _source_of(self, row: int) -> int:
+        return bisect_right(self._starts, row) - 1
 
     def at(self, position: int) -> Task:
-        source, index = self._mixture.at(position)
+        """The task at `position` where neither rows nor sources are chosen."""
+        return self._in_turn(*self._mixture.at(position))
+
+    def _in_turn(self, source: int, index: int) -> Task:
+        """Task `index` of a source, epoch after epoch."""
         epoch, offset = divmod(index, self._sizes[source])
         return self._tasks[self._starts[source] + self._permutation(source, epoch)[offset]]
 

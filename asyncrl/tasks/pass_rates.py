@@ -57,8 +57,7 @@ class PassRates:
         mean = float(np.clip(rates.mean(), *_MEANS))
         # Var(k / n) = m (1 - m) (1 / n + rho (1 - 1 / n)), with rho = 1 / (a + b + 1).
         rho = (float(rates.var()) / (mean * (1.0 - mean)) - 1.0 / size) / (1.0 - 1.0 / size)
-        strength = 1.0 / float(np.clip(rho, *_SPREADS)) - 1.0
-        self._prior = mean * strength, (1.0 - mean) * strength
+        self._prior = beta_of(mean, rho)
 
     def prior(self) -> tuple[float, float]:
         """a and b of the Beta distribution of a row that nothing is known of."""
@@ -89,6 +88,12 @@ class PassRates:
 
     def _decay(self, age: Any) -> Any:
         return 0.5 ** (np.maximum(age, 0) / self._half_life)
+
+
+def beta_of(mean: float, share_between: float) -> tuple[float, float]:
+    """a and b of the Beta distribution of this mean whose variance is `share_between` of mean (1 - mean)."""
+    strength = 1.0 / float(np.clip(share_between, *_SPREADS)) - 1.0
+    return mean * strength, (1.0 - mean) * strength
 
 
 def all_same(a: Any, b: Any, num_samples: int) -> Any:

@@ -1,7 +1,8 @@
 """The use of data.filter and data.selection.column on a row: whether it is asked, and how hard it is."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from asyncrl.data.rows import Row, Unanswered
 from asyncrl.errors import InputError
@@ -45,3 +46,20 @@ class RowChoice:
                 f"data.filter."
             )
         return float(level)
+
+
+@dataclass
+class WantedRows:
+    """The rows that `choice` wants, in their order; others are counted as they are passed."""
+
+    rows: Iterable[Row | Unanswered]
+    choice: RowChoice
+    num_left_out: int = field(default=0, init=False)
+
+    def __iter__(self) -> Iterator[Row | Unanswered]:
+        """Raises InputError."""
+        for row in self.rows:
+            if self.choice.wants(row):
+                yield row
+            else:
+                self.num_left_out += 1

@@ -52,6 +52,40 @@ def test_a_gold_that_cannot_be_parsed_is_said(project: Path, capsys: pytest.Capt
     assert "verifier   math, which cannot parse the gold: " in capsys.readouterr().out
 
 
+def test_rows_are_counted_over_those_that_the_filter_keeps(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levels = [1, 9, None, 2, 9, 3]
+    rows = [{"prompt": f"{n}+4=", "answer": str(n + 4), "level": level} for n, level in enumerate(levels)]
+    (project / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = "data.filter=level < 9"
+    assert run(project, "prompt", words, "--row", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"row        {project}/train.jsonl:4"
+    assert lines[1] == "filter     level < 9: row 2 of those that it keeps; it leaves out 2 before it"
+    assert run(project, "prompt", words, "--row", "4") == 2
+    assert "--row is 4, but data.train has 3 rows that data.filter keeps, of 6." in capsys.readouterr().err
+    # Held-out rows have no filter.
+    assert run(project, "prompt", words, "--heldout") == 0
+    assert "filter " not in capsys.readouterr().out
+
+
+def test_verify_data_checks_the_rows_that_the_filter_keeps(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"prompt": "1+1=", "answer": "2", "level": 1},
+        {"prompt": "?", "answer": "\\frac{1}{", "level": 9},
+    ]
+    (project / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run(project, "verify-data", "data.filter=level < 9") == 0
+    said = capsys.readouterr().out
+    assert "1 rows, 1 golds or solutions graded as their own answer; data.filter leaves out 1 more" in said
+    assert said.count("leaves out") == 1
+    assert run(project, "verify-data") == 1
+    assert "leaves out" not in capsys.readouterr().out
+
+
 def test_variables_of_the_chat_template_are_shown_and_obeyed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

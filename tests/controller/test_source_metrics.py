@@ -39,9 +39,11 @@ def test_correct_answers_and_use_of_tools_are_counted_per_source() -> None:
     groups[0].scores["greedy"] = make_score(0.0)
     assert source_metrics(groups, has_turns=True) == {
         "correct_mean_by_source": {"long": pytest.approx(2 / 3), "short": 0.75},
+        "groups_share_by_source": {"long": 0.5, "short": 0.5},
         "tool_use_share_by_source": {"long": 0.75, "short": 0.25},
     }
-    assert source_metrics(groups, has_turns=False).keys() == {"correct_mean_by_source"}
+    keys = {"correct_mean_by_source", "groups_share_by_source"}
+    assert source_metrics(groups, has_turns=False).keys() == keys
 
 
 def test_a_source_without_verdicts_has_no_value() -> None:

@@ -108,6 +108,17 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "rollout.max_staleness is 0: stragglers could never be trained",
         ),
         ({"rollout": {"oversampling": 1.5, "interrupt": "drain"}}, "Remove one of the two"),
+        (
+            {
+                "data": {
+                    "train": [{"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 1}],
+                    "mixture": "signal",
+                },
+                "algorithm": {"advantage": "reinforce_pp"},
+                "rollout": {"samples_per_group": 1},
+            },
+            "no source has a signal. Raise rollout.samples_per_group",
+        ),
         ({"rollout": {"stop": ["Q:", ""]}}, r"rollout.stop.1 is '': string should have at least 1 character"),
         ({"rollout": {"stop": ["Q"] * 9}}, r"rollout.stop is .*: list should have at most 8 items"),
         ({"rollout": {"stop": "Q:"}}, r"rollout.stop is 'Q:': input should be a valid list"),

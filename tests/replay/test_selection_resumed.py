@@ -17,6 +17,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.tasks.order import MixturePart, TaskOrder
 from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.signal_shares import make_shares
 
 NUM_STEPS = 12
 BATCH = 4
@@ -35,10 +36,11 @@ class Killed(Exception):
 class Run:
     """A synchronous run: each step admits, generates and grades its batch, and drops what has no signal."""
 
-    def __init__(self, folder: Path, kind: str, *, mixture: bool) -> None:
+    def __init__(self, folder: Path, kind: str, *, mixture: bool, rebalance: bool = False) -> None:
         self.folder = folder
         self.kind = kind
         self.parts = [MixturePart(10, 1.0), MixturePart(20, 3.0)] if mixture else []
+        self.rebalance = rebalance
         self.asked: dict[int, str] = {}
         """Group -> task."""
 
@@ -46,13 +48,22 @@ class Run:
         raw: dict[str, Any] = {
             "name": "x",
             "model": {"path": "m"},
-            "data": {"train": "t.jsonl", "selection": KINDS[self.kind]},
+            "data": {"train": "t.jsonl", "selection": KINDS.get(self.kind, {})},
             "rollout": {"samples_per_group": 4, "max_staleness": 0},
             "evaluation": {"every_steps": 0},
         }
         levels = [float(n % 7) for n in range(30)]
-        select = functools.partial(make_selection, Recipe.model_validate(raw), levels)
-        return TaskOrder(TASKS, seed=5, is_shuffled=True, parts=self.parts, select=select, is_selected=True)
+        recipe = Recipe.model_validate(raw)
+        select = functools.partial(make_selection, recipe, levels)
+        return TaskOrder(
+            TASKS,
+            seed=5,
+            is_shuffled=True,
+            parts=self.parts,
+            select=None if self.kind == "uniform" else select,
+            is_selected=True,
+            share=functools.partial(make_shares, recipe) if self.rebalance else None,
+        )
 
     def live(self, moments: Iterator[None]) -> None:
         """Continues from the journal to the end, or to where `moments` kills it."""
@@ -129,6 +140,25 @@ def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
         orders.append(run.asked)
     assert len(orders[0]) > NUM_STEPS * BATCH
     assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "learnable"])
+def test_a_run_whose_shares_follow_the_signal_asks_the_rows_that_it_would_have_asked(
+    tmp_path: Path, kind: str
+) -> None:
+    orders = []
+    for number, kills in enumerate(([], [30, 5, 14, 1])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = Run(folder, kind, mixture=True, rebalance=True)
+        for moments in killed_at(kills):
+            try:
+                run.live(moments)
+            except Killed:
+                continue
+        orders.append(run.asked)
+    assert len(orders[0]) > NUM_STEPS * BATCH
+    assert orders[0] == orders[1]
 
 
 def test_records_are_known_after_a_restart_where_rows_are_asked_in_turn(tmp_path: Path) -> None:

@@ -76,6 +76,22 @@ PANELS = (
         "response_tokens_mean",
     ),
     Panel(
+        "Response length by correctness (tokens)",
+        [
+            ("response_tokens_mean_by_outcome_correct", "correct", GREEN),
+            ("response_tokens_mean_by_outcome_wrong", "wrong", ORANGE),
+        ],
+        lambda value: f"{value:.0f}",
+    ),
+    Panel(
+        "Reflection words (per response)",
+        [
+            ("reflection_words_mean_by_outcome_correct", "correct", GREEN),
+            ("reflection_words_mean_by_outcome_wrong", "wrong", ORANGE),
+        ],
+        lambda value: f"{value:.2g}",
+    ),
+    Panel(
         "Staleness (versions)",
         [("staleness_max", "oldest token", MUTED), ("staleness_mean", "mean", BLUE)],
         lambda value: f"{value:g}",
@@ -115,9 +131,9 @@ def draw_curves(metrics: Metrics) -> Picture:
 
     with matplotlib.rc_context(STYLE):
         layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.04, wspace=0.03)
-        figure = Figure(figsize=(11, 11), dpi=130, layout=layout, facecolor="white")
+        figure = Figure(figsize=(11, 14.5), dpi=130, layout=layout, facecolor="white")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(3, 2, sharex=True)
+        axes = figure.subplots(4, 2, sharex=True)
         for axis, panel in zip(axes.flat, PANELS, strict=True):
             _draw(axis, panel, metrics)
         for axis in axes[-1]:

@@ -27,6 +27,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metric
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.costs import flops_of, is_number, time_of
+from asyncrl.readers.report.responses import step_responses
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
@@ -63,6 +64,7 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
         heldout=_heldout(metrics),
         benchmarks=_benchmarks(metrics),
         response_tokens=_ends(metrics.steps, "response_tokens_mean"),
+        responses=step_responses(metrics.steps),
         cut_share=_ends(metrics.steps, "cut_share"),
         reward=_ends(metrics.steps, "reward_mean"),
         tokens=_tokens(books, metrics.steps, 0.0 if sampled is None else sampled.num_prompt_tokens),

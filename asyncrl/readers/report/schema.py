@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.fault_causes import FaultCause
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "3"
 
 
 class Part(BaseModel):
@@ -68,6 +68,24 @@ class Ends(Part):
     first: float | None
     last: float | None
     mean: float | None
+
+
+class StepResponses(Part):
+    """Graded responses of a step's new groups."""
+
+    step: int
+    correct_tokens_mean: float | None
+    """Length of those that were right, in tokens."""
+    wrong_tokens_mean: float | None
+    """Length of those that were wrong; those without an answer are neither."""
+    reflection_words_mean: float | None
+    """Words of view.reflection_words per response."""
+    reflection_words_share: float | None
+    """Share of the responses that have one."""
+    correct_reflection_words_mean: float | None
+    wrong_reflection_words_mean: float | None
+    reflection_words_by_word: dict[str, float]
+    """Word -> mean per response."""
 
 
 class Tokens(Part):
@@ -151,7 +169,7 @@ class Run(Part):
 
 
 class RunReport(Part):
-    schema_version: Literal["2"] = SCHEMA_VERSION
+    schema_version: Literal["3"] = SCHEMA_VERSION
     written_seconds: float
     """Unix time."""
     run: Run
@@ -159,6 +177,8 @@ class RunReport(Part):
     benchmarks: list[Benchmark]
     response_tokens: Ends
     """Lengths of the sampled responses of each step."""
+    responses: list[StepResponses]
+    """Each step, in order."""
     cut_share: Ends
     reward: Ends
     tokens: Tokens

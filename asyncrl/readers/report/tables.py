@@ -10,6 +10,7 @@ from asyncrl.observe.terminal.model_differences import (
     comparison_table,
 )
 from asyncrl.observe.terminal.table import Table
+from asyncrl.readers.report.responses import responses_table
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.system.rounding import as_percent
 
@@ -29,7 +30,8 @@ NAMES = ("asyncrl", "commit", "has_local_changes", "python", "platform", "cpu", 
 
 def tables_of(report: RunReport) -> list[Table]:
     """Those that have a row."""
-    found = [*learned(report), conservation(report), faults(report), scale(report), _off_policy(report)]
+    found = [*learned(report), conservation(report), faults(report), scale(report), responses_table(report)]
+    found.append(_off_policy(report))
     return [table for table in found if table.rows]
 
 

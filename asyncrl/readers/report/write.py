@@ -1,4 +1,5 @@
-"""Reports as files: report.html with curves.png, report.json, report.md; each replaced whole."""
+"""Reports as files: report.html with curves.png, report.json, report.md, responses.csv; each is replaced
+whole."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,12 +8,13 @@ from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.observe.terminal import curves
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.page import remarks_of, render
+from asyncrl.readers.report.responses import responses_csv
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import as_markdown, tables_of
 from asyncrl.system.run_files import CURVES, METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 
-FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md"}
+FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md", "csv": "responses.csv"}
 """Format -> the name of its file."""
 DEFAULT_FORMATS = ("html", "json")
 
@@ -34,6 +36,7 @@ def write_report(
     texts: dict[str, Callable[[], str]] = {
         "json": lambda: report.model_dump_json(indent=1) + "\n",
         "markdown": lambda: as_markdown(report.run.name, remarks_of(report), tables_of(report)),
+        "csv": lambda: responses_csv(report),
     }
     place = folder or run_folder
     place.mkdir(parents=True, exist_ok=True)

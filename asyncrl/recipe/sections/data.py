@@ -35,8 +35,8 @@ class Selection(Section):
     """With learnable, the share of the groups that ask the rows in turn instead, so that each is asked from
     time to time."""
     half_life_steps: Positive = 20
-    """With learnable and rollout.pilot_samples, the steps after which a verdict counts half: the policy
-    moves."""
+    """With learnable, rollout.pilot_samples and data.mixture, the steps after which a verdict counts half:
+    the policy moves."""
     column: Annotated[str | None, TASK_ROWS] = None
     """With curriculum, the column of numbers that says how hard a row is, such as a length, or pass_rate as
     `asyncrl difficulty` writes it. A dot reaches inside."""
@@ -95,6 +95,36 @@ _SELECTION_KEYS = {
 """Key -> the selection that reads it."""
 
 
+class MixtureShares(Section):
+    """How the sources of data.train that have weights share the groups. A word alone is `rebalance`:
+    `data.mixture: signal`. Shares use the visits that were graded before the trainer's present version; the
+    journal has them, so a resumed run continues as if it had not been stopped."""
+
+    rebalance: Literal["never", "signal"] = "never"
+    """never: by their weights.
+    signal: by their weights times the estimated chance that a group of the source has two rewards, from its
+    own groups, which count half after data.selection.half_life_steps. For sources of unlike difficulty, some
+    of which are learned before others; the share of easy and hopeless ones falls, and rises again once they
+    have a signal. The metric groups_share_by_source shows it."""
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """With signal, the share of the groups that is divided by the weights all the same: each source keeps at
+    least this part of the share that its weight gives it. 1: all of it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        return {"rebalance": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> "MixtureShares":
+        if self.rebalance == "never" and self.floor != MixtureShares.model_fields["floor"].default:
+            raise ValueError(
+                f"data.mixture.floor is {self.floor:g}, but data.mixture.rebalance is never: shares are "
+                f"those of the weights. Set data.mixture.rebalance to signal, or leave floor out."
+            )
+        return self
+
+
 def _well_formed(value: str) -> str:
     parse_filter(value)
     return value
@@ -132,6 +162,7 @@ class Data(Section):
     pass_rate. Default: all rows."""
 
     selection: Selection = Selection()
+    mixture: MixtureShares = MixtureShares()
 
     def row_filter(self) -> RowFilter | None:
         return None if self.filter is None else parse_filter(self.filter)
@@ -155,6 +186,12 @@ class Data(Section):
                 f"follow the order of the file. Remove one of the two."
             )
         check_weights("data.train", train)
+        if self.mixture.rebalance != "never" and (len(train) == 1 or train[0].weight is None):
+            found = "one source" if len(train) == 1 else "no weights"
+            raise ValueError(
+                f"data.mixture.rebalance is {self.mixture.rebalance}, but data.train has {found}: there are "
+                f"no shares to change. List several sources with weights, or leave data.mixture out."
+            )
         check_weights("data.heldout", heldout)
         for trained, asked in itertools.product(train, heldout):
             check_shared_tasks(trained, asked, "data.heldout")

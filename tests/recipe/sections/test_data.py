@@ -59,3 +59,29 @@ def test_held_out_tasks_that_are_trained_on_are_refused(seed: int, size: int):
 def test_other_seeds_other_configurations_and_other_gyms_are_held_out():
     for data in (_data(20, 5), _data(5, 5), _data(10, 10, config={}), _data(10, 10, gym="lcm")):
         assert len(data.heldout_sources()) == 1
+
+
+WEIGHTED = [{"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 3}]
+
+
+def test_a_word_alone_says_how_shares_change() -> None:
+    data = Data.model_validate({"train": WEIGHTED, "mixture": "signal"})
+    assert (data.mixture.rebalance, data.mixture.floor) == ("signal", 0.2)
+    assert Data.model_validate({"train": WEIGHTED}).mixture.rebalance == "never"
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"train": "a.jsonl", "mixture": "signal"},
+            "data.train has one source: there are no shares to change",
+        ),
+        ({"train": ["a.jsonl", "b.jsonl"], "mixture": "signal"}, "data.train has no weights"),
+        ({"train": WEIGHTED, "mixture": {"floor": 0.5}}, "data.mixture.rebalance is never: shares are those"),
+        ({"train": WEIGHTED, "mixture": {"rebalance": "signal", "floor": 0}}, "greater than 0"),
+    ],
+)
+def test_shares_that_cannot_change_are_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Data.model_validate(keys)

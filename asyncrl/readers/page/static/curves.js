@@ -16,16 +16,21 @@ const CHARTS = [
   { title: "Weights at their cap", format: (value) => percent(value, 2), lines: [{ column: "capped_share", name: "share" }] },
 ];
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
-// Charts with a line for each source of data.train, where it names several: the beginning of their columns.
-const BY_SOURCE = [
-  { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_" },
-  { title: "Use of tools, by source", prefix: "tool_use_share_by_source_" },
+// Charts that only some runs have, with a line for each column of a family: the beginning of their names.
+const FAMILIES = [
+  { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_", format: percent },
+  { title: "Use of tools, by source", prefix: "tool_use_share_by_source_", format: percent },
+  { title: "Response length by outcome, tokens", prefix: "response_tokens_mean_by_outcome_" },
+  { title: "Reflection words per response", prefix: "reflection_words_mean_by_outcome_" },
+  { title: "Reflection words per response, by word", prefix: "reflection_words_mean_by_word_" },
+  { title: "Share of the batch's groups, by source", prefix: "groups_share_by_source_", format: percent },
+  { title: "Groups stopped after their pilot", prefix: "pilots_stopped_share", format: percent },
 ];
 const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [], sets: [] });
 const state = { run: null, root: null, data: fresh(), chosen: [], charts: [], axis: "step", smoothing: 0, isLog: false };
 
-const ofSources = (prefix) => [...state.data.names].filter((name) => name.startsWith(prefix)).sort();
-const columns = () => [...new Set([...DEFAULT_COLUMNS, ...BY_SOURCE.flatMap((one) => ofSources(one.prefix)), ...state.chosen])];
+const ofFamily = (prefix) => [...state.data.names].filter((name) => name.startsWith(prefix)).sort();
+const columns = () => [...new Set([...DEFAULT_COLUMNS, ...FAMILIES.flatMap((one) => ofFamily(one.prefix)), ...state.chosen])];
 
 async function askNew() {
   if (isExported) return ask(api(state.run, "curves"));
@@ -89,8 +94,10 @@ function pick(x) {
   if (nearestStep !== undefined) location.hash = link(state.run, "groups", { step: nearestStep });
 }
 
-function chartsBySource() {
-  const charts = BY_SOURCE.map(({ title, prefix }) => ({ title, format: percent, lines: ofSources(prefix).map((column) => ({ column, name: column.slice(prefix.length) })) }));
+const memberName = (column, prefix) => column.slice(prefix.length).replace(/^_(by_source_)?/, "") || "all";
+
+function chartsOfFamilies() {
+  const charts = FAMILIES.map(({ title, prefix, format }) => ({ title, format, lines: ofFamily(prefix).map((column) => ({ column, name: memberName(column, prefix) })) }));
   return charts.filter((one) => one.lines.length > 0);
 }
 
@@ -100,7 +107,7 @@ function chartsOfSets() {
   return names.length > 0 ? [{ title: "Accuracy of benchmarks and held-out sets", format: percent, lines: names.map((name) => ({ set: name, name })) }] : [];
 }
 
-const wanted = () => [...CHARTS, ...chartsOfSets(), ...chartsBySource(), ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
+const wanted = () => [...CHARTS, ...chartsOfSets(), ...chartsOfFamilies(), ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
 
 function redraw() {
   const charts = wanted();
@@ -127,7 +134,7 @@ async function refresh() {
   if (turn !== currentTurn() || !take(answer)) return;
   redraw();
   if (columns().length === asked) return;
-  // Sources that were not known before: their earlier values are not there yet.
+  // Members of families that were not known before: their earlier values are not there yet.
   state.data.cursor = "";
   await refresh();
 }
