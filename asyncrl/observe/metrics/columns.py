@@ -111,6 +111,8 @@ GROUPS = {
         "left_out_share",
         "clipped_share",
         "weight_effective_share",
+        "token_effective_share",
+        "sequence_effective_share",
         "weight_mean",
         "chi_square",
         "sequence_chi_square",
