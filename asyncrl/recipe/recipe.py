@@ -114,6 +114,7 @@ class Recipe(Section):
         self._check_pilot()
         self._check_critic()
         self.policy_schedule()
+        self._check_scaling()
         self._check_drops()
         self._check_evaluation()
         self._check_placement()
@@ -144,6 +145,16 @@ class Recipe(Section):
         """Learning rates of the critic, of the same shape."""
         steps = self.critic_steps_per_batch()
         return make_schedule(self.trainer, self.critic.learning_rate, steps_per_batch=steps)
+
+    def _check_scaling(self) -> None:
+        algorithm = self.algorithm
+        is_unweighted = algorithm.importance_weight == "none" and algorithm.clip_around == "proximal"
+        if self.trainer.learning_rate_scaling == "ess" and is_unweighted:
+            raise ValueError(
+                "trainer.learning_rate_scaling is ess but algorithm.importance_weight is none: the loss "
+                "weighs no sequence more than another. Set algorithm.importance_weight, or "
+                "trainer.learning_rate_scaling to none."
+            )
 
     def _check_sizes(self) -> None:
         rollout, context = self.rollout, self.model.context_tokens

@@ -89,6 +89,7 @@ GROUPS = {
         "spike_times",
         "spike_share",
         "learning_rate",
+        "learning_rate_scale",
         "policy_kl",
         "reference_version",
         "num_sequences",

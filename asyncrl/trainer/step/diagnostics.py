@@ -132,8 +132,10 @@ class Tally:
     def __init__(self) -> None:
         self._sums: Tensor | None = None
         self._maxima: Tensor | None = None
+        self._latest: Tensor | None = None
 
     def add(self, sums: Tensor, maxima: Tensor) -> None:
+        self._latest = sums
         self._sums = sums if self._sums is None else self._sums + sums
         self._maxima = maxima if self._maxima is None else torch.maximum(self._maxima, maxima)
 
@@ -141,6 +143,11 @@ class Tally:
         """Values of the recipe's own terms that are no numbers. Waits for the device."""
         assert self._sums is not None
         return int(self._sums[TOTALS.index("faults")].item())
+
+    def latest_effective_share(self) -> float:
+        """Effective sample size of the sequences that came last, as a share. Waits for the device."""
+        assert self._latest is not None
+        return effective_samples.effective_share(self._latest.split(SIZES)[-1])
 
     def metrics(self) -> dict[str, float]:
         assert self._sums is not None and self._maxima is not None

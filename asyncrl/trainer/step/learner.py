@@ -182,13 +182,14 @@ class Learner:
             if i and proximals[i] is None:
                 proximals[i] = self.passes.logprobs(self.parallel_chunks, part, batch.temperature)
         num_survivors = 0.0
-        rate = 0.0
+        rate, scale = 0.0, 0.0
         for i, (micro_batches, known) in enumerate(zip(parts, proximals, strict=True)):
             metrics = self.accumulate(
                 micro_batches, batch.temperature, proximals=known, tally=tally, record=record
             )
             if metrics["surviving_tokens"] > num_survivors:
-                rate = self.schedule.rate(batch.taken_version, i)
+                scale = self._rate_scale(tally)
+                rate = scale * self.schedule.rate(batch.taken_version, i)
                 set_learning_rate(self.optimizer, rate, self.section)
                 norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
@@ -197,7 +198,19 @@ class Learner:
         metrics["optimizer_steps"] = float(len(norms))
         metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
         metrics["learning_rate"] = rate
+        if self.section.learning_rate_scaling != "none":
+            metrics["learning_rate_scale"] = scale
         return metrics | values
+
+    def _rate_scale(self, tally: Tally) -> float:
+        """Factor on the learning rate of the optimizer step that `tally` has last; the same on every rank.
+
+        sqrt(ESS / N): VCPO, Huang et al. 2026 (arXiv 2602.17616). On-policy all N weights are 1, and so is
+        the factor. The square root is how Adam's rate follows a batch size.
+        """
+        if self.section.learning_rate_scaling == "none":
+            return 1.0
+        return math.sqrt(tally.latest_effective_share())
 
     def _refresh(self, version: PolicyVersion) -> dict[str, float]:
         """Makes `version` the reference where it is due; the version of the reference, as a metric.

@@ -108,8 +108,8 @@ def test_entropy_of_a_run_whose_held_out_tasks_are_solved_may_fall() -> None:
 
 
 def test_few_effective_samples_are_told_before_an_asynchronous_run_collapses() -> None:
-    """Log-weights of sequences that spread as a random walk does, and a reward that falls once one sequence of
-    a hundred carries a step."""
+    """Log-weights of sequences spread as a random walk does; the reward falls once one sequence of a hundred
+    carries a step."""
 
     def share(step: int) -> float:
         return math.exp(-0.1 * step)
