@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
@@ -22,6 +23,7 @@ from verifiers.length import soft_overlong
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),
     "algorithm.credit": {"turns": turns},
+    "algorithm.proximal": dict(PROXIMALS),
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),

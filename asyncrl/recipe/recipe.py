@@ -261,6 +261,12 @@ class Recipe(Section):
 
     def _check_staleness(self) -> None:
         rollout = self.rollout
+        if self.algorithm.proximal == "interpolated" and rollout.max_staleness == 0:
+            raise ValueError(
+                "algorithm.proximal is interpolated but rollout.max_staleness is 0: no token is stale, so "
+                "that every policy ratio would be 1 and nothing clipped. Remove algorithm.proximal, or set "
+                "rollout.max_staleness to 1 or more."
+            )
         for key in ("abort_staleness", "mask_staleness"):
             limit = getattr(rollout, key)
             if limit is not None and limit >= rollout.max_staleness:

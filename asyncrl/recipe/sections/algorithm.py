@@ -91,6 +91,12 @@ class Algorithm(Section):
     """Discount per token of gae."""
     gae_is_whitened: bool = True
     """Whitens gae's advantages over the tokens of the batch."""
+    proximal: Literal["forward", "interpolated"] = "forward"
+    """Policy that ratios are taken against, and that importance weights correct for.
+    forward: the one before the batch; several optimizer steps per batch cost one more forward pass for it.
+    interpolated: 1/k of the way back from the policy in training to the one that sampled, k the token's
+    staleness (A-3PO). No forward pass, and policy ratios differ from 1 at one optimizer step per batch too.
+    Tokens of staleness 0 have a ratio of 1. Take it where that pass is expensive and data are stale."""
     importance_weight: Annotated[WeightName, OBJECT] = "truncated"
     """Corrects staleness and engine mismatch, by the ratio of proximal to behavior policy.
     none: no correction.
@@ -246,10 +252,27 @@ class Algorithm(Section):
                 f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
+        self._check_proximal()
         self._check_credit()
         self._check_ratio_of_one()
         self._check_refresh()
         return self
+
+    def _check_proximal(self) -> None:
+        if self.proximal == "forward":
+            return
+        if self.clip_around == "behavior":
+            raise ValueError(
+                "algorithm.proximal is interpolated but algorithm.clip_around is behavior: no ratio is taken "
+                "against a proximal policy. Set algorithm.clip_around to proximal, or remove "
+                "algorithm.proximal."
+            )
+        if self.surrogate == "reinforce":
+            raise ValueError(
+                "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
+                "of the staleness that importance weights leave to it would go uncorrected. Set "
+                "algorithm.surrogate to ppo_clip or cispo, or remove algorithm.proximal."
+            )
 
     def _check_credit(self) -> None:
         if self.credit == "outcome" or self.advantage in TURN_ADVANTAGES:

@@ -43,8 +43,8 @@ def micro_batch_sums(
     mask = inputs.mask
     assert inputs.entropies is not None
     kinds = token_kinds(micro.lags, micro.are_continued)[mask]
-    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
-    ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()
+    log_ratio = (inputs.policy() - inputs.behavior)[mask].double()
+    ratio = bounded_ratio(inputs.policy(), inputs.behavior)[mask].double()
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
@@ -72,7 +72,7 @@ def micro_batch_sums(
         per_sequence,
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
-        effective_samples.sequence_sums(inputs, inputs.proximal - inputs.behavior, micro.lags),
+        effective_samples.sequence_sums(inputs, inputs.policy() - inputs.behavior, micro.lags),
     ]
     first_stale = KINDS.index(LAGS[0])
     is_fresh, is_stale = kinds == 0, kinds >= first_stale
@@ -96,8 +96,8 @@ def response_quarters(sequence_ids: Tensor) -> Tensor:
 
 
 def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi_prox / mu) summed over a sequence."""
-    log_ratios = sequence_sum((inputs.proximal - inputs.behavior).double(), inputs)
+    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi / mu) summed over a sequence."""
+    log_ratios = sequence_sum((inputs.policy() - inputs.behavior).double(), inputs)
     log_ratios = log_ratios[sequence_sum(inputs.mask.double(), inputs) > 0]
     squares = bounded_exp(2 * log_ratios)
     parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)

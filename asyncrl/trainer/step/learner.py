@@ -159,7 +159,8 @@ class Learner:
             ]
             wholes = [[whole for _, whole in part] for part in evaluated]
             penalties = self._kl_penalties(parts, wholes, batch.temperature)
-            proximals = [[found for found, _ in part] for part in evaluated]
+            if not self.objective.is_interpolated():
+                proximals = [[found for found, _ in part] for part in evaluated]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
@@ -179,7 +180,7 @@ class Learner:
             )
         # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
-            if i and proximals[i] is None:
+            if i and proximals[i] is None and not self.objective.is_interpolated():
                 proximals[i] = self.passes.logprobs(self.parallel_chunks, part, batch.temperature)
         num_survivors = 0.0
         rate, scale = 0.0, 0.0

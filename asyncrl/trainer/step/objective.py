@@ -1,7 +1,8 @@
 """From a micro-batch and its log-probs to the loss and the sums of the diagnostics.
 
 Owns which log-probs the loss compares. With one optimizer step per batch the proximal policy is the one just
-evaluated and costs nothing; with several it was evaluated before the first of them and is passed in.
+evaluated and costs nothing; with several it was evaluated before the first of them and is passed in, or it is
+interpolated and never evaluated.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.own_terms import Faults, GradientWatch
+from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
@@ -91,7 +93,7 @@ class Objective:
         whole = None if micro.kept is None else outputs[2]
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
-        inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
+        inputs = self._inputs(micro, current, proximal)
         inputs = dataclasses.replace(
             inputs,
             entropies=entropies,
@@ -113,15 +115,24 @@ class Objective:
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` judges, on the CPU."""
-        inputs = self._inputs(micro.to(proximal.device), proximal, proximal)
+        inputs = self._inputs(micro.to(proximal.device), proximal)
         return squares_of_tokens_that_move_away(inputs).double().cpu()
 
-    def _inputs(self, micro: MicroBatch, current: Tensor, proximal: Tensor) -> LossInputs:
+    def is_interpolated(self) -> bool:
+        """Whether the proximal policy is made of the one in training, so that no pass evaluates it."""
+        return self.algorithm.proximal == "interpolated"
+
+    def _inputs(self, micro: MicroBatch, current: Tensor, known: Tensor | None = None) -> LossInputs:
+        """`known` are log-probs of the policy before the batch, None where it is the current one."""
+        is_interpolated = self.is_interpolated()
+        policy = current.detach() if known is None or is_interpolated else known
         # A token without a finite log-prob is left out of numerator and denominator, and counted.
+        behavior = torch.where(micro.behavior.isfinite(), micro.behavior, policy)
         return LossInputs(
             current=current,
-            proximal=proximal,
-            behavior=torch.where(micro.behavior.isfinite(), micro.behavior, proximal),
+            proximal=PROXIMALS[self.algorithm.proximal](policy, behavior, micro.lags),
+            evaluated=policy if is_interpolated else None,
+            behavior=behavior,
             advantages=micro.advantages,
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,

@@ -30,6 +30,7 @@ COMBINATIONS = [
     {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
     {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+    {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
 ]
 
 
@@ -533,3 +534,29 @@ def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder:
         learner.step(random_batch(0))
     wanted = copy_weights(built_in.model)
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in copy_weights(own.model).items())
+
+
+def test_an_interpolated_policy_costs_no_pass_and_clips_stale_tokens_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    batch = near(random_batch(4, num_groups=6, group_size=4), folder)
+    assert {batch.taken_version - v for s in batch.sequences for v in s.token_versions} >= {0, 1, 2}
+    learner = make_learner(
+        folder,
+        algorithm={"proximal": "interpolated", "clip_low": 0.01, "clip_high": 0.01},
+        trainer={"optimizer_steps_per_batch": 2, "learning_rate": 1e-9},
+    )
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError("a pass for log-probs")
+
+    monkeypatch.setattr(learner.passes, "both_logprobs", fail)
+    metrics = learner.step(batch)
+    lags = [batch.taken_version - v for s in batch.sequences for v in s.token_versions]
+    assert metrics["optimizer_steps"] == 2.0
+    assert 0.0 < metrics["clipped_share"] <= sum(lag > 0 for lag in lags) / len(lags)
+    # What is reported of staleness is of the policy itself, whatever ratios are taken against.
+    plain = make_learner(folder, trainer={"optimizer_steps_per_batch": 2, "learning_rate": 1e-9})
+    wanted = plain.step(batch)
+    for name in ("staleness_kl", "mismatch_kl", "sequence_effective_share", "chi_square"):
+        assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
