@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -27,6 +28,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),
+    "algorithm.entropy_control": dict(ENTROPY_CONTROLS),
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},

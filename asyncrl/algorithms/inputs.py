@@ -48,6 +48,10 @@ class LossInputs:
     """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
     micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""
 
+    hit: Tensor | None = None
+    """[T] bool, the tokens that algorithm.entropy_control holds back: found over all micro-batches and ranks
+    of the optimizer step; None without one."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
 from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
 from asyncrl.algorithms.reductions import REDUCTIONS
@@ -56,6 +57,7 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
     importance_weight = find_term("importance_weight", algorithm.importance_weight, WEIGHTS)
     rejections = [find_term("rejection", name, REJECTIONS) for name in algorithm.rejection]
     surrogate = find_term("surrogate", algorithm.surrogate, SURROGATES)
+    control = ENTROPY_CONTROLS.get(algorithm.entropy_control)
     reduction = REDUCTIONS[algorithm.reduction]
 
     def loss(inputs: LossInputs) -> LossParts:
@@ -66,7 +68,10 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
             weights = torch.where(is_kept, weights, torch.zeros_like(weights))
         survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
         applied = _applied(weights, survivors, algorithm)
-        losses = applied * _call(surrogate, survivors, algorithm, faults) + _penalty(inputs, algorithm)
+        losses = applied * _call(surrogate, survivors, algorithm, faults)
+        if control is not None:
+            losses = control(losses, survivors, algorithm)
+        losses = losses + _penalty(inputs, algorithm)
         scale, denominator = reduction(inputs, max_new_tokens)
         # Select, never multiply by zero: 0 x NaN would be NaN.
         total = torch.where(survivors.mask, losses * scale, 0.0).sum()

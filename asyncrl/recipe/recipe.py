@@ -115,6 +115,7 @@ class Recipe(Section):
         self._check_critic()
         self.policy_schedule()
         self._check_scaling()
+        self._check_entropy_control()
         self._check_drops()
         self._check_evaluation()
         self._check_placement()
@@ -154,6 +155,17 @@ class Recipe(Section):
                 "trainer.learning_rate_scaling is ess but algorithm.importance_weight is none: the loss "
                 "weighs no sequence more than another. Set algorithm.importance_weight, or "
                 "trainer.learning_rate_scaling to none."
+            )
+
+    def _check_entropy_control(self) -> None:
+        algorithm, steps = self.algorithm, self.trainer.optimizer_steps_per_batch
+        has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
+        if algorithm.entropy_control == "kl_cov" and steps == 1 and not has_ratios:
+            raise ValueError(
+                "algorithm.entropy_control is kl_cov but trainer.optimizer_steps_per_batch is 1: every "
+                "policy ratio is 1, so that there is nothing to pull back. Set "
+                "trainer.optimizer_steps_per_batch to 2 or more, algorithm.clip_around to behavior, or "
+                "algorithm.entropy_control to clip_cov."
             )
 
     def _check_sizes(self) -> None:

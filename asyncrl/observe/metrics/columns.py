@@ -97,6 +97,7 @@ GROUPS = {
         "num_packed_tokens",
         "nonfinite_tokens",
         "surviving_tokens",
+        "held_back_tokens",
         "optimizer_steps",
         "tokens_per_second",
         "model_flops",

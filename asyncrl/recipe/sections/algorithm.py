@@ -171,6 +171,23 @@ class Algorithm(Section):
     """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
+    entropy_control: Literal["none", "clip_cov", "kl_cov"] = "none"
+    """Holds back the few tokens of an optimizer step whose advantage and log-prob vary together the most:
+    these take the entropy out of the policy. For runs whose entropy falls before tasks are solved. At one
+    optimizer step per batch it costs one more forward pass.
+    none: every token teaches.
+    clip_cov: a random covariance_share of the tokens, from those between clip_cov_low and clip_cov_high,
+    teaches nothing.
+    kl_cov: the covariance_share of the largest is pulled back by kl_cov_coefficient; needs ratios other
+    than 1."""
+    covariance_share: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    """Share of an optimizer step's tokens that entropy_control holds back, at least one."""
+    clip_cov_low: NonNegativeFloat = 1.0
+    """Lower end of the covariances of clip_cov."""
+    clip_cov_high: PositiveFloat = 5.0
+    """Upper end of the covariances of clip_cov."""
+    kl_cov_coefficient: PositiveFloat = 0.1
+    """Weight of |log ratio| of the tokens of kl_cov (the paper: 1)."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     overlong_buffer_tokens: Count = 0
@@ -218,6 +235,7 @@ class Algorithm(Section):
         for kind, low, high in (
             ("mask", self.mask_low, self.mask_high),
             ("geometric", self.geometric_low, self.geometric_high),
+            ("clip_cov", self.clip_cov_low, self.clip_cov_high),
         ):
             if low >= high:
                 raise ValueError(

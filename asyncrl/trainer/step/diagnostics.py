@@ -18,8 +18,9 @@ from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step import effective_samples
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
-TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults")
-"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers."""
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults", "held")
+"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers. Held:
+tokens that an entropy control holds back."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
     *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
@@ -59,6 +60,7 @@ def micro_batch_sums(
         lags.new_tensor(len(micro.tokens)),
         (mask & (parts.weights != 0)).sum(),
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
+        lags.new_zeros(()) if inputs.hit is None else (inputs.hit & mask).sum(),
     ]
     entropies = inputs.entropies[mask].detach().double()
     capped, *interventions = _interventions(inputs, parts, algorithm)
@@ -172,6 +174,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "nonfinite_tokens": total["nonfinite"],
         "too_stale_tokens": total["too_stale"],
         "surviving_tokens": total["survivors"],
+        "held_back_tokens": total["held"],
         "left_out_share": 1 - _share(total["survivors"], sampled),
         "entropy": _share(total["entropy"], total["tokens"]),
         "mean_importance_ratio": _share(total["ratio"], total["tokens"]),

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
-from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import ModelShape
@@ -40,6 +39,7 @@ from asyncrl.trainer.packing.batch import (
 )
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
+from asyncrl.trainer.step.judgments import Judgments
 from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
@@ -169,7 +169,7 @@ class Learner:
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:
-                return self._measure(parts, batch.temperature, record) | values
+                return self._measure(parts, batch, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
                 parts,
@@ -186,7 +186,12 @@ class Learner:
         rate, scale = 0.0, 0.0
         for i, (micro_batches, known) in enumerate(zip(parts, proximals, strict=True)):
             metrics = self.accumulate(
-                micro_batches, batch.temperature, proximals=known, tally=tally, record=record
+                micro_batches,
+                batch.temperature,
+                proximals=known,
+                tally=tally,
+                record=record,
+                version=batch.taken_version,
             )
             if metrics["surviving_tokens"] > num_survivors:
                 scale = self._rate_scale(tally)
@@ -271,13 +276,18 @@ class Learner:
         return penalties
 
     def _measure(
-        self, parts: list[list[MicroBatch]], temperature: float, record: TokenRecord | None
+        self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None
     ) -> dict[str, float]:
         """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
         tally = Tally()
         for micro_batches in parts:
             metrics = self.accumulate(
-                micro_batches, temperature, tally=tally, forward_only=True, record=record
+                micro_batches,
+                batch.temperature,
+                tally=tally,
+                forward_only=True,
+                record=record,
+                version=batch.taken_version,
             )
         return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
 
@@ -290,21 +300,23 @@ class Learner:
         tally: Tally | None = None,
         forward_only: bool = False,
         record: TokenRecord | None = None,
+        version: PolicyVersion = 0,
     ) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
 
         The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
         one. `forward_only` gives the metrics without a gradient, as micro-batches that do not teach always
-        are: they count in metrics and denominator.
+        are: they count in metrics and denominator. `version` is what the batch is trained from: it seeds
+        what is drawn.
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
             references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
-        bound = math.inf
+        judgments = Judgments()
         if self.objective.needs_proximal():
             if proximals is None:
                 proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
-            bound = self._second_moment_bound(micro_batches, proximals)
+            judgments = self.objective.judge(micro_batches, proximals, draw=f"{self._seed}:{version}")
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -320,7 +332,7 @@ class Learner:
                 outputs,
                 proximal=proximal,
                 reference=references[index] if references else None,
-                second_moment_bound=bound,
+                judged=judgments.of(index),
                 gradients=self._gradients,
             )
 
@@ -353,18 +365,3 @@ class Learner:
             kept += self.passes.run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
         # Nothing is kept on all pipeline stages but the last.
         return list(zip([*silent, *taught], kept, strict=True)) if kept else []
-
-    def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
-        """Bound of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
-        # Empty on all stages but the last.
-        found = zip(micro_batches, proximals, strict=True) if proximals else ()
-        squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
-        own = torch.cat(squares) if squares else torch.zeros(0, dtype=torch.float64)
-
-        def count_and_sum(bound: float) -> tuple[float, float]:
-            kept = own[own <= bound]
-            sums = torch.stack([kept.new_tensor(len(kept)), kept.sum()]).to(self._device)
-            count, total = sum_over_ranks([sums], 2).tolist()
-            return count, total
-
-        return find_second_moment_bound(count_and_sum, self.algorithm.second_moment_limit)

@@ -7,6 +7,7 @@ interpolated and never evaluated.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,10 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
+from asyncrl.trainer.step.judgments import Judged, Judgments, second_moment_bound
+from asyncrl.trainer.step.token_choices import hits_by_covariance
+
+NOTHING = Judged()
 
 
 class LossRecord(NamedTuple):
@@ -57,7 +62,21 @@ class Objective:
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
-        return "second_moment" in self.algorithm.rejection
+        return "second_moment" in self.algorithm.rejection or self.algorithm.entropy_control != "none"
+
+    def judge(self, micro_batches: Sequence[MicroBatch], known: Sequence[Tensor], *, draw: str) -> Judgments:
+        """Judgments over all ranks' micro-batches, the same on every rank. `known` are log-probs [T] of the
+        policy before the batch; `draw` seeds random choices. A call of every rank."""
+        bound, hits = math.inf, None
+        if "second_moment" in self.algorithm.rejection:
+            found = zip(micro_batches, known, strict=True) if known else ()
+            squares = [self.squares_that_move_away(micro, each) for micro, each in found]
+            bound = second_moment_bound(squares, self.algorithm.second_moment_limit)
+        if self.algorithm.entropy_control != "none":
+            hits = hits_by_covariance(
+                micro_batches, known, self.algorithm, mask_staleness=self._limit, draw=draw
+            )
+        return Judgments(bound, hits)
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
@@ -66,6 +85,7 @@ class Objective:
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.entropy_coefficient
+            or algorithm.entropy_control == "kl_cov"
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
             or algorithm.surrogate not in SURROGATES
@@ -78,7 +98,7 @@ class Objective:
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
-        second_moment_bound: float = math.inf,
+        judged: Judged = NOTHING,
         gradients: GradientWatch | None = None,
     ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
@@ -99,7 +119,8 @@ class Objective:
             entropies=entropies,
             reference=reference,
             whole=whole,
-            second_moment_bound=second_moment_bound,
+            second_moment_bound=judged.second_moment_bound,
+            hit=judged.hit,
         )
         try:
             parts = self._loss(inputs)

@@ -31,6 +31,14 @@ COMBINATIONS = [
     {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
     {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
+    {
+        "surrogate": "gspo",
+        "importance_weight": "none",
+        "clip_around": "behavior",
+        "entropy_control": "kl_cov",
+        "covariance_share": 0.1,
+        "kl_cov_coefficient": 1.0,
+    },
 ]
 
 
@@ -560,3 +568,20 @@ def test_an_interpolated_policy_costs_no_pass_and_clips_stale_tokens_alone(
     wanted = plain.step(batch)
     for name in ("staleness_kl", "mismatch_kl", "sequence_effective_share", "chi_square"):
         assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
+
+
+def test_clip_cov_costs_a_forward_pass_and_leaves_out_the_same_tokens_however_packed(folder: Path):
+    keys = {"clip_cov_low": 0.1, "clip_cov_high": 50.0, "covariance_share": 0.2}
+    algorithm = keys | {"entropy_control": "clip_cov"}
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    whole, split, plain = (
+        make_learner(folder, algorithm=own, trainer={"tokens_per_micro_batch": budget})
+        for own, budget in ((algorithm, 8192), (algorithm, 30), ({}, 8192))
+    )
+    metrics, again, without = (learner.step(batch) for learner in (whole, split, plain))
+    assert metrics["held_back_tokens"] == again["held_back_tokens"] == int(0.2 * metrics["num_tokens"])
+    assert metrics["loss"] == pytest.approx(again["loss"], rel=1e-5) != without["loss"]
+    assert metrics["grad_norm"] == pytest.approx(again["grad_norm"], rel=1e-4)
+    assert without["held_back_tokens"] == 0.0
+    spent, usual = (learner.passes.utilisation(1.0)["model_flops"] for learner in (whole, plain))
+    assert spent == pytest.approx(usual * 4 / 3)
