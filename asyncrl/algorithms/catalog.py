@@ -16,6 +16,7 @@ from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss
 from asyncrl.algorithms.weights import WEIGHTS
@@ -29,6 +30,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),
     "algorithm.entropy_control": dict(ENTROPY_CONTROLS),
+    "algorithm.top_entropy_share": {"top_entropy": top_entropy},
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},

@@ -52,6 +52,10 @@ class LossInputs:
     """[T] bool, the tokens that algorithm.entropy_control holds back: found over all micro-batches and ranks
     of the optimizer step; None without one."""
 
+    is_top: Tensor | None = None
+    """[T] bool, the tokens of the highest entropy of the optimizer step, of all micro-batches and ranks; None
+    where algorithm.top_entropy_share is 1."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole

@@ -23,6 +23,7 @@ from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
+from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
 from asyncrl.system.plugins import load_object
@@ -69,6 +70,8 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
         survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
         applied = _applied(weights, survivors, algorithm)
         losses = applied * _call(surrogate, survivors, algorithm, faults)
+        if algorithm.top_entropy_share < 1:
+            losses = top_entropy(losses, survivors, algorithm)
         if control is not None:
             losses = control(losses, survivors, algorithm)
         losses = losses + _penalty(inputs, algorithm)

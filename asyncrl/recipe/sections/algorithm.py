@@ -188,6 +188,10 @@ class Algorithm(Section):
     """Upper end of the covariances of clip_cov."""
     kl_cov_coefficient: PositiveFloat = 0.1
     """Weight of |log ratio| of the tokens of kl_cov (the paper: 1)."""
+    top_entropy_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an optimizer step's tokens, those of the highest entropy, that the policy loss is on. The
+    paper has 0.2, for long reasoning of large models. Below 1 it costs one more forward pass per optimizer
+    step. KL, entropy bonus and the loss's denominator stay those of all tokens."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     overlong_buffer_tokens: Count = 0

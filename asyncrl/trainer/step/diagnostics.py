@@ -20,7 +20,7 @@ from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
 TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults", "held")
 """Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers. Held:
-tokens that an entropy control holds back."""
+tokens that an entropy control or top_entropy_share holds back."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
     *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
@@ -60,7 +60,7 @@ def micro_batch_sums(
         lags.new_tensor(len(micro.tokens)),
         (mask & (parts.weights != 0)).sum(),
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
-        lags.new_zeros(()) if inputs.hit is None else (inputs.hit & mask).sum(),
+        (_held_back(inputs) & mask).sum(),
     ]
     entropies = inputs.entropies[mask].detach().double()
     capped, *interventions = _interventions(inputs, parts, algorithm)
@@ -82,6 +82,12 @@ def micro_batch_sums(
     extremes += [ratio * (kinds == first_stale + i) for i in range(len(LAGS))]
     zero = ratio.new_zeros(1)
     return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
+
+
+def _held_back(inputs: LossInputs) -> Tensor:
+    """[T] bool: tokens that an entropy control hit, or whose entropy is too low for a loss."""
+    found = torch.zeros_like(inputs.mask) if inputs.hit is None else inputs.hit
+    return found if inputs.is_top is None else found | ~inputs.is_top
 
 
 def token_kinds(lags: Tensor, are_continued: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What terms judge over a whole optimizer step, all micro-batches and ranks, before the loss of any of them.
 
 It is judged by the policy before the batch: at one optimizer step per batch the one in training, whose
-log-probs then cost a forward pass of their own.
+log-probs then cost a forward pass of their own. Entropies are those of the policy in training.
 """
 
 import math
@@ -22,6 +22,8 @@ class Judged(NamedTuple):
     second_moment_bound: float = math.inf
     hit: Tensor | None = None
     """[T] bool, the tokens that algorithm.entropy_control holds back."""
+    is_top: Tensor | None = None
+    """[T] bool, the tokens of the highest entropy."""
 
 
 class Judgments(NamedTuple):
@@ -29,9 +31,14 @@ class Judgments(NamedTuple):
 
     second_moment_bound: float = math.inf
     hits: list[Tensor] | None = None
+    are_top: list[Tensor] | None = None
 
     def of(self, index: int) -> Judged:
-        return Judged(self.second_moment_bound, self.hits[index] if self.hits else None)
+        return Judged(
+            self.second_moment_bound,
+            self.hits[index] if self.hits else None,
+            self.are_top[index] if self.are_top else None,
+        )
 
 
 def second_moment_bound(squares: Sequence[Tensor], limit: float) -> float:

@@ -312,11 +312,7 @@ class Learner:
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
             references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
-        judgments = Judgments()
-        if self.objective.needs_proximal():
-            if proximals is None:
-                proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
-            judgments = self.objective.judge(micro_batches, proximals, draw=f"{self._seed}:{version}")
+        proximals, judgments = self._judge(micro_batches, temperature, proximals, version)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -347,6 +343,27 @@ class Learner:
         if num_taught:
             divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
         return tally.metrics()
+
+    def _judge(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        proximals: list[Tensor] | None,
+        version: PolicyVersion,
+    ) -> tuple[list[Tensor] | None, Judgments]:
+        """The proximal log-probs, if they are known by then, and what is judged over the whole optimizer
+        step; at most one forward pass."""
+        entropies: list[Tensor] = []
+        if self.objective.needs_entropies():
+            evaluated = self.passes.with_entropies(self.parallel_chunks, micro_batches, temperature)
+            entropies = [found for _, found in evaluated]
+            proximals = [found for found, _ in evaluated] if proximals is None else proximals
+        elif not self.objective.needs_proximal():
+            return proximals, Judgments()
+        elif proximals is None:
+            proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
+        draw = f"{self._seed}:{version}"
+        return proximals, self.objective.judge(micro_batches, proximals, entropies, draw=draw)
 
     def _teach(
         self, micro_batches: list[MicroBatch], num_taught: int, temperature: float, loss: LossOf[Result]

@@ -26,7 +26,7 @@ from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 from asyncrl.trainer.step.judgments import Judged, Judgments, second_moment_bound
-from asyncrl.trainer.step.token_choices import hits_by_covariance
+from asyncrl.trainer.step.token_choices import hits_by_covariance, top_by_entropy
 
 NOTHING = Judged()
 
@@ -64,10 +64,25 @@ class Objective:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
         return "second_moment" in self.algorithm.rejection or self.algorithm.entropy_control != "none"
 
-    def judge(self, micro_batches: Sequence[MicroBatch], known: Sequence[Tensor], *, draw: str) -> Judgments:
+    def needs_entropies(self) -> bool:
+        """Whether the entropies of a whole optimizer step are needed before its loss."""
+        return self.algorithm.top_entropy_share < 1
+
+    def judge(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        known: Sequence[Tensor],
+        entropies: Sequence[Tensor],
+        *,
+        draw: str,
+    ) -> Judgments:
         """Judgments over all ranks' micro-batches, the same on every rank. `known` are log-probs [T] of the
-        policy before the batch; `draw` seeds random choices. A call of every rank."""
-        bound, hits = math.inf, None
+        policy before the batch, `entropies` [T] those of the current one, where they are needed; `draw` seeds
+        random choices. A call of every rank."""
+        bound, hits, are_top = math.inf, None, None
+        if self.needs_entropies():
+            share = self.algorithm.top_entropy_share
+            are_top = top_by_entropy(micro_batches, entropies, share, mask_staleness=self._limit)
         if "second_moment" in self.algorithm.rejection:
             found = zip(micro_batches, known, strict=True) if known else ()
             squares = [self.squares_that_move_away(micro, each) for micro, each in found]
@@ -76,7 +91,7 @@ class Objective:
             hits = hits_by_covariance(
                 micro_batches, known, self.algorithm, mask_staleness=self._limit, draw=draw
             )
-        return Judgments(bound, hits)
+        return Judgments(bound, hits, are_top)
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
@@ -121,6 +136,7 @@ class Objective:
             whole=whole,
             second_moment_bound=judged.second_moment_bound,
             hit=judged.hit,
+            is_top=judged.is_top,
         )
         try:
             parts = self._loss(inputs)

@@ -5,6 +5,7 @@ tokens all are chosen. Lists are [micro-batch] of [T] tensors, empty on all pipe
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.bisection import largest_float
-from asyncrl.algorithms.entropy_controls import covariances
+from asyncrl.algorithms.entropy_controls import GRID, covariances, on_grid
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
@@ -48,6 +49,20 @@ def hits_by_covariance(
     inside = [mask & (each > low) & (each < high) for mask, each in zip(masks, own, strict=True)]
     draws = [_draws(micro, draw).to(each.device) for micro, each, _ in found]
     return _smallest(draws, inside, wanted)
+
+
+def top_by_entropy(
+    micro_batches: Sequence[MicroBatch],
+    entropies: Sequence[Tensor],
+    share: float,
+    *,
+    mask_staleness: int | None,
+) -> list[Tensor]:
+    """[T] bool each: the `share` of the tokens with the highest entropies, rounded up."""
+    masks = _counted(micro_batches, entropies, mask_staleness)
+    # A rounded entropy of a certain token may be below 0, and 0 is not above 0.
+    own = [on_grid(each).clamp(min=0) + 1 / GRID for each in entropies]
+    return _largest(own, masks, math.ceil(share * _count(masks)))
 
 
 def _largest(values: list[Tensor], masks: list[Tensor], wanted: int) -> list[Tensor]:

@@ -585,3 +585,24 @@ def test_clip_cov_costs_a_forward_pass_and_leaves_out_the_same_tokens_however_pa
     assert without["held_back_tokens"] == 0.0
     spent, usual = (learner.passes.utilisation(1.0)["model_flops"] for learner in (whole, plain))
     assert spent == pytest.approx(usual * 4 / 3)
+
+
+def test_the_top_by_entropy_are_found_by_a_pass_over_each_optimizer_step(folder: Path):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    learners = [
+        make_learner(
+            folder,
+            algorithm={"top_entropy_share": share},
+            trainer={"tokens_per_micro_batch": budget, "optimizer_steps_per_batch": 2},
+        )
+        for share, budget in ((0.25, 8192), (0.25, 30), (1.0, 8192))
+    ]
+    metrics, again, without = (learner.step(batch) for learner in learners)
+    assert metrics["held_back_tokens"] == again["held_back_tokens"]
+    assert 0.6 < metrics["held_back_tokens"] / metrics["num_tokens"] <= 0.75
+    assert without["held_back_tokens"] == 0.0
+    assert metrics["loss"] == pytest.approx(again["loss"], rel=1e-5) != without["loss"]
+    assert metrics["grad_norm"] == pytest.approx(again["grad_norm"], rel=1e-4)
+    spent, usual = (learners[i].passes.utilisation(1.0)["model_flops"] for i in (0, 2))
+    # Two halves forward and backward, half a forward pass for proximal log-probs, two halves for entropies.
+    assert spent / usual == pytest.approx((2 * 3 + 1 + 2) / (2 * 3 + 1), rel=0.05)

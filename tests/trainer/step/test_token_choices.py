@@ -1,12 +1,15 @@
 """Tokens that are chosen among all of an optimizer step, against plain lists, however it is packed."""
 
+import math
+
 import pytest
+import torch
 from fakes.models import random_batch
 from torch import Tensor
 
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch, rank_micro_batches
-from asyncrl.trainer.step.token_choices import hits_by_covariance
+from asyncrl.trainer.step.token_choices import hits_by_covariance, top_by_entropy
 
 BATCH = random_batch(3, num_groups=6, group_size=4)
 LIMIT = 1
@@ -99,3 +102,22 @@ def test_at_least_one_token_is_taken_and_none_where_none_counts():
     chosen = hits_by_covariance(micro_batches, values, algorithm, mask_staleness=-1, draw="")
     assert not any(each.any() for each in chosen)
     assert hits_by_covariance(micro_batches, [], algorithm, mask_staleness=None, draw="") == []
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_the_top_by_entropy_are_those_of_the_whole_step_with_their_equals(share: float):
+    entropies = {name: 0.1 * (round(1e6 * abs(value)) % 9) for name, value in oracle().items()}
+    wanted = sorted(entropies.values(), reverse=True)[math.ceil(share * len(entropies)) - 1]
+    expected = {name for name, value in entropies.items() if value >= wanted}
+    for budget in (1, 30, 8192):
+        micro_batches = packed(budget)
+        values = [entropies_of(micro, entropies) for micro in micro_batches]
+        chosen = top_by_entropy(micro_batches, values, share, mask_staleness=LIMIT)
+        assert named(micro_batches, chosen) == expected
+
+
+def entropies_of(micro: MicroBatch, known: dict[tuple[str, int], float]) -> Tensor:
+    """Those of tokens that do not count are the highest. Rounding differs by micro-batch."""
+    sizes = torch.bincount(micro.line_ids, minlength=len(micro.lines)).tolist()
+    names = [(name, t) for name, size in zip(micro.lines, sizes, strict=True) for t in range(size)]
+    return torch.tensor([known.get(name, 99.0) for name in names]) + 1e-7 * len(micro.lines)
