@@ -56,6 +56,9 @@ class LossInputs:
     """[T] bool, the tokens of the highest entropy of the optimizer step, of all micro-batches and ranks; None
     where algorithm.top_entropy_share is 1."""
 
+    entropy_coefficient: float | None = None
+    """Weight of the entropy bonus in this step; None: algorithm.entropy_coefficient."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole

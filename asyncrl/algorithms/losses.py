@@ -117,7 +117,10 @@ def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
         assert inputs.reference is not None, "KL in the loss needs the reference's log-probs"
         divergence = DIVERGENCES[algorithm.kl_estimator](inputs.unfiltered(), inputs.reference)
         penalty = penalty + algorithm.kl_coefficient * divergence
-    if algorithm.entropy_coefficient:
+    bonus = inputs.entropy_coefficient
+    if bonus is None:
+        bonus = algorithm.entropy_coefficient
+    if bonus:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"
-        penalty = penalty - algorithm.entropy_coefficient * inputs.entropies
+        penalty = penalty - bonus * inputs.entropies
     return penalty

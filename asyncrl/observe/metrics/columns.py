@@ -84,6 +84,7 @@ GROUPS = {
     "train": (
         "loss",
         "entropy",
+        "entropy_coefficient",
         "grad_norm",
         "spike_norm",
         "spike_times",

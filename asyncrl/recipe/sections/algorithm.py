@@ -170,7 +170,15 @@ class Algorithm(Section):
     refresh_resets_optimizer: bool = False
     """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus; with entropy_target that of the first step."""
+    entropy_target: PositiveFloat | None = None
+    """Mean entropy per token, in nats, that the weight of the bonus is led to (Skywork-OR1: 0.2): after each
+    step it rises by entropy_step where the entropy is at most this, and falls above it; above it there is no
+    bonus. Where one weight is too small early and too large late. Default: entropy_coefficient stays."""
+    entropy_step: PositiveFloat = 0.005
+    """Change of the bonus's weight per step under entropy_target."""
+    max_entropy_coefficient: PositiveFloat = 1.0
+    """Largest weight of the bonus under entropy_target."""
     entropy_control: Literal["none", "clip_cov", "kl_cov"] = "none"
     """Holds back the few tokens of an optimizer step whose advantage and log-prob vary together the most:
     these take the entropy out of the policy. For runs whose entropy falls before tasks are solved. At one
@@ -275,6 +283,7 @@ class Algorithm(Section):
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
         self._check_proximal()
+        self._check_entropy_target()
         self._check_credit()
         self._check_ratio_of_one()
         self._check_refresh()
@@ -294,6 +303,14 @@ class Algorithm(Section):
                 "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
                 "of the staleness that importance weights leave to it would go uncorrected. Set "
                 "algorithm.surrogate to ppo_clip or cispo, or remove algorithm.proximal."
+            )
+
+    def _check_entropy_target(self) -> None:
+        if self.entropy_target is not None and self.entropy_coefficient > self.max_entropy_coefficient:
+            raise ValueError(
+                f"algorithm.entropy_coefficient is {self.entropy_coefficient} but under "
+                f"algorithm.entropy_target it is at most algorithm.max_entropy_coefficient, "
+                f"{self.max_entropy_coefficient}. Lower the first or raise the last."
             )
 
     def _check_credit(self) -> None:

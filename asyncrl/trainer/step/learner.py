@@ -39,6 +39,7 @@ from asyncrl.trainer.packing.batch import (
 )
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
+from asyncrl.trainer.step.entropy_target import EntropyTarget
 from asyncrl.trainer.step.judgments import Judgments
 from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
 from asyncrl.trainer.step.optimizer import (
@@ -95,6 +96,7 @@ class Learner:
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = recipe.policy_schedule()
+        self.entropy = EntropyTarget(recipe.algorithm)
         self.spikes = SpikeWatch(self.model, self.parallel_chunks)
         self.reference = (
             Reference(shape, recipe.model, self.layout, unsampled)
@@ -148,6 +150,7 @@ class Learner:
         check_sampled(batch, self.unsampled)
         check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
+        self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
@@ -206,6 +209,9 @@ class Learner:
         metrics["learning_rate"] = rate
         if self.section.learning_rate_scaling != "none":
             metrics["learning_rate_scale"] = scale
+        if self.algorithm.entropy_target is not None:
+            metrics["entropy_coefficient"] = self.objective.entropy_coefficient
+            self.entropy.saw(metrics["entropy"])
         return metrics | values
 
     def _rate_scale(self, tally: Tally) -> float:

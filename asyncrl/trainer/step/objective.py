@@ -48,6 +48,8 @@ class Objective:
         self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
     ) -> None:
         self.algorithm = algorithm
+        self.entropy_coefficient = algorithm.entropy_coefficient
+        """Weight of the entropy bonus in the step that is trained."""
         self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
@@ -99,7 +101,7 @@ class Objective:
         return bool(
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
-            or algorithm.entropy_coefficient
+            or self.entropy_coefficient
             or algorithm.entropy_control == "kl_cov"
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
@@ -132,6 +134,7 @@ class Objective:
         inputs = dataclasses.replace(
             inputs,
             entropies=entropies,
+            entropy_coefficient=self.entropy_coefficient,
             reference=reference,
             whole=whole,
             second_moment_bound=judged.second_moment_bound,
