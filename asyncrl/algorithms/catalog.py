@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.proximal import PROXIMALS
@@ -30,6 +31,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),
     "algorithm.entropy_control": dict(ENTROPY_CONTROLS),
+    "algorithm.probability_damping": {"low_probability": low_probability},
     "algorithm.top_entropy_share": {"top_entropy": top_entropy},
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),

@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
@@ -68,6 +69,8 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
             is_kept = _call(rejection, inputs, algorithm, faults)
             weights = torch.where(is_kept, weights, torch.zeros_like(weights))
         survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
+        if algorithm.probability_damping:
+            survivors = dataclasses.replace(survivors, advantages=low_probability(inputs, algorithm))
         applied = _applied(weights, survivors, algorithm)
         losses = applied * _call(surrogate, survivors, algorithm, faults)
         if algorithm.top_entropy_share < 1:

@@ -13,7 +13,10 @@ from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections import algorithm as recipe
 
-NUMBERS = ("kl_estimator", "overlong_buffer_tokens", "top_entropy_share", "critic.value_clip")
+NUMBERS = (
+    *("kl_estimator", "overlong_buffer_tokens", "top_entropy_share", "probability_damping"),
+    "critic.value_clip",
+)
 """Keys whose documentation names no term: numbers that turn one on, and letters."""
 
 

@@ -196,6 +196,9 @@ class Algorithm(Section):
     """Upper end of the covariances of clip_cov."""
     kl_cov_coefficient: PositiveFloat = 0.1
     """Weight of |log ratio| of the tokens of kl_cov (the paper: 1)."""
+    probability_damping: Fraction = 0.0
+    """Weight a of a token's probability p in its advantage, A (a p + 1 - a): unlikely tokens teach less.
+    Usually 0.2, where they have most of the gradient (columns gradient_share_*). 0: off."""
     top_entropy_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of an optimizer step's tokens, those of the highest entropy, that the policy loss is on. The
     paper has 0.2, for long reasoning of large models. Below 1 it costs one more forward pass per optimizer

@@ -1,10 +1,11 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
 That is weights and optimizer (the critic's too), a reference that is refreshed, the weight of the entropy
-bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any other layout can load (`training_state`).
-The state is copied and written during training (`saving`): under another name, synced, then renamed with its
-manifest inside. So a folder under its own name is complete. On loading, a checkpoint whose digests differ
-from the manifest's is skipped for the one before it (`asyncrl.run.checkpoints`).
+bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any other layout
+can load (`training_state`). The state is copied and written during training (`saving`): under another name,
+synced, then renamed with its manifest inside. So a folder under its own name is complete. On loading, a
+checkpoint whose digests differ from the manifest's is skipped for the one before it
+(`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """

@@ -33,8 +33,10 @@ NUM_QUARTERS = 4
 SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
 SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
 NUM_SUMS = sum(SIZES)
-MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio")
-MAXIMA += tuple(f"ratio_lag_{lag}" for lag in LAGS)
+MAXIMA = (
+    *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
+    *(f"ratio_lag_{lag}" for lag in LAGS),
+)
 
 
 def micro_batch_sums(

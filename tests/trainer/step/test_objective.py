@@ -28,7 +28,13 @@ COMBINATIONS = [
     {"surrogate": "ppo_clip", "importance_weight": "none", "clip_around": "behavior", "dual_clip": 3.0},
     {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
     {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
-    {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    {
+        "surrogate": "cispo",
+        "kl_coefficient": 0.1,
+        "entropy_coefficient": 0.01,
+        "probability_damping": 0.2,
+        "top_entropy_share": 0.4,
+    },
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
     {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
     {
