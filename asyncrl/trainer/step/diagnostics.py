@@ -15,7 +15,7 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.step import effective_samples
+from asyncrl.trainer.step import effective_samples, quadrants
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
 TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults", "held")
@@ -32,6 +32,9 @@ KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared", "capped")
 NUM_QUARTERS = 4
 SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
 SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
+EFFECTIVE = len(SIZES) - 1
+"""Place of the sums of `effective_samples`."""
+SIZES.append(quadrants.NUM_SUMS)
 NUM_SUMS = sum(SIZES)
 MAXIMA = (
     *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
@@ -77,6 +80,7 @@ def micro_batch_sums(
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
         effective_samples.sequence_sums(inputs, inputs.policy() - inputs.behavior, micro.lags),
+        quadrants.token_sums(inputs),
     ]
     first_stale = KINDS.index(LAGS[0])
     is_fresh, is_stale = kinds == 0, kinds >= first_stale
@@ -157,7 +161,7 @@ class Tally:
     def latest_effective_share(self) -> float:
         """Effective sample size of the sequences that came last, as a share. Waits for the device."""
         assert self._latest is not None
-        return effective_samples.effective_share(self._latest.split(SIZES)[-1])
+        return effective_samples.effective_share(self._latest.split(SIZES)[EFFECTIVE])
 
     def metrics(self) -> dict[str, float]:
         assert self._sums is not None and self._maxima is not None
@@ -166,7 +170,7 @@ class Tally:
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
-    totals, per_token, per_sequence, per_kind, per_quarter, effective = sums.split(SIZES)
+    totals, per_token, per_sequence, per_kind, per_quarter, effective, by_quadrant = sums.split(SIZES)
     names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
     total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
@@ -212,6 +216,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "continued_kl": _share(*continued[[2, 0]].tolist()),
         **_divergence("staleness", stale),
         "staleness_ratio_max": largest["stale_ratio"],
+        **quadrants.metrics(by_quadrant),
         **_by_lag(kinds[first_stale:], largest),
         **{
             f"mismatch_kl_quarter_{i + 1}": _share(*quarters[i, 0, [1, 0]].tolist())

@@ -24,6 +24,7 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
+from asyncrl.trainer.step import quadrants
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 from asyncrl.trainer.step.judgments import Judged, Judgments, second_moment_bound
 from asyncrl.trainer.step.token_choices import hits_by_covariance, top_by_entropy
@@ -35,7 +36,8 @@ class LossRecord(NamedTuple):
     """Kept of a micro-batch under the loss."""
 
     sums: Tensor
-    """Sums of `diagnostics`, the share of the global denominator among them."""
+    """Sums of `diagnostics`, the share of the global denominator among them; those of the gradient by
+    quadrant come with the backward pass."""
     maxima: Tensor
     faults: list[Faults]
     """Faults in the recipe's own terms."""
@@ -151,6 +153,7 @@ class Objective:
             gradients.watch(what, inputs, micro.names)
         with torch.no_grad():
             sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
+        quadrants.watch(inputs, sums)
         return parts.total, LossRecord(sums, maxima, parts.faults)
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
