@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES, behavior_divergence
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
+from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss
@@ -23,10 +27,14 @@ from verifiers.length import soft_overlong
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),
     "algorithm.credit": {"turns": turns},
+    "algorithm.proximal": dict(PROXIMALS),
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.trust_region": dict(TRUST_REGIONS),
     "algorithm.surrogate": dict(SURROGATES),
+    "algorithm.entropy_control": dict(ENTROPY_CONTROLS),
+    "algorithm.probability_damping": {"low_probability": low_probability},
+    "algorithm.top_entropy_share": {"top_entropy": top_entropy},
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": {**DIVERGENCES, **WEIGHTED_DIVERGENCES},
     "algorithm.behavior_kl_coefficient": {"behavior_divergence": behavior_divergence},

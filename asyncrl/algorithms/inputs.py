@@ -21,7 +21,7 @@ class LossInputs:
     current: Tensor
     """[T] float32 log-probs of the policy in training, with gradient."""
     proximal: Tensor
-    """[T] float32 log-probs of the policy before this step, no gradient."""
+    """[T] float32 log-probs of the proximal policy, no gradient: by default the policy before this step."""
     behavior: Tensor
     """[T] float32 log-probs as sampled; finite, also where `mask` is False."""
     advantages: Tensor
@@ -41,14 +41,32 @@ class LossInputs:
     whole: Tensor | None = None
     """[T] float32 log-probs of the current policy over all tokens, with gradient, where servers sampled from
     some of them, which `current`, `proximal` and `behavior` are over; None where `current` is over all."""
+    evaluated: Tensor | None = None
+    """[T] float32 log-probs of the policy that `proximal` was interpolated from, no gradient; None where
+    `proximal` was evaluated itself."""
     second_moment_bound: float = math.inf
     """(log rho)^2 up to which the rejection second_moment and the trust region second_moment_clip keep the
     tokens that they judge: found over all micro-batches and ranks of the optimizer step
     (`rejections.find_second_moment_bound`)."""
 
+    hit: Tensor | None = None
+    """[T] bool, the tokens that algorithm.entropy_control holds back: found over all micro-batches and ranks
+    of the optimizer step; None without one."""
+
+    is_top: Tensor | None = None
+    """[T] bool, the tokens of the highest entropy of the optimizer step, of all micro-batches and ranks; None
+    where algorithm.top_entropy_share is 1."""
+
+    entropy_coefficient: float | None = None
+    """Weight of the entropy bonus in this step; None: algorithm.entropy_coefficient."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole
+
+    def policy(self) -> Tensor:
+        """[T] log-probs of the policy, without gradient, whose distance from `behavior` a step reports."""
+        return self.proximal if self.evaluated is None else self.evaluated
 
     def num_sequences(self) -> int:
         return int(self.sequence_ids.max()) + 1 if len(self.sequence_ids) else 0

@@ -17,12 +17,15 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import behavior_divergence, divergence
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
 from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
+from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
@@ -61,6 +64,7 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
     rejections = [find_term("rejection", name, REJECTIONS) for name in algorithm.rejection]
     regions = [find_term("trust_region", name, TRUST_REGIONS) for name in algorithm.trust_region]
     surrogate = find_term("surrogate", algorithm.surrogate, SURROGATES)
+    control = ENTROPY_CONTROLS.get(algorithm.entropy_control)
     reduction = REDUCTIONS[algorithm.reduction]
 
     def loss(inputs: LossInputs) -> LossParts:
@@ -74,10 +78,18 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
         for region in regions:
             inside = inside & _call(region, inputs, algorithm, faults)
         taught = dataclasses.replace(inputs, mask=inside)
+        if algorithm.probability_damping:
+            taught = dataclasses.replace(taught, advantages=low_probability(inputs, algorithm))
         applied = _applied(weights, taught, algorithm)
         losses = applied * _call(surrogate, taught, algorithm, faults)
+        if algorithm.top_entropy_share < 1:
+            losses = top_entropy(losses, taught, algorithm)
         # Select, never multiply by zero: 0 x NaN would be NaN.
-        losses = (torch.where(inside, losses, 0.0) if regions else losses) + _penalty(inputs, algorithm)
+        if regions:
+            losses = torch.where(inside, losses, 0.0)
+        if control is not None:
+            losses = control(losses, taught, algorithm)
+        losses = losses + _penalty(inputs, algorithm)
         scale, denominator = reduction(inputs, max_new_tokens)
         total = torch.where(survivors, losses * scale, 0.0).sum()
         clipped = _clipped(taught, algorithm)
@@ -123,7 +135,10 @@ def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
         penalty = penalty + algorithm.kl_coefficient * divergence(algorithm.kl_estimator, inputs)
     if algorithm.behavior_kl_coefficient:
         penalty = penalty + algorithm.behavior_kl_coefficient * behavior_divergence(inputs)
-    if algorithm.entropy_coefficient:
+    bonus = inputs.entropy_coefficient
+    if bonus is None:
+        bonus = algorithm.entropy_coefficient
+    if bonus:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"
-        penalty = penalty - algorithm.entropy_coefficient * inputs.entropies
+        penalty = penalty - bonus * inputs.entropies
     return penalty

@@ -8,13 +8,12 @@ values answer for what was sampled. Below, rho = pi_prox / mu of one token.
 Shapes: T response tokens; every function gives [T] bool, True for kept.
 """
 
-import math
-import struct
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, sequence_mean, sequence_total
 from asyncrl.recipe import Algorithm
 
@@ -92,21 +91,7 @@ def find_second_moment_bound(count_and_sum: Callable[[float], tuple[float, float
         count, total = count_and_sum(bound)
         return total <= limit * count
 
-    if is_within(math.inf):
-        return math.inf
-    # Floats of at least 0 are in the order of their bits: 31 halvings find the last one, exactly.
-    low, high = 0, _INFINITY_BITS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_within(_float_of(middle)) else (low, middle)
-    return _float_of(low)
-
-
-_INFINITY_BITS = 0x7F800000
-
-
-def _float_of(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+    return largest_float(is_within)
 
 
 def token_veto(inputs: LossInputs, algorithm: Algorithm) -> Tensor:

@@ -36,7 +36,8 @@ def _listed(keys: dict[str, Any]) -> str:
 def _clip_notes(recipe: Recipe) -> list[str]:
     algorithm, steps = recipe.algorithm, recipe.trainer.optimizer_steps_per_batch
     has_clip = algorithm.surrogate in ("ppo_clip", "gspo", "cispo", "gmpo")
-    if not has_clip or steps > 1 or algorithm.clip_around == "behavior":
+    has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
+    if not has_clip or steps > 1 or has_ratios:
         return []
     return [
         "With one optimizer step per batch and algorithm.clip_around proximal, every policy ratio is 1: "

@@ -116,6 +116,8 @@ class Recipe(Section):
         self._check_mixture()
         self._check_critic()
         self.policy_schedule()
+        self._check_scaling()
+        self._check_entropy_control()
         self._check_drops()
         self._check_evaluation()
         self._check_placement()
@@ -146,6 +148,27 @@ class Recipe(Section):
         """Learning rates of the critic, of the same shape."""
         steps = self.critic_steps_per_batch()
         return make_schedule(self.trainer, self.critic.learning_rate, steps_per_batch=steps)
+
+    def _check_scaling(self) -> None:
+        algorithm = self.algorithm
+        is_unweighted = algorithm.importance_weight == "none" and algorithm.clip_around == "proximal"
+        if self.trainer.learning_rate_scaling == "ess" and is_unweighted:
+            raise ValueError(
+                "trainer.learning_rate_scaling is ess but algorithm.importance_weight is none: the loss "
+                "weighs no sequence more than another. Set algorithm.importance_weight, or "
+                "trainer.learning_rate_scaling to none."
+            )
+
+    def _check_entropy_control(self) -> None:
+        algorithm, steps = self.algorithm, self.trainer.optimizer_steps_per_batch
+        has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
+        if algorithm.entropy_control == "kl_cov" and steps == 1 and not has_ratios:
+            raise ValueError(
+                "algorithm.entropy_control is kl_cov but trainer.optimizer_steps_per_batch is 1: every "
+                "policy ratio is 1, so that there is nothing to pull back. Set "
+                "trainer.optimizer_steps_per_batch to 2 or more, algorithm.clip_around to behavior, or "
+                "algorithm.entropy_control to clip_cov."
+            )
 
     def _check_sizes(self) -> None:
         rollout, context = self.rollout, self.model.context_tokens
@@ -252,6 +275,12 @@ class Recipe(Section):
 
     def _check_staleness(self) -> None:
         rollout = self.rollout
+        if self.algorithm.proximal == "interpolated" and rollout.max_staleness == 0:
+            raise ValueError(
+                "algorithm.proximal is interpolated but rollout.max_staleness is 0: no token is stale, so "
+                "that every policy ratio would be 1 and nothing clipped. Remove algorithm.proximal, or set "
+                "rollout.max_staleness to 1 or more."
+            )
         for key in ("abort_staleness", "mask_staleness"):
             limit = getattr(rollout, key)
             if limit is not None and limit >= rollout.max_staleness:

@@ -19,6 +19,8 @@ def test_a_clip_that_cannot_bind_is_said(surrogate: str) -> None:
     assert notes(make_recipe(Path("m"), algorithm={"surrogate": surrogate}, trainer=TWO_STEPS)) == []
     around = {"surrogate": surrogate, "clip_around": "behavior", "importance_weight": "none"}
     assert notes(make_recipe(Path("m"), algorithm=around)) == []
+    interpolated = {"surrogate": surrogate, "proximal": "interpolated"}
+    assert notes(make_recipe(Path("m"), algorithm=interpolated)) == []
 
 
 def test_nothing_is_said_of_a_surrogate_without_a_clip() -> None:

@@ -209,3 +209,11 @@ def test_truncated_sampling_needs_top_k_alone() -> None:
     assert make_recipe(Path("m"), rollout={"top_k": 4096}).rollout.is_truncated()
     assert make_recipe(Path("m"), rollout={"top_p": 0.9, "min_p": 0.1, "top_k": 2}).rollout.is_truncated()
     assert not make_recipe(Path("m")).rollout.is_truncated()
+
+
+def test_a_learning_rate_by_weights_that_the_loss_lacks_is_refused() -> None:
+    trainer = {"learning_rate_scaling": "ess"}
+    with pytest.raises(InputError, match="learning_rate_scaling is ess but algorithm"):
+        make_recipe(Path("m"), trainer=trainer, algorithm={"importance_weight": "none"})
+    around = {"importance_weight": "none", "clip_around": "behavior"}
+    make_recipe(Path("m"), trainer=trainer, algorithm=around)

@@ -30,6 +30,7 @@ MODELS = {
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
+MODELS["judged"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
@@ -51,6 +52,17 @@ ALGORITHMS = {
         "kl_coefficient": 0.1,
         "kl_in": "reward",
     },
+    "judged": {
+        "proximal": "interpolated",
+        "entropy_control": "clip_cov",
+        "covariance_share": 0.2,
+        "clip_cov_low": 1e-3,
+        "clip_cov_high": 50.0,
+        "top_entropy_share": 0.5,
+        "probability_damping": 0.2,
+        "entropy_target": 100.0,
+        "entropy_step": 0.01,
+    },
     "turns": {
         "advantage": "reinforce_pp_baseline",
         "surrogate": "gspo",
@@ -70,8 +82,10 @@ ALGORITHMS = {
         "kl_in": "reward",
     },
 }
-"""Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies."""
-STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2}
+"""Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies,
+choices among all tokens of a step."""
+STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2, "judged": 2}
+SCALING = {"judged": "ess"}
 CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
 OVERLAP = {
     "distributed_optimizer": True,
@@ -110,6 +124,9 @@ TWO_RANKS = {
     "kept, tensor": ("kept", {"tensor": 2, "sequence_parallel": True}),
     "kept, context": ("kept", {"context": 2}),
     "kept, pipeline": ("kept, reward", {"pipeline": 2}),
+    "judged, data": ("judged", {}),
+    "judged, pipeline": ("judged", {"pipeline": 2}),
+    "judged, context": ("judged", {"context": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
     "whitened, data": ("whitened", {}),
@@ -154,7 +171,7 @@ RESUMED = {
 EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
-    *("turns, context", "critic, turns, pipeline"),
+    *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
     *("kept, data", "kept, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
@@ -248,8 +265,11 @@ def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
     return [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name in cases]
 
 
-def trainer_keys(model: str) -> dict[str, int]:
-    return {"optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1)}
+def trainer_keys(model: str) -> dict[str, int | str]:
+    return {
+        "optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1),
+        "learning_rate_scaling": SCALING.get(model, "none"),
+    }
 
 
 def run_cases(

@@ -224,6 +224,30 @@ def test_a_step_over_kept_sets_is_identical(tmp_path: Path, capfd: pytest.Captur
     assert "step 4 is identical to the last digit." in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("step", [2, 4], ids=["from the base model", "from a checkpoint"])
+def test_steps_led_by_entropy_and_effective_samples_are_identical(
+    step: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """What is drawn, the weight of the bonus, and a learning rate by the step's own weights."""
+    algorithm = {
+        "entropy_target": 100.0,
+        "entropy_control": "clip_cov",
+        "clip_cov_low": 1e-3,
+        "covariance_share": 0.3,
+        "top_entropy_share": 0.5,
+        "probability_damping": 0.2,
+    }
+    trainer = {"learning_rate_scaling": "ess", "optimizer_steps_per_batch": 2}
+    run = record_run(tmp_path, num_processes=1, algorithm=algorithm, trainer=trainer)
+    row = read_metrics(run / "metrics.jsonl").steps[step - 1]
+    assert row["entropy_coefficient"] == pytest.approx(0.005 * (step - 1))
+    assert 0.0 < row["learning_rate_scale"] < 1.0 < row["held_back_tokens"]
+    assert cli.main(["reproduce", str(run), str(step)]) == 0
+    assert f"step {step} is identical to the last digit." in capfd.readouterr().out
+
+
 @pytest.mark.slow
 def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
+from asyncrl.observe.alarms.effective_samples import EffectiveSamples
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.invalid_numbers import NotANumber, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
@@ -33,6 +34,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (LengthCollapse, [section.length_shrink]),
         (RewardWithoutHeldOut, [section.reward_without_heldout]),
         (MismatchTrend, [section.mismatch_kl]),
+        (EffectiveSamples, [section.effective_share]),
         (capped_share, [section.capped_share]),
         (clipped_share, [section.clipped_share]),
         (trust_region_share, [section.trust_region_share]),

@@ -35,6 +35,10 @@ class Alarms(Section):
     if that is ten times the first steps'. If all of these tokens were sampled on an older version's cache:
     twice it. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients belong to another policy than the
     one that sampled. The live line highlights a larger one."""
+    effective_share: Fraction | None = 0.3
+    """Effective sample size of the unclipped importance weights, as a share: of a step's sequences below this
+    and below half of the first steps', or of its tokens below this. Few of them then carry the gradient,
+    which comes before collapses of asynchronous runs. Equal weights have 1."""
     capped_share: Fraction | None = 0.05
     """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Staleness 2 to 4
     stays below 0.02; more means that the cap does most of the correction. The live line highlights a

@@ -96,6 +96,12 @@ class Algorithm(Section):
     """Discount per token of gae."""
     gae_is_whitened: bool = True
     """Whitens gae's advantages over the tokens of the batch."""
+    proximal: Literal["forward", "interpolated"] = "forward"
+    """Policy that ratios are taken against, and that importance weights correct for.
+    forward: the one before the batch; several optimizer steps per batch cost one more forward pass for it.
+    interpolated: 1/k of the way back from the policy in training to the one that sampled, k the token's
+    staleness (A-3PO). No forward pass, and policy ratios differ from 1 at one optimizer step per batch too.
+    Tokens of staleness 0 have a ratio of 1. Take it where that pass is expensive and data are stale."""
     importance_weight: Annotated[WeightName, OBJECT] = "truncated"
     """Corrects staleness and engine mismatch, by the ratio of proximal to behavior policy.
     none: no correction.
@@ -203,7 +209,39 @@ class Algorithm(Section):
     refresh_resets_optimizer: bool = False
     """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus; with entropy_target that of the first step."""
+    entropy_target: PositiveFloat | None = None
+    """Mean entropy per token, in nats, that the weight of the bonus is led to (Skywork-OR1: 0.2): after each
+    step it rises by entropy_step where the entropy is at most this, and falls above it; above it there is no
+    bonus. Where one weight is too small early and too large late. Default: entropy_coefficient stays."""
+    entropy_step: PositiveFloat = 0.005
+    """Change of the bonus's weight per step under entropy_target."""
+    max_entropy_coefficient: PositiveFloat = 1.0
+    """Largest weight of the bonus under entropy_target."""
+    entropy_control: Literal["none", "clip_cov", "kl_cov"] = "none"
+    """Holds back the few tokens of an optimizer step whose advantage and log-prob vary together the most:
+    these take the entropy out of the policy. For runs whose entropy falls before tasks are solved. At one
+    optimizer step per batch it costs one more forward pass.
+    none: every token teaches.
+    clip_cov: a random covariance_share of the tokens, from those between clip_cov_low and clip_cov_high,
+    teaches nothing.
+    kl_cov: the covariance_share of the largest is pulled back by kl_cov_coefficient; needs ratios other
+    than 1."""
+    covariance_share: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    """Share of an optimizer step's tokens that entropy_control holds back, at least one."""
+    clip_cov_low: NonNegativeFloat = 1.0
+    """Lower end of the covariances of clip_cov."""
+    clip_cov_high: PositiveFloat = 5.0
+    """Upper end of the covariances of clip_cov."""
+    kl_cov_coefficient: PositiveFloat = 0.1
+    """Weight of |log ratio| of the tokens of kl_cov (the paper: 1)."""
+    probability_damping: Fraction = 0.0
+    """Weight a of a token's probability p in its advantage, A (a p + 1 - a): unlikely tokens teach less.
+    Usually 0.2, where they have most of the gradient (columns gradient_share_*). 0: off."""
+    top_entropy_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an optimizer step's tokens, those of the highest entropy, that the policy loss is on. The
+    paper has 0.2, for long reasoning of large models. Below 1 it costs one more forward pass per optimizer
+    step. KL, entropy bonus and the loss's denominator stay those of all tokens."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     overlong_buffer_tokens: Count = 0
@@ -252,6 +290,7 @@ class Algorithm(Section):
         for kind, low, high in (
             ("mask", self.mask_low, self.mask_high),
             ("geometric", self.geometric_low, self.geometric_high),
+            ("clip_cov", self.clip_cov_low, self.clip_cov_high),
         ):
             if low >= high:
                 raise ValueError(
@@ -286,11 +325,37 @@ class Algorithm(Section):
                 f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
+        self._check_proximal()
+        self._check_entropy_target()
         self._check_credit()
         self._check_kl()
         self._check_ratio_of_one()
         self._check_refresh()
         return self
+
+    def _check_proximal(self) -> None:
+        if self.proximal == "forward":
+            return
+        if self.clip_around == "behavior":
+            raise ValueError(
+                "algorithm.proximal is interpolated but algorithm.clip_around is behavior: no ratio is taken "
+                "against a proximal policy. Set algorithm.clip_around to proximal, or remove "
+                "algorithm.proximal."
+            )
+        if self.surrogate == "reinforce":
+            raise ValueError(
+                "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
+                "of the staleness that importance weights leave to it would go uncorrected. Set "
+                "algorithm.surrogate to ppo_clip or cispo, or remove algorithm.proximal."
+            )
+
+    def _check_entropy_target(self) -> None:
+        if self.entropy_target is not None and self.entropy_coefficient > self.max_entropy_coefficient:
+            raise ValueError(
+                f"algorithm.entropy_coefficient is {self.entropy_coefficient} but under "
+                f"algorithm.entropy_target it is at most algorithm.max_entropy_coefficient, "
+                f"{self.max_entropy_coefficient}. Lower the first or raise the last."
+            )
 
     def _check_credit(self) -> None:
         if self.credit == "outcome" or self.advantage in TURN_ADVANTAGES:

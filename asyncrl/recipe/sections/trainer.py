@@ -108,6 +108,13 @@ class Trainer(Section):
     """Steps that warmup_steps, schedule_steps, decay_steps and critic.warmup_steps count.
     batches: steps of the run, one per batch (verl).
     optimizer_steps: mini-batches, the critic its own (DeepSpeed, and so OpenRLHF and Open-Reasoner-Zero)."""
+    learning_rate_scaling: Literal["none", "ess"] = "none"
+    """Factor on the policy's learning rate, by each optimizer step's own data.
+    none: 1.
+    ess: square root of the effective sample size of its sequences' unclipped importance weights, as a share
+    of their number (VCPO). For staleness of 4 and more, or weights far apart: a step that few sequences carry
+    is a small one. Responses of thousands of tokens have few effective sequences always: raise
+    learning_rate."""
     adam_beta1: Fraction = 0.9
     """Decay of the first moment."""
     adam_beta2: Fraction = 0.95

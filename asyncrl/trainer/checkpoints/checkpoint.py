@@ -1,10 +1,11 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-That is weights and optimizer (the critic's too), a reference that is refreshed, the random state and the
-version, in the format of torch.distributed.checkpoint, which any other layout can load (`training_state`).
-The state is copied and written during training (`saving`): under another name, synced, then renamed with its
-manifest inside. So a folder under its own name is complete. On loading, a checkpoint whose digests differ
-from the manifest's is skipped for the one before it (`asyncrl.run.checkpoints`).
+That is weights and optimizer (the critic's too), a reference that is refreshed, the weight of the entropy
+bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any other layout
+can load (`training_state`). The state is copied and written during training (`saving`): under another name,
+synced, then renamed with its manifest inside. So a folder under its own name is complete. On loading, a
+checkpoint whose digests differ from the manifest's is skipped for the one before it
+(`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """
@@ -36,6 +37,7 @@ from asyncrl.trainer.checkpoints.training_state import to_read, to_write
 from asyncrl.trainer.network.reference import Reference
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.critic import CriticLearner
+from asyncrl.trainer.step.entropy_target import EntropyState
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer_state import adam_steps, set_adam_steps
 
@@ -61,6 +63,7 @@ class Common(TypedDict):
     version: PolicyVersion
     rng: Tensor
     counters: dict[str, Counters]
+    entropy: EntropyState
 
 
 class Checkpoints:
@@ -146,6 +149,7 @@ class Checkpoints:
         assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
         for name, trained in _trained(learner):
             set_adam_steps(trained.optimizer, common["counters"][name]["adam_steps"])
+        learner.entropy.state = common["entropy"]
         torch.set_rng_state(common["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
@@ -201,7 +205,12 @@ def _written(learner: Learner, version: PolicyVersion) -> State:
         counters = {
             name: Counters(adam_steps=adam_steps(trained.optimizer)) for name, trained in _trained(learner)
         }
-        state[COMMON] = Common(version=version, rng=torch.get_rng_state(), counters=counters)
+        state[COMMON] = Common(
+            version=version,
+            rng=torch.get_rng_state(),
+            counters=counters,
+            entropy=learner.entropy.state,
+        )
     return state
 
 

@@ -15,24 +15,31 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step import effective_samples, quadrants
+from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
-TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults")
-"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers."""
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults", "held")
+"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers. Held:
+tokens that an entropy control or top_entropy_share holds back."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
     *("capped", "masked", "clipped", "outside", "weight", "weight_squared", "policy_kl"),
 )
 SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
 """Sums over sequences with a token that counts; log-ratios are summed over these."""
-LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
-"""Buckets of staleness, in versions."""
 KINDS = ("fresh", "continued", *LAGS)
-KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared")
+KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared", "capped")
 NUM_QUARTERS = 4
 SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
-SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2]
+SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
+EFFECTIVE = len(SIZES) - 1
+"""Place of the sums of `effective_samples`."""
+SIZES.append(quadrants.NUM_SUMS)
 NUM_SUMS = sum(SIZES)
-MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio")
+MAXIMA = (
+    *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
+    *(f"ratio_lag_{lag}" for lag in LAGS),
+)
 
 
 def micro_batch_sums(
@@ -42,8 +49,8 @@ def micro_batch_sums(
     mask = inputs.mask
     assert inputs.entropies is not None
     kinds = token_kinds(micro.lags, micro.are_continued)[mask]
-    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
-    ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()
+    log_ratio = (inputs.policy() - inputs.behavior)[mask].double()
+    ratio = bounded_ratio(inputs.policy(), inputs.behavior)[mask].double()
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
@@ -58,18 +65,13 @@ def micro_batch_sums(
         lags.new_tensor(len(micro.tokens)),
         (mask & (parts.weights != 0)).sum(),
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
+        (_held_back(inputs) & mask).sum(),
     ]
-    per_token = torch.stack(
-        [
-            inputs.entropies[mask].detach().double(),
-            ratio,
-            ratio.square(),
-            lags,
-            *_interventions(inputs, parts, algorithm),
-        ]
-    )
+    entropies = inputs.entropies[mask].detach().double()
+    capped, *interventions = _interventions(inputs, parts, algorithm)
+    per_token = torch.stack([entropies, ratio, ratio.square(), lags, capped, *interventions])
     per_sequence, longest = _sequence_sums(inputs)
-    per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square()], dim=1)
+    per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square(), capped], dim=1)
     quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds
     sums = [
         torch.stack([total.detach().double() for total in totals]),
@@ -77,17 +79,26 @@ def micro_batch_sums(
         per_sequence,
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
+        effective_samples.sequence_sums(inputs, inputs.policy() - inputs.behavior, micro.lags),
+        quadrants.token_sums(inputs),
     ]
-    is_fresh, is_stale = kinds == 0, kinds >= KINDS.index(LAGS[0])
-    extremes = (ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, longest)
+    first_stale = KINDS.index(LAGS[0])
+    is_fresh, is_stale = kinds == 0, kinds >= first_stale
+    extremes = [ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, longest]
+    extremes += [ratio * (kinds == first_stale + i) for i in range(len(LAGS))]
     zero = ratio.new_zeros(1)
     return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
 
 
+def _held_back(inputs: LossInputs) -> Tensor:
+    """[T] bool: tokens that an entropy control hit, or whose entropy is too low for a loss."""
+    found = torch.zeros_like(inputs.mask) if inputs.hit is None else inputs.hit
+    return found if inputs.is_top is None else found | ~inputs.is_top
+
+
 def token_kinds(lags: Tensor, are_continued: Tensor) -> Tensor:
     """[T] int64 index into KINDS."""
-    buckets = lags.clamp(min=1).double().log2().floor().long().clamp(max=len(LAGS) - 1)
-    return torch.where(lags > 0, buckets + KINDS.index(LAGS[0]), are_continued.long())
+    return torch.where(lags > 0, stale_buckets(lags) + KINDS.index(LAGS[0]), are_continued.long())
 
 
 def response_quarters(sequence_ids: Tensor) -> Tensor:
@@ -99,8 +110,8 @@ def response_quarters(sequence_ids: Tensor) -> Tensor:
 
 
 def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi_prox / mu) summed over a sequence."""
-    log_ratios = sequence_sum((inputs.proximal - inputs.behavior).double(), inputs)
+    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi / mu) summed over a sequence."""
+    log_ratios = sequence_sum((inputs.policy() - inputs.behavior).double(), inputs)
     log_ratios = log_ratios[sequence_sum(inputs.mask.double(), inputs) > 0]
     squares = bounded_exp(2 * log_ratios)
     parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)
@@ -136,8 +147,10 @@ class Tally:
     def __init__(self) -> None:
         self._sums: Tensor | None = None
         self._maxima: Tensor | None = None
+        self._latest: Tensor | None = None
 
     def add(self, sums: Tensor, maxima: Tensor) -> None:
+        self._latest = sums
         self._sums = sums if self._sums is None else self._sums + sums
         self._maxima = maxima if self._maxima is None else torch.maximum(self._maxima, maxima)
 
@@ -146,6 +159,11 @@ class Tally:
         assert self._sums is not None
         return int(self._sums[TOTALS.index("faults")].item())
 
+    def latest_effective_share(self) -> float:
+        """Effective sample size of the sequences that came last, as a share. Waits for the device."""
+        assert self._latest is not None
+        return effective_samples.effective_share(self._latest.split(SIZES)[EFFECTIVE])
+
     def metrics(self) -> dict[str, float]:
         assert self._sums is not None and self._maxima is not None
         return step_diagnostics(self._sums, self._maxima)
@@ -153,7 +171,7 @@ class Tally:
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
-    totals, per_token, per_sequence, per_kind, per_quarter = sums.split(SIZES)
+    totals, per_token, per_sequence, per_kind, per_quarter, effective, by_quadrant = sums.split(SIZES)
     names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
     total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
@@ -169,6 +187,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "nonfinite_tokens": total["nonfinite"],
         "too_stale_tokens": total["too_stale"],
         "surviving_tokens": total["survivors"],
+        "held_back_tokens": total["held"],
         "left_out_share": 1 - _share(total["survivors"], sampled),
         "entropy": _share(total["entropy"], total["tokens"]),
         "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
@@ -180,6 +199,9 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         # Of the weights that multiply the loss, 0 for rejected tokens: 1 when all tokens weigh the same.
         "weight_effective_share": _share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),
         "weight_mean": _share(total["weight"], total["tokens"]),
+        # The same of full weights, of tokens and (below) of whole responses.
+        "token_effective_share": _share(total["ratio"] ** 2, total["tokens"] * total["ratio_squared"]),
+        **effective_samples.metrics(effective),
         # E_mu[rho^2] - 1, of tokens and of whole responses: the variance that full weights would have.
         "chi_square": _share(total["ratio_squared"], total["tokens"]) - 1,
         "sequence_chi_square": _share(total["sequence_ratio_squared"], total["sequences"]) - 1,
@@ -196,10 +218,8 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "continued_kl": _share(*continued[[2, 0]].tolist()),
         **_divergence("staleness", stale),
         "staleness_ratio_max": largest["stale_ratio"],
-        **{
-            f"staleness_kl_lag_{lag}": _share(*kinds[first_stale + i, [2, 0]].tolist())
-            for i, lag in enumerate(LAGS)
-        },
+        **quadrants.metrics(by_quadrant),
+        **_by_lag(kinds[first_stale:], largest),
         **{
             f"mismatch_kl_quarter_{i + 1}": _share(*quarters[i, 0, [1, 0]].tolist())
             for i in range(NUM_QUARTERS)
@@ -211,9 +231,21 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     }
 
 
+def _by_lag(kinds: Tensor, largest: dict[str, float]) -> dict[str, float]:
+    """Columns by staleness, from one row of KIND_SUMS for each of LAGS."""
+    found: dict[str, dict[str, float]] = {name: {} for name in ("kl", "effective", "capped", "max")}
+    for lag, row in zip(LAGS, kinds.tolist(), strict=True):
+        tokens, _, k3, ratio, squared, capped = row
+        found["kl"][f"staleness_kl_lag_{lag}"] = _share(k3, tokens)
+        found["effective"][f"staleness_effective_share_lag_{lag}"] = _share(ratio**2, tokens * squared)
+        found["capped"][f"staleness_capped_share_lag_{lag}"] = _share(capped, tokens)
+        found["max"][f"staleness_ratio_max_lag_{lag}"] = largest[f"ratio_lag_{lag}"] if tokens else math.nan
+    return {name: value for columns in found.values() for name, value in columns.items()}
+
+
 def _divergence(name: str, kind: Tensor) -> dict[str, float]:
     """KL, mean ratio and effective sample size (as a share of the tokens) from one row of KIND_SUMS."""
-    tokens, k1, k3, ratio, squared = kind.tolist()
+    tokens, k1, k3, ratio, squared, _ = kind.tolist()
     return {
         f"{name}_kl": _share(k3, tokens),
         f"{name}_kl_k1": _share(k1, tokens),

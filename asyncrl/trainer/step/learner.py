@@ -17,7 +17,6 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
-from asyncrl.algorithms.rejections import find_second_moment_bound, second_moment_sums
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import ModelShape
@@ -40,6 +39,8 @@ from asyncrl.trainer.packing.batch import (
 )
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
+from asyncrl.trainer.step.entropy_target import EntropyTarget
+from asyncrl.trainer.step.judgments import Judgments
 from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
@@ -95,6 +96,7 @@ class Learner:
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = recipe.policy_schedule()
+        self.entropy = EntropyTarget(recipe.algorithm)
         self.spikes = SpikeWatch(self.model, self.parallel_chunks)
         self.reference = (
             Reference(shape, recipe.model, self.layout, unsampled)
@@ -148,6 +150,7 @@ class Learner:
         check_sampled(batch, self.unsampled)
         check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
+        self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
@@ -159,7 +162,8 @@ class Learner:
             ]
             wholes = [[whole for _, whole in part] for part in evaluated]
             penalties = self._kl_penalties(parts, wholes, batch.temperature)
-            proximals = [[found for found, _ in part] for part in evaluated]
+            if not self.objective.is_interpolated():
+                proximals = [[found for found, _ in part] for part in evaluated]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
@@ -168,7 +172,7 @@ class Learner:
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:
-                return self._measure(parts, batch.temperature, record) | values
+                return self._measure(parts, batch, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
                 parts,
@@ -179,16 +183,22 @@ class Learner:
             )
         # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
-            if i and proximals[i] is None:
+            if i and proximals[i] is None and not self.objective.is_interpolated():
                 proximals[i] = self.passes.logprobs(self.parallel_chunks, part, batch.temperature)
         num_survivors = 0.0
-        rate = 0.0
+        rate, scale = 0.0, 0.0
         for i, (micro_batches, known) in enumerate(zip(parts, proximals, strict=True)):
             metrics = self.accumulate(
-                micro_batches, batch.temperature, proximals=known, tally=tally, record=record
+                micro_batches,
+                batch.temperature,
+                proximals=known,
+                tally=tally,
+                record=record,
+                version=batch.taken_version,
             )
             if metrics["surviving_tokens"] > num_survivors:
-                rate = self.schedule.rate(batch.taken_version, i)
+                scale = self._rate_scale(tally)
+                rate = scale * self.schedule.rate(batch.taken_version, i)
                 set_learning_rate(self.optimizer, rate, self.section)
                 norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
@@ -197,7 +207,22 @@ class Learner:
         metrics["optimizer_steps"] = float(len(norms))
         metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
         metrics["learning_rate"] = rate
+        if self.section.learning_rate_scaling != "none":
+            metrics["learning_rate_scale"] = scale
+        if self.algorithm.entropy_target is not None:
+            metrics["entropy_coefficient"] = self.objective.entropy_coefficient
+            self.entropy.saw(metrics["entropy"])
         return metrics | values
+
+    def _rate_scale(self, tally: Tally) -> float:
+        """Factor on the learning rate of the optimizer step that `tally` has last; the same on every rank.
+
+        sqrt(ESS / N): VCPO, Huang et al. 2026 (arXiv 2602.17616). On-policy all N weights are 1, and so is
+        the factor. The square root is how Adam's rate follows a batch size.
+        """
+        if self.section.learning_rate_scaling == "none":
+            return 1.0
+        return math.sqrt(tally.latest_effective_share())
 
     def _refresh(self, version: PolicyVersion) -> dict[str, float]:
         """Makes `version` the reference where it is due; the version of the reference, as a metric.
@@ -257,13 +282,18 @@ class Learner:
         return penalties
 
     def _measure(
-        self, parts: list[list[MicroBatch]], temperature: float, record: TokenRecord | None
+        self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None
     ) -> dict[str, float]:
         """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
         tally = Tally()
         for micro_batches in parts:
             metrics = self.accumulate(
-                micro_batches, temperature, tally=tally, forward_only=True, record=record
+                micro_batches,
+                batch.temperature,
+                tally=tally,
+                forward_only=True,
+                record=record,
+                version=batch.taken_version,
             )
         return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
 
@@ -276,21 +306,19 @@ class Learner:
         tally: Tally | None = None,
         forward_only: bool = False,
         record: TokenRecord | None = None,
+        version: PolicyVersion = 0,
     ) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
 
         The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
         one. `forward_only` gives the metrics without a gradient, as micro-batches that do not teach always
-        are: they count in metrics and denominator.
+        are: they count in metrics and denominator. `version` is what the batch is trained from: it seeds
+        what is drawn.
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
             references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
-        bound = math.inf
-        if self.objective.needs_proximal():
-            if proximals is None:
-                proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
-            bound = self._second_moment_bound(micro_batches, proximals)
+        proximals, judgments = self._judge(micro_batches, temperature, proximals, version)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -306,7 +334,7 @@ class Learner:
                 outputs,
                 proximal=proximal,
                 reference=references[index] if references else None,
-                second_moment_bound=bound,
+                judged=judgments.of(index),
                 gradients=self._gradients,
             )
 
@@ -321,6 +349,27 @@ class Learner:
         if num_taught:
             divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
         return tally.metrics()
+
+    def _judge(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        proximals: list[Tensor] | None,
+        version: PolicyVersion,
+    ) -> tuple[list[Tensor] | None, Judgments]:
+        """The proximal log-probs, if they are known by then, and what is judged over the whole optimizer
+        step; at most one forward pass."""
+        entropies: list[Tensor] = []
+        if self.objective.needs_entropies():
+            evaluated = self.passes.with_entropies(self.parallel_chunks, micro_batches, temperature)
+            entropies = [found for _, found in evaluated]
+            proximals = [found for found, _ in evaluated] if proximals is None else proximals
+        elif not self.objective.needs_proximal():
+            return proximals, Judgments()
+        elif proximals is None:
+            proximals = self.passes.logprobs(self.parallel_chunks, micro_batches, temperature)
+        draw = f"{self._seed}:{version}"
+        return proximals, self.objective.judge(micro_batches, proximals, entropies, draw=draw)
 
     def _teach(
         self, micro_batches: list[MicroBatch], num_taught: int, temperature: float, loss: LossOf[Result]
@@ -339,17 +388,3 @@ class Learner:
             kept += self.passes.run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
         # Nothing is kept on all pipeline stages but the last.
         return list(zip([*silent, *taught], kept, strict=True)) if kept else []
-
-    def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
-        """Bound of second_moment or second_moment_clip, over all micro-batches: the same on every rank."""
-        # Empty on all stages but the last.
-        found = zip(micro_batches, proximals, strict=True) if proximals else ()
-        squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
-        own = torch.cat(squares) if squares else torch.zeros(0, dtype=torch.float64)
-
-        def count_and_sum(bound: float) -> tuple[float, float]:
-            sums = second_moment_sums(own, bound, self.algorithm).to(self._device)
-            count, total = sum_over_ranks([sums], 2).tolist()
-            return count, total
-
-        return find_second_moment_bound(count_and_sum, self.algorithm.second_moment_limit)

@@ -1,11 +1,13 @@
 """From a micro-batch and its log-probs to the loss and the sums of the diagnostics.
 
 Owns which log-probs the loss compares. With one optimizer step per batch the proximal policy is the one just
-evaluated and costs nothing; with several it was evaluated before the first of them and is passed in.
+evaluated and costs nothing; with several it was evaluated before the first of them and is passed in, or it is
+interpolated and never evaluated.
 """
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,20 +17,27 @@ from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.own_terms import Faults, GradientWatch
+from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
+from asyncrl.trainer.step import quadrants
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
+from asyncrl.trainer.step.judgments import Judged, Judgments, second_moment_bound
+from asyncrl.trainer.step.token_choices import hits_by_covariance, top_by_entropy
+
+NOTHING = Judged()
 
 
 class LossRecord(NamedTuple):
     """Kept of a micro-batch under the loss."""
 
     sums: Tensor
-    """Sums of `diagnostics`, the share of the global denominator among them."""
+    """Sums of `diagnostics`, the share of the global denominator among them; those of the gradient by
+    quadrant come with the backward pass."""
     maxima: Tensor
     faults: list[Faults]
     """Faults in the recipe's own terms."""
@@ -41,6 +50,8 @@ class Objective:
         self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
     ) -> None:
         self.algorithm = algorithm
+        self.entropy_coefficient = algorithm.entropy_coefficient
+        """Weight of the entropy bonus in the step that is trained."""
         self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
@@ -55,8 +66,41 @@ class Objective:
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
+        return self.needs_second_moment() or self.algorithm.entropy_control != "none"
+
+    def needs_second_moment(self) -> bool:
+        """Whether tokens are judged by the second moment of an optimizer step's log-ratios."""
         algorithm = self.algorithm
         return "second_moment" in algorithm.rejection or "second_moment_clip" in algorithm.trust_region
+
+    def needs_entropies(self) -> bool:
+        """Whether the entropies of a whole optimizer step are needed before its loss."""
+        return self.algorithm.top_entropy_share < 1
+
+    def judge(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        known: Sequence[Tensor],
+        entropies: Sequence[Tensor],
+        *,
+        draw: str,
+    ) -> Judgments:
+        """Judgments over all ranks' micro-batches, the same on every rank. `known` are log-probs [T] of the
+        policy before the batch, `entropies` [T] those of the current one, where they are needed; `draw` seeds
+        random choices. A call of every rank."""
+        bound, hits, are_top = math.inf, None, None
+        if self.needs_entropies():
+            share = self.algorithm.top_entropy_share
+            are_top = top_by_entropy(micro_batches, entropies, share, mask_staleness=self._limit)
+        if self.needs_second_moment():
+            found = zip(micro_batches, known, strict=True) if known else ()
+            squares = [self.squares_that_move_away(micro, each) for micro, each in found]
+            bound = second_moment_bound(squares, self.algorithm)
+        if self.algorithm.entropy_control != "none":
+            hits = hits_by_covariance(
+                micro_batches, known, self.algorithm, mask_staleness=self._limit, draw=draw
+            )
+        return Judgments(bound, hits, are_top)
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
@@ -65,7 +109,8 @@ class Objective:
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.behavior_kl_coefficient
-            or algorithm.entropy_coefficient
+            or self.entropy_coefficient
+            or algorithm.entropy_control == "kl_cov"
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
             or algorithm.surrogate not in SURROGATES
@@ -78,7 +123,7 @@ class Objective:
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
-        second_moment_bound: float = math.inf,
+        judged: Judged = NOTHING,
         gradients: GradientWatch | None = None,
     ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
@@ -93,13 +138,16 @@ class Objective:
         whole = None if micro.kept is None else outputs[2]
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
-        inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
+        inputs = self._inputs(micro, current, proximal)
         inputs = dataclasses.replace(
             inputs,
             entropies=entropies,
+            entropy_coefficient=self.entropy_coefficient,
             reference=reference,
             whole=whole,
-            second_moment_bound=second_moment_bound,
+            second_moment_bound=judged.second_moment_bound,
+            hit=judged.hit,
+            is_top=judged.is_top,
         )
         try:
             parts = self._loss(inputs)
@@ -111,19 +159,29 @@ class Objective:
             gradients.watch(what, inputs, micro.names)
         with torch.no_grad():
             sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
+        quadrants.watch(inputs, sums)
         return parts.total, LossRecord(sums, maxima, parts.faults)
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` and `second_moment_clip` judge, on the CPU."""
-        inputs = self._inputs(micro.to(proximal.device), proximal, proximal)
+        inputs = self._inputs(micro.to(proximal.device), proximal)
         return squares_of_tokens_that_move_away(inputs).double().cpu()
 
-    def _inputs(self, micro: MicroBatch, current: Tensor, proximal: Tensor) -> LossInputs:
+    def is_interpolated(self) -> bool:
+        """Whether the proximal policy is made of the one in training, so that no pass evaluates it."""
+        return self.algorithm.proximal == "interpolated"
+
+    def _inputs(self, micro: MicroBatch, current: Tensor, known: Tensor | None = None) -> LossInputs:
+        """`known` are log-probs of the policy before the batch, None where it is the current one."""
+        is_interpolated = self.is_interpolated()
+        policy = current.detach() if known is None or is_interpolated else known
         # A token without a finite log-prob is left out of numerator and denominator, and counted.
+        behavior = torch.where(micro.behavior.isfinite(), micro.behavior, policy)
         return LossInputs(
             current=current,
-            proximal=proximal,
-            behavior=torch.where(micro.behavior.isfinite(), micro.behavior, proximal),
+            proximal=PROXIMALS[self.algorithm.proximal](policy, behavior, micro.lags),
+            evaluated=policy if is_interpolated else None,
+            behavior=behavior,
             advantages=micro.advantages,
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,

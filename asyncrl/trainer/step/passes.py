@@ -100,6 +100,19 @@ class Passes:
         plain = [micro if micro.kept is None else replace(micro, kept=None) for micro in micro_batches]
         return self.logprobs(chunks, plain, temperature)
 
+    def with_entropies(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[tuple[Tensor, Tensor]]:
+        """(`logprobs`, entropies [T] over all tokens) of each micro-batch, in one pass."""
+
+        def keep(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            return outputs[0].sum(), (outputs[0], outputs[1])
+
+        with torch.no_grad():
+            return self.run(chunks, micro_batches, temperature, keep, forward_only=True)
+
     def both_logprobs(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[tuple[Tensor, Tensor]]:

@@ -27,6 +27,8 @@ def healthy(step: int, **columns: Any) -> Row:
         "cut_share": 0.05,
         "mismatch_kl": None,
         "continued_kl": 1e-6,
+        "sequence_effective_share": 0.8,
+        "token_effective_share": 0.97,
         "capped_share": 0.01,
         "clipped_share": 0.002,
         "trust_region_share": 0.01,
@@ -104,6 +106,55 @@ def test_little_entropy_alone_is_no_collapse(columns: dict[str, Any]) -> None:
 def test_entropy_of_a_run_whose_held_out_tasks_are_solved_may_fall() -> None:
     rows: list[Row] = [{"step": 0, "greedy_accuracy": 0.97}]
     assert alarms_of(rows + series(40, entropy=lambda step: 1.2 * 0.8**step)) == set()
+
+
+def test_few_effective_samples_are_told_before_an_asynchronous_run_collapses() -> None:
+    """Log-weights of sequences spread as a random walk does; the reward falls once one sequence of a hundred
+    carries a step."""
+
+    def share(step: int) -> float:
+        return math.exp(-0.1 * step)
+
+    def is_over(step: int) -> bool:
+        return share(step) < 0.01
+
+    rows = series(
+        60,
+        sequence_effective_share=share,
+        correct_mean=lambda step: 0.0 if is_over(step) else 0.3,
+        grad_norm=lambda step: 30.0 if is_over(step) else 0.4,
+        entropy=lambda step: 0.01 if is_over(step) else 0.4,
+        capped_share=lambda step: 0.3 if is_over(step) else 0.01,
+    )
+    log = AlarmLog()
+    begun = [(name, step) for name, step, is_on in log.run(rows) if is_on]
+    collapse = next(step for step in range(1, 61) if is_over(step))
+    # exp(-0.1 n), mean over 5 steps: 0.75 at first, below 0.3 at step 15.
+    assert begun[0] == ("effective_samples", 15) and collapse == 47
+    assert all(step >= collapse for _, step in begun[1:])
+    assert "75% in the first steps" in log.rows[0]["text"] and "alarms.effective_share" in log.texts[0]
+    assert alarms_of(rows[:46], effective_share=None) == set()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        # Responses so long that even mismatch spreads their products.
+        {"sequence_effective_share": 0.05},
+        # Staleness that settles.
+        {"sequence_effective_share": lambda step: max(0.35, 1 - 0.05 * step)},
+        {"sequence_effective_share": None, "token_effective_share": None},
+    ],
+)
+def test_few_effective_sequences_alone_are_no_news(columns: dict[str, Any]) -> None:
+    assert alarms_of(series(40, **columns)) == set()
+
+
+def test_few_effective_tokens_are_told_of_responses_of_any_length() -> None:
+    falling = series(40, sequence_effective_share=0.02, token_effective_share=lambda step: 0.97**step)
+    assert alarms_of(falling) == set()
+    falling = series(60, sequence_effective_share=0.02, token_effective_share=lambda step: 0.97**step)
+    assert alarms_of(falling) == {"effective_samples"}
 
 
 def test_responses_that_grow_without_being_right_more_often() -> None:

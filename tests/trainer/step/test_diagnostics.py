@@ -69,6 +69,27 @@ def test_ratios_have_mean_1_and_their_spread_lowers_the_effective_share(both: Re
     assert both.metrics["max_importance_ratio"] == both.metrics["staleness_ratio_max"]
 
 
+def test_effective_shares_caps_and_largest_ratios_are_told_by_staleness():
+    ratios = {0: [1.0, 1.2], 1: [1.0, 3.0], 4: [0.5, 0.5, 2.5], 9: [1.5]}
+    logs = [math.log(ratio) for own in ratios.values() for ratio in own]
+    inputs = make_inputs(current=[-4.0] * len(logs), behavior=[-4.0 - log for log in logs])
+    metrics = diagnose(inputs, lags=[lag for lag, own in ratios.items() for _ in own])
+    for lag, bucket in BUCKETS.items():
+        own = ratios.get(lag if lag < 8 else 9, [])
+        if not own:
+            assert math.isnan(metrics[f"staleness_ratio_max_lag_{bucket}"])
+            assert math.isnan(metrics[f"staleness_effective_share_lag_{bucket}"])
+            continue
+        wanted = sum(own) ** 2 / (len(own) * sum(ratio**2 for ratio in own))
+        assert metrics[f"staleness_effective_share_lag_{bucket}"] == pytest.approx(wanted, rel=1e-5)
+        assert metrics[f"staleness_ratio_max_lag_{bucket}"] == pytest.approx(max(own), rel=1e-5)
+        capped = sum(ratio >= 2.0 for ratio in own) / len(own)
+        assert metrics[f"staleness_capped_share_lag_{bucket}"] == pytest.approx(capped)
+    every = [ratio for own in ratios.values() for ratio in own]
+    wanted = sum(every) ** 2 / (len(every) * sum(ratio**2 for ratio in every))
+    assert metrics["token_effective_share"] == pytest.approx(wanted, rel=1e-5)
+
+
 def test_staleness_of_a_long_response_is_shown_where_it_is():
     # Four tokens each; the last quarter is one version older, its ratio e^0.4.
     inputs = make_inputs(
@@ -202,6 +223,8 @@ def brute_force(sequences: list[list[tuple[float, float, float, float]]], a: Alg
         "sequence_log_ratio_mean": sum(totals) / len(totals),
         "sequence_log_ratio_absolute_mean": sum(map(abs, totals)) / len(totals),
         "sequence_log_ratio_max": max(map(abs, totals)),
+        "sequence_effective_share": sum(map(math.exp, totals)) ** 2
+        / (len(totals) * sum(math.exp(2 * total) for total in totals)),
         "sequence_chi_square": sum(math.exp(2 * total) for total in totals) / len(totals) - 1,
     }
 

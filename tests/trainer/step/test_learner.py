@@ -310,6 +310,28 @@ def test_trajectories_without_an_advantage_count_as_before_but_need_no_backward_
     assert max((trained[n] - wanted[n]).abs().max().item() for n in wanted) < 1e-5
 
 
+def test_a_learning_rate_by_effective_samples_trains_as_that_rate_does(folder: Path):
+    """VCPO: sqrt(ESS / N) of each optimizer step's own sequences."""
+    batch = random_batch(2, num_groups=6, group_size=4)
+    trainer = {"learning_rate": 1e-3, "warmup_steps": 8}
+    scaled = make_learner(folder, trainer=trainer | {"learning_rate_scaling": "ess"})
+    metrics = scaled.step(batch)
+    factor = metrics["learning_rate_scale"]
+    assert 0.0 < factor < 0.9 and factor == math.sqrt(metrics["sequence_effective_share"])
+    assert metrics["learning_rate"] == factor * scaled.schedule.rate(2)
+    plain = make_learner(folder, trainer=trainer | {"learning_rate": 1e-3 * factor})
+    assert "learning_rate_scale" not in plain.step(batch)
+    left, right = (copy_weights(learner.model) for learner in (scaled, plain))
+    assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-8
+    # The second of two optimizer steps has a factor of its own.
+    twice = make_learner(
+        folder, trainer=trainer | {"learning_rate_scaling": "ess", "optimizer_steps_per_batch": 2}
+    )
+    part = mini_batches(batch, 2, seed=twice._seed)[1]
+    alone = make_learner(folder, trainer=trainer | {"learning_rate_scaling": "ess"})
+    assert twice.step(batch)["learning_rate_scale"] == pytest.approx(alone.step(part)["learning_rate_scale"])
+
+
 def test_weight_decay_leaves_norms_and_biases_alone(tmp_path: Path):
     folder = write_model(tmp_path, "Qwen2")
     learner = make_learner(folder, trainer={"weight_decay": 0.5, "learning_rate": 0.1})

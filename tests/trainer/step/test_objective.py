@@ -28,10 +28,25 @@ COMBINATIONS = [
     {"surrogate": "ppo_clip", "importance_weight": "none", "clip_around": "behavior", "dual_clip": 3.0},
     {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
     {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
-    {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    {
+        "surrogate": "cispo",
+        "kl_coefficient": 0.1,
+        "entropy_coefficient": 0.01,
+        "probability_damping": 0.2,
+        "top_entropy_share": 0.4,
+    },
     {"surrogate": "ratio", "trust_region": ["dppo_tv", "kpop"], "behavior_kl_coefficient": 0.01},
     {"surrogate": "sapo", "kl_coefficient": 0.1, "kl_estimator": "unbiased", "trust_region": ["ipo"]},
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+    {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
+    {
+        "surrogate": "gspo",
+        "importance_weight": "none",
+        "clip_around": "behavior",
+        "entropy_control": "kl_cov",
+        "covariance_share": 0.1,
+        "kl_cov_coefficient": 1.0,
+    },
 ]
 
 
@@ -535,3 +550,67 @@ def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder:
         learner.step(random_batch(0))
     wanted = copy_weights(built_in.model)
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in copy_weights(own.model).items())
+
+
+def test_an_interpolated_policy_costs_no_pass_and_clips_stale_tokens_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    batch = near(random_batch(4, num_groups=6, group_size=4), folder)
+    assert {batch.taken_version - v for s in batch.sequences for v in s.token_versions} >= {0, 1, 2}
+    learner = make_learner(
+        folder,
+        algorithm={"proximal": "interpolated", "clip_low": 0.01, "clip_high": 0.01},
+        trainer={"optimizer_steps_per_batch": 2, "learning_rate": 1e-9},
+    )
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError("a pass for log-probs")
+
+    monkeypatch.setattr(learner.passes, "both_logprobs", fail)
+    metrics = learner.step(batch)
+    lags = [batch.taken_version - v for s in batch.sequences for v in s.token_versions]
+    assert metrics["optimizer_steps"] == 2.0
+    assert 0.0 < metrics["clipped_share"] <= sum(lag > 0 for lag in lags) / len(lags)
+    # What is reported of staleness is of the policy itself, whatever ratios are taken against.
+    plain = make_learner(folder, trainer={"optimizer_steps_per_batch": 2, "learning_rate": 1e-9})
+    wanted = plain.step(batch)
+    for name in ("staleness_kl", "mismatch_kl", "sequence_effective_share", "chi_square"):
+        assert metrics[name] == pytest.approx(wanted[name], rel=1e-6), name
+
+
+def test_clip_cov_costs_a_forward_pass_and_leaves_out_the_same_tokens_however_packed(folder: Path):
+    keys = {"clip_cov_low": 0.1, "clip_cov_high": 50.0, "covariance_share": 0.2}
+    algorithm = keys | {"entropy_control": "clip_cov"}
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    whole, split, plain = (
+        make_learner(folder, algorithm=own, trainer={"tokens_per_micro_batch": budget})
+        for own, budget in ((algorithm, 8192), (algorithm, 30), ({}, 8192))
+    )
+    metrics, again, without = (learner.step(batch) for learner in (whole, split, plain))
+    assert metrics["held_back_tokens"] == again["held_back_tokens"] == int(0.2 * metrics["num_tokens"])
+    assert metrics["loss"] == pytest.approx(again["loss"], rel=1e-5) != without["loss"]
+    assert metrics["grad_norm"] == pytest.approx(again["grad_norm"], rel=1e-4)
+    assert without["held_back_tokens"] == 0.0
+    spent, usual = (learner.passes.utilisation(1.0)["model_flops"] for learner in (whole, plain))
+    assert spent == pytest.approx(usual * 4 / 3)
+
+
+def test_the_top_by_entropy_are_found_by_a_pass_over_each_optimizer_step(folder: Path):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    learners = [
+        make_learner(
+            folder,
+            algorithm={"top_entropy_share": share},
+            trainer={"tokens_per_micro_batch": budget, "optimizer_steps_per_batch": 2},
+        )
+        for share, budget in ((0.25, 8192), (0.25, 30), (1.0, 8192))
+    ]
+    metrics, again, without = (learner.step(batch) for learner in learners)
+    assert metrics["held_back_tokens"] == again["held_back_tokens"]
+    assert 0.6 < metrics["held_back_tokens"] / metrics["num_tokens"] <= 0.75
+    assert without["held_back_tokens"] == 0.0
+    assert metrics["loss"] == pytest.approx(again["loss"], rel=1e-5) != without["loss"]
+    assert metrics["grad_norm"] == pytest.approx(again["grad_norm"], rel=1e-4)
+    spent, usual = (learners[i].passes.utilisation(1.0)["model_flops"] for i in (0, 2))
+    # Two halves forward and backward, half a forward pass for proximal log-probs, two halves for entropies.
+    assert spent / usual == pytest.approx((2 * 3 + 1 + 2) / (2 * 3 + 1), rel=0.05)

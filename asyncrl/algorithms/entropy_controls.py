@@ -1,0 +1,61 @@
+"""Entropy controls: they find the tokens that take the most entropy out of the policy, and hold them back.
+
+A step lowers the entropy by about the learning rate times the mean of cov_t = (A_t - mean A) (log q_t - mean
+log q), where the few tokens of large cov matter (Cui et al. 2025, arXiv 2505.22617). Both means are over all
+tokens that count of an optimizer step, of all micro-batches and ranks; q is the policy before the batch,
+which costs a forward pass more at one optimizer step per batch, and none at several. Below, `hit` are the
+tokens found, C is covariance_share, n the number of tokens that count, at least one is taken.
+
+A control changes the losses of tokens, weighted already; KL and entropy bonus stay. Shapes: T tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.surrogates import anchor
+from asyncrl.recipe import Algorithm
+
+GRID = 2.0**14
+"""Covariances and entropies are judged in steps of 1/GRID: tokens with equal pasts stay equal, in whichever
+micro-batch they are and however it rounds."""
+
+
+def clip_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """0 for hit tokens: C n drawn at random of those with clip_cov_low < cov_t < clip_cov_high
+
+    Source: Clip-Cov, Cui et al. 2025 (arXiv 2505.22617, eq. 10 and 11); verl's clip_cov_*. Drawn by seed and
+    step.
+    Use: runs whose entropy falls before tasks are solved, at any number of optimizer steps per batch.
+    Fails: the range depends on the model: none is hit where covariances stay below it; too many hits, and
+    entropy grows without end.
+    """
+    assert inputs.hit is not None
+    return torch.where(inputs.hit, 0.0, losses)
+
+
+def kl_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """+ kl_cov_coefficient |log r_t| for hit tokens: the C n of the largest cov_t > 0
+
+    Source: KL-Cov, Cui et al. 2025 (arXiv 2505.22617, eq. 12 and 13); verl's ppo_kl_coef 0.1, there without
+    PPO's clip.
+    Use: as clip_cov, calmer: tokens are pulled back to the policy before the batch instead of left out.
+    Fails: needs ratios other than 1: several optimizer steps per batch, or stale tokens around behavior.
+    """
+    assert inputs.hit is not None
+    distance = (inputs.current - anchor(inputs, algorithm)).abs()
+    return torch.where(inputs.hit, losses + algorithm.kl_cov_coefficient * distance, losses)
+
+
+ENTROPY_CONTROLS = {"clip_cov": clip_cov, "kl_cov": kl_cov}
+
+
+def covariances(logprobs: Tensor, advantages: Tensor, mean_logprob: float, mean_advantage: float) -> Tensor:
+    """[T] float64, on the grid."""
+    products = (advantages.double() - mean_advantage) * (logprobs.double() - mean_logprob)
+    return on_grid(products)
+
+
+def on_grid(values: Tensor) -> Tensor:
+    """[T] float64 multiples of 1/GRID."""
+    return (values.double() * GRID).round() / GRID
