@@ -46,7 +46,7 @@ def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     (line,) = (line for line in said.splitlines() if line.startswith("# preset"))
-    assert line.startswith("# preset    gspo (GSPO, arXiv 2507.18071, section 5.1): algorithm.advantage ")
+    assert line.startswith("# preset    gspo (GSPO, arXiv 2507.18071 (version 2), section 5.1; ")
     assert "algorithm.clip_low 0.0003" in line and line.endswith(
         "; stated otherwise: algorithm.clip_high 0.1"
     )
