@@ -132,8 +132,15 @@ async def test_each_source_has_a_line_of_its_own_once_a_run_has_several(
         labels = "[...document.querySelectorAll('canvas')].map((each) => each.getAttribute('aria-label'))"
         assert not any("by source" in label for label in await page.evaluate(labels))
         use = {"tool_use_share_by_source_short": 0.25, "tool_use_share_by_source_long": 0.75}
-        append(run_folder, {"step": 10, "reward_mean": 0.5, **use})
+        pilots = {"pilots_stopped_share": 0.5, "pilots_stopped_share_by_source_long": 0.25}
+        lengths = {
+            f"response_tokens_mean_by_outcome_{kind}": n for kind, n in (("correct", 40), ("wrong", 90))
+        }
+        append(run_folder, {"step": 10, "reward_mean": 0.5, **use, **pilots, **lengths})
         await page.wait_for(f"{labels}.includes('Use of tools, by source: long 75%, short 25%')")
+        shown = await page.evaluate(labels)
+        assert "Groups stopped after their pilot: all 50%, long 25%" in shown
+        assert "Response length by outcome, tokens: correct 40, wrong 90" in shown
 
 
 async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
