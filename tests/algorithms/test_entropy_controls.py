@@ -78,3 +78,19 @@ def test_a_control_that_cannot_work_is_refused():
     make_recipe(Path("m"), algorithm=kl_cov | {"proximal": "interpolated"})
     with pytest.raises(InputError, match="algorithm.clip_cov_low is 6.0 .* the range is empty"):
         make_recipe(Path("m"), algorithm={"entropy_control": "clip_cov", "clip_cov_low": 6.0})
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"covariance_share": 0.1},
+        {"clip_cov_low": 0.5},
+        {"entropy_control": "clip_cov", "kl_cov_coefficient": 1.0},
+        {"entropy_step": 0.1},
+        {"max_entropy_coefficient": 0.1},
+    ],
+)
+def test_a_key_of_what_is_off_is_refused(algorithm: dict):
+    *_, key = algorithm
+    with pytest.raises(InputError, match=f"algorithm.{key} is .* but nothing uses it. Remove it, or set"):
+        make_recipe(Path("m"), algorithm=algorithm)

@@ -327,6 +327,7 @@ class Algorithm(Section):
             )
         self._check_proximal()
         self._check_entropy_target()
+        self._check_entropy_keys()
         self._check_credit()
         self._check_kl()
         self._check_ratio_of_one()
@@ -356,6 +357,23 @@ class Algorithm(Section):
                 f"algorithm.entropy_target it is at most algorithm.max_entropy_coefficient, "
                 f"{self.max_entropy_coefficient}. Lower the first or raise the last."
             )
+
+    def _check_entropy_keys(self) -> None:
+        """Keys of what is off."""
+        control, has_target = self.entropy_control, self.entropy_target is not None
+        for key, is_used, switch in (
+            ("covariance_share", control != "none", "entropy_control to clip_cov or kl_cov"),
+            ("clip_cov_low", control == "clip_cov", "entropy_control to clip_cov"),
+            ("clip_cov_high", control == "clip_cov", "entropy_control to clip_cov"),
+            ("kl_cov_coefficient", control == "kl_cov", "entropy_control to kl_cov"),
+            ("entropy_step", has_target, "entropy_target"),
+            ("max_entropy_coefficient", has_target, "entropy_target"),
+        ):
+            if not is_used and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"algorithm.{key} is {getattr(self, key)} but nothing uses it. Remove it, or set "
+                    f"algorithm.{switch}."
+                )
 
     def _check_credit(self) -> None:
         if self.credit == "outcome" or self.advantage in TURN_ADVANTAGES:
