@@ -115,17 +115,6 @@ def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[flo
     return dr_grpo(group, algorithm)
 
 
-def batch_std(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """(r - mean r of the group) / std of these differences over all sequences of the batch
-
-    Source: ScaleRL, Khatri et al. 2025 (arXiv 2510.13786, section 4); with the std of the rewards Lite PPO
-    (arXiv 2508.08221). The batch is scaled in `finish_batch`; KL in the reward is not scaled.
-    Use: one scale for all tasks, unlike grpo's; a group without a signal stays at 0, unlike whitened ones.
-    Fails: a batch with few groups that teach has a small std, and so large advantages: drop the others.
-    """
-    return dr_grpo(group, algorithm)
-
-
 def opo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """r - sum(length r) / sum(length)
 
@@ -179,7 +168,6 @@ ADVANTAGES: dict[str, Advantage] = {
     "remax": remax,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
-    "batch_std": batch_std,
     "opo": opo,
     "pass_at_k": pass_at_k,
     "gae": gae,
@@ -251,15 +239,12 @@ def with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupReward
 
 
 def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
-    """The batch with its advantages normalized over all its tokens, where the advantage asks for it; those of
-    batch_std over its sequences.
+    """The batch with its advantages normalized over all its tokens, where the advantage asks for it.
 
     Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
     advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward this
     is left to the trainer, which takes the KL off first.
     """
-    if algorithm.advantage == "batch_std":
-        return _over_batch_std(batch, algorithm)
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
     counts, values = list[int](), list[float]()
@@ -275,17 +260,6 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
     std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
     return _with_advantages(batch, lambda advantage: (advantage - mean) / (std + STD_EPSILON))
-
-
-def _over_batch_std(batch: Batch, algorithm: Algorithm) -> Batch:
-    """The batch with its advantages over their population std; 0 where they are as good as equal."""
-    values = [sequence.advantage for sequence in batch.sequences]
-    if not values:
-        return batch
-    if is_flat(values, algorithm):
-        return _with_advantages(batch, lambda advantage: 0.0)
-    std = statistics.pstdev(values)
-    return _with_advantages(batch, lambda advantage: advantage / (std + STD_EPSILON))
 
 
 def _with_advantages(batch: Batch, change: Callable[[float], float]) -> Batch:

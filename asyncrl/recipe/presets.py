@@ -92,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "scale_rl": Preset(
         "ScaleRL, arXiv 2510.13786, appendix; TRL's paper index",
-        _loss("batch_std", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
+        _loss("dr_grpo", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
         | {
             "model.float32_logits": True,
             "replay.drops_no_signal": True,
@@ -107,7 +107,7 @@ PRESETS: Mapping[str, Preset] = {
     "recommended": Preset(
         "a judgement over the defaults of six libraries (docs/algorithms.md)",
         _loss(
-            *("batch_std", "token_mean"),
+            *("dr_grpo", "token_mean"),
             low=0.2,
             high=0.28,
             importance_weight="truncated",

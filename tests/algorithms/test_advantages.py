@@ -117,7 +117,7 @@ def test_tiny_differences_are_not_blown_up():
     assert max(abs(x) for x in grpo(group(0.0, 1e-8), DEFAULT)) < 0.01
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "batch_std"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"])
 def test_advantages_of_a_group_sum_to_zero(name: str):
     assert sum(ADVANTAGES[name](group(0.3, 1.2, -0.5, 1.0, 0.0), DEFAULT)) == pytest.approx(0.0, abs=1e-9)
 
@@ -141,38 +141,7 @@ def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
     assert sum((x - mean) ** 2 for x in tokens) / len(tokens) == pytest.approx(1.0, rel=1e-4)
 
 
-def batch_of(*groups: GroupRewards, **lengths: int) -> Batch:
-    """The groups' trajectories with their advantages of batch_std, before the batch is finished."""
-    values = [value for each in groups for value in ADVANTAGES["batch_std"](each, DEFAULT)]
-    sizes = [lengths.get(f"of_{place}", 1) for place in range(len(values))]
-    return Batch(0, 1.0, [make_sequence(n, advantage=x) for n, x in zip(sizes, values, strict=True)])
-
-
-def test_batch_std_divides_by_the_standard_deviation_of_the_batch_and_moves_no_group():
-    # Differences from the groups' means: 0.5, -0.5 and 0, 0; their squares have the mean 0.125.
-    batch = batch_of(group(1.0, 0.0), group(1.0, 1.0), of_0=9)
-    found = [s.advantage for s in finish_batch(batch, Algorithm(advantage="batch_std")).sequences]
-    wanted = 0.5 / 0.125**0.5
-    # However long a response is, it counts once; a group without a signal stays without one.
-    assert found == pytest.approx([wanted, -wanted, 0.0, 0.0], rel=1e-4) and found[2:] == [0.0, 0.0]
-
-
-def test_batch_std_gives_each_task_the_scale_of_its_own_rewards():
-    # 0.75, three times -0.25, 0.5 and -0.5: squares 0.75 + 0.5 over 6 trajectories.
-    batch = batch_of(group(1.0, 0.0, 0.0, 0.0), group(1.0, 0.0))
-    found = [s.advantage for s in finish_batch(batch, Algorithm(advantage="batch_std")).sequences]
-    std = (1.25 / 6) ** 0.5
-    assert found == pytest.approx([0.75 / std, *[-0.25 / std] * 3, 0.5 / std, -0.5 / std], rel=1e-4)
-
-
-def test_batch_std_finds_nothing_in_rewards_that_are_one_rounding_apart():
-    algorithm = Algorithm(advantage="batch_std")
-    sequences = [make_sequence(1, advantage=x) for x in (1e-9, -1e-9)]
-    assert [s.advantage for s in finish_batch(Batch(0, 1.0, sequences), algorithm).sequences] == [0.0, 0.0]
-    assert finish_batch(empty := Batch(0, 1.0, []), algorithm) is empty
-
-
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {*WHITENED_ADVANTAGES, "batch_std"}))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED_ADVANTAGES)))
 def test_other_batches_stay_as_they_are(name: str):
     batch = random_batch(0)
     assert finish_batch(batch, Algorithm(advantage=name)) is batch

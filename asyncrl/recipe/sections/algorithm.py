@@ -24,8 +24,8 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 ADVANTAGE_NAMES = (
-    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "batch_std", "opo"),
-    *("pass_at_k", "gae"),
+    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
+    "gae",
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -73,7 +73,6 @@ class Algorithm(Section):
     remax: minus the reward of a greedy response.
     reinforce_pp: whitened over the batch.
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
-    batch_std: minus group mean, over the std of that in the batch (ScaleRL).
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     gae: PPO with a critic (section `critic`)."""
@@ -87,8 +86,7 @@ class Algorithm(Section):
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
-    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten and batch_std
-    scales. The default
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
     is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
