@@ -284,7 +284,8 @@ async def _give(
         tallies = []
         if result.sampled_responses:
             tallies = await tallies_of(eval_set.tasks, result.sampled_responses, evaluator.grader)
-    row = comparison.end(label, eval_set, result, tallies)
+    num_kept = 0 if evaluator.kept is None else evaluator.kept.take_num_found()
+    row = comparison.end(label, eval_set, result, tallies, num_kept=num_kept)
     if evaluator.kept is not None:
         evaluator.kept.store.keep_result(
             *(

@@ -60,7 +60,7 @@ class KeptAnswers:
     regrades: bool = False
     """Kept verdicts are asked for again."""
     num_found: int = 0
-    """Answers that were not asked for, since the start."""
+    """Answers that were not asked for, since `take_num_found`."""
     _sources: dict[str, str] = field(default_factory=dict)
     """Specification of a verifier -> digest of its source."""
 
@@ -92,6 +92,11 @@ class KeptAnswers:
             times[task.prompt_tokens] += 1
             grader = self._grader(task, is_completion=is_completion)
             found += [Slot(task, sample, key, grader) for sample in range(num_samples)]
+        return found
+
+    def take_num_found(self) -> int:
+        """How many answers were there, since the last call."""
+        found, self.num_found = self.num_found, 0
         return found
 
     def num_missing(self, slots: Sequence[Slot]) -> int:

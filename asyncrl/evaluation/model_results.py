@@ -41,10 +41,17 @@ class Comparison:
         self._num_graded += num_responses
 
     def end(
-        self, model: str, eval_set: EvaluationSet, result: Result, tallies: Sequence[Tally] = ()
+        self,
+        model: str,
+        eval_set: EvaluationSet,
+        result: Result,
+        tallies: Sequence[Tally] = (),
+        *,
+        num_kept: int = 0,
     ) -> dict[str, Any]:
-        """The row of the result; `tallies` are those of its samples. Raises DiskError."""
-        row = {**eval_set.describe(), **result.row()}
+        """The row of the result; `tallies` are those of its samples, `num_kept` of the responses were there
+        before. Raises DiskError."""
+        row = {**eval_set.describe(), **result.row(), "num_kept": num_kept}
         if tallies:
             row |= {"curves": curves_of(tallies), "tallies": [tally.as_json() for tally in tallies]}
         self._rows[model, eval_set.name] = row
