@@ -66,13 +66,8 @@ class Comparison:
 
     def compared(self, eval_set: EvaluationSet) -> Compared | None:
         """The curves of the models that were measured by samples; None where there are none."""
-        return compare_rows(
-            {
-                model: row
-                for model, row in zip(self.models, self.rows(eval_set), strict=True)
-                if row is not None
-            }
-        )
+        pairs = zip(self.models, self.rows(eval_set), strict=True)
+        return compare_rows([(model, row) for model, row in pairs if row is not None])
 
     def progress(self) -> str:
         """Finished evaluation sets, and the one that was under way, in one sentence."""

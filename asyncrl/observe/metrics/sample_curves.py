@@ -218,14 +218,13 @@ def compare(models: Sequence[str], tallies: Sequence[Sequence[Tally]]) -> Compar
     )
 
 
-def compare_rows(rows: Mapping[str, Mapping[str, Any]]) -> Compared | None:
-    """The curves of results, label -> its row, as `asyncrl eval` writes them; None without samples."""
-    known = {label: row for label, row in rows.items() if row.get("tallies")}
+def compare_rows(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Compared | None:
+    """The curves of results, (label, row as `asyncrl eval` writes it); None without samples."""
+    known = [(label, row["tallies"]) for label, row in rows if row.get("tallies")]
     if not known:
         return None
-    return compare(
-        list(known), [[Tally.of_json(tally) for tally in row["tallies"]] for row in known.values()]
-    )
+    tallies = [[Tally.of_json(tally) for tally in each] for _, each in known]
+    return compare([label for label, _ in known], tallies)
 
 
 def sentence_of(first: str, second: str, found: Contrast) -> str:
