@@ -1,4 +1,4 @@
-"""pass@k, maj@k and best@k of models over k, as a picture: a panel for each measure, a line for each model."""
+"""pass@k, maj@k and best@k over k as a picture: a panel for each measure, a line for each model."""
 
 import io
 from collections.abc import Sequence

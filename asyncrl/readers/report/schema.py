@@ -66,8 +66,8 @@ class Evaluated(Part):
     """pass, maj or best -> for each of `sampled` mean, low, high and num_tasks, from k = 1; null where it has
     none."""
     contrasts: dict[str, list[Any]]
-    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and the k
-    at which the curves cross; null for the first one."""
+    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and
+    the k at which the curves cross; null for the first one."""
     sentences: list[str]
 
 

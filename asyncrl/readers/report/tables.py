@@ -68,10 +68,9 @@ def _evaluated(evaluated: Evaluated) -> list[Table]:
     title = comparison_title(evaluated.results[0])
     tables = [Table(title, header, rows, "Measured by asyncrl eval.")]
     if evaluated.curves:
-        tables += curve_tables(evaluated.name, compared_of(evaluated))
-        last = tables.pop()
-        note = " ".join([*([last.note] if last.note else []), *evaluated.sentences])
-        tables.append(Table(last.title, last.header, last.rows, note))
+        passed, *others = curve_tables(evaluated.name, compared_of(evaluated))
+        note = " ".join([*([passed.note] if passed.note else []), *evaluated.sentences])
+        tables += [Table(passed.title, passed.header, passed.rows, note), *others]
     return tables
 
 
