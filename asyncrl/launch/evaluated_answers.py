@@ -1,5 +1,6 @@
 """Answers that `asyncrl eval` keeps of a model: in which file, and by which settings of its servers."""
 
+import os
 from pathlib import Path
 
 from asyncrl.evaluation.kept_answers import KeptAnswers, weights_digest
@@ -15,9 +16,11 @@ from asyncrl.tasks.verifier_cache import VerifierCache
 
 
 def answers_file(recipe: Recipe) -> Path:
-    """In the run folder where there is a run, else one for all that the user evaluates."""
+    """In the run folder where there is a run that may be written to, else one for all that the user
+    evaluates."""
     folder = recipe.folder()
-    return (folder if (folder / RECIPE).is_file() else cache_folder("evaluations")) / ANSWERS
+    is_run = (folder / RECIPE).is_file() and os.access(folder, os.W_OK)
+    return (folder if is_run else cache_folder("evaluations")) / ANSWERS
 
 
 def keep_answers(
