@@ -47,7 +47,7 @@ class Slot:
 
 @dataclass
 class KeptAnswers:
-    """Of one model. Counts what it found and what was added."""
+    """The kept answers of one model, and where new ones are kept. Counts those that it found."""
 
     store: AnswerStore
     model: str

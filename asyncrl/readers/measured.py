@@ -1,4 +1,4 @@
-"""What `asyncrl eval` measured of a run and its models, from the file in the run folder that keeps it."""
+"""The results of `asyncrl eval` on a run's models, from the file in the run folder that keeps them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

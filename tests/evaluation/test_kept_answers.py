@@ -1,4 +1,4 @@
-"""What is not asked for again, on a server that counts its requests."""
+"""Answers and verdicts that are not asked for again, on a server that counts its requests."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What was evaluated, as it stands in the run folder."""
+"""Results of evaluations, as they stand in the run folder."""
 
 from pathlib import Path
 

@@ -28,7 +28,7 @@ class Tally:
     """(samples with it, correct ones among them) of each answer, most first; None where answers are not
     known, as the verifier reads none. A sample without an answer is in none."""
     scores: tuple[float, ...] | None = None
-    """Of the samples; None where each is 0 or 1."""
+    """Score of each sample; None where each is 0 or 1."""
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> "Tally":

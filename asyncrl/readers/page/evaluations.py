@@ -1,4 +1,4 @@
-"""What `asyncrl eval` measured of the run: models side by side, and their curves over k."""
+"""The results of `asyncrl eval` on the run: models side by side, and their curves over k."""
 
 from typing import Any
 

@@ -59,7 +59,7 @@ class Evaluated(Part):
     models: list[str]
     """Labels; the base model first."""
     results: list[Row]
-    """Of each model, without the scores of tasks."""
+    """A row for each model, without the scores of tasks."""
     sampled: list[str]
     """Models that were sampled."""
     curves: dict[str, list[Any]]
