@@ -25,7 +25,8 @@ RECIPE = {
     "serving": {"max_total_tokens": 8192, "max_running_requests": 32},
     "evaluation": {"every_steps": 0, "samples_per_task": 64},
 }
-NUM_RESPONSES = 8 * 64
+LIMIT_SECONDS = 600
+"""For a command that hangs: a machine with much else to do takes minutes."""
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class Evaluating:
         return self._log.read_text()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not condition():
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
@@ -70,7 +71,7 @@ class Evaluating:
         return [child for child in family if "sglang.launch_server" in " ".join(child.cmdline())]
 
     def finish(self) -> int:
-        return self.process.wait(timeout=240)
+        return self.process.wait(timeout=LIMIT_SECONDS)
 
 
 @pytest.mark.exhaustive
@@ -161,26 +162,28 @@ def kept_answers(project: Path) -> list[tuple[bytes, bytes]]:
 
 @pytest.mark.exhaustive
 def test_a_call_that_is_killed_leaves_its_answers_to_a_call_for_more_samples(project: Path) -> None:
-    first = Evaluating(project)
+    shorter = {**RECIPE, "rollout": {"max_new_tokens": 24}}
+    (project / "recipe.yaml").write_text(yaml.safe_dump(shorter))
+    first = Evaluating(project, "--k", "24")
     first.wait_for(lambda: len(kept_answers(project)) > 0)
     first.process.kill()
     assert first.finish() == -signal.SIGKILL
     num_kept = len(kept_answers(project))
-    assert 0 < num_kept < NUM_RESPONSES
+    assert 0 < num_kept < 8 * 24
 
     out = project / "out.json"
-    second = Evaluating(project, "--k", "80", "--out", str(out))
+    second = Evaluating(project, "--k", "32", "--out", str(out))
     assert second.finish() == 0, second.said()
     ((found,),) = [each["results"].values() for each in json.loads(out.read_text())["benchmarks"]]
-    assert (found["num_kept"], found["num_faults"], len(found["curves"]["pass"]["mean"])) == (num_kept, 0, 80)
+    assert (found["num_kept"], found["num_faults"], len(found["curves"]["pass"]["mean"])) == (num_kept, 0, 32)
     answers = kept_answers(project)
-    assert len(answers) == 8 * 80
+    assert len(answers) == 8 * 32
     # Servers that began with one seed would have drawn the same samples again.
-    long = [answer for answer in answers if len(answer[1]) >= 4 * 20]
-    assert len(long) > 8 * 40 and len(set(long)) == len(long)
+    long = [answer for answer in answers if len(answer[1]) >= 4 * 12]
+    assert len(long) > 8 * 16 and len(set(long)) == len(long)
 
-    third = Evaluating(project, "--k", "80", "--out", str(out))
+    third = Evaluating(project, "--k", "32", "--out", str(out))
     assert third.finish() == 0, third.said()
     assert "starting" not in third.said()
     ((again,),) = [each["results"].values() for each in json.loads(out.read_text())["benchmarks"]]
-    assert {**again, "num_kept": num_kept} == found and again["num_kept"] == 8 * 80
+    assert {**again, "num_kept": num_kept} == found and again["num_kept"] == 8 * 32
