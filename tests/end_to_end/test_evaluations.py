@@ -25,6 +25,7 @@ RECIPE = {
     "serving": {"max_total_tokens": 8192, "max_running_requests": 32},
     "evaluation": {"every_steps": 0, "samples_per_task": 64},
 }
+NUM_RESPONSES = 8 * 64
 LIMIT_SECONDS = 600
 """For a command that hangs: a machine with much else to do takes minutes."""
 
