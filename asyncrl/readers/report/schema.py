@@ -50,6 +50,27 @@ class Benchmark(Part):
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 
 
+class Evaluated(Part):
+    """The last results of `asyncrl eval` on one evaluation set, of models that were asked alike."""
+
+    name: str
+    seconds: float
+    """Unix time of the newest."""
+    models: list[str]
+    """Labels; the base model first."""
+    results: list[Row]
+    """A row for each model, without the scores of tasks."""
+    sampled: list[str]
+    """Models that were sampled."""
+    curves: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` mean, low, high and num_tasks, from k = 1; null where it has
+    none."""
+    contrasts: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and
+    the k at which the curves cross; null for the first one."""
+    sentences: list[str]
+
+
 class Model(Part):
     path: str
     commit: str | None
@@ -175,6 +196,7 @@ class RunReport(Part):
     run: Run
     heldout: HeldOut | None
     benchmarks: list[Benchmark]
+    evaluations: list[Evaluated]
     response_tokens: Ends
     """Lengths of the sampled responses of each step."""
     responses: list[StepResponses]
