@@ -9,6 +9,7 @@ same advantages. Below, r are a group's rewards, n their number.
 import dataclasses
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -16,7 +17,7 @@ from typing import cast
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
@@ -239,31 +240,72 @@ def with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupReward
 
 
 def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
-    """The batch with its advantages normalized over all its tokens, where the advantage asks for it.
+    """The batch with its advantages normalized over all of it, where the recipe asks for it.
 
     Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
-    advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward this
+    advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward whitening
     is left to the trainer, which takes the KL off first.
     """
+    counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
+    if algorithm.divides_by_batch_std:
+        return batch_std(batch, counts, algorithm)
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
-    counts, values = list[int](), list[float]()
-    for sequence in batch.sequences:
-        counts += _num_counted(sequence, batch.taken_version, mask_staleness)
-        values += [advantage for _, advantage in sequence.advantage_runs()]
-    total = sum(counts)
+    return _whitened(batch, counts, algorithm)
+
+
+def batch_std(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorithm) -> Batch:
+    """A / (std A + 1e-6), the std over the responses of the batch (n); no mean is subtracted
+
+    Source: ScaleRL, Khatri et al. 2025 (arXiv 2510.13786): r - mean r of the group, over the std of all
+    generations of the batch. A response that has no token in the loss is not counted; one with advantages
+    per turn counts once, by its tokens. AReaL's std_level batch is over tokens, TRL's scale_rewards batch
+    is the std of rewards.
+    Use: with dr_grpo or rloo: one scale for all tasks, and groups without a signal stay at zero, unlike under
+    reinforce_pp_baseline.
+    Fails: where few groups have a signal, the std is small and theirs are large: drop groups without one.
+    """
+    responses: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for sequence, own in zip(batch.sequences, counts, strict=True):
+        values = (advantage for _, advantage in sequence.advantage_runs())
+        responses[root_id(sequence.sequence_id)] += zip(own, values, strict=True)
+    kept = [runs for runs in responses.values() if any(count for count, _ in runs)]
+    weighted = [
+        (count / sum(each for each, _ in runs) / len(kept), value) for runs in kept for count, value in runs
+    ]
+    moments = _moments(weighted, algorithm)
+    return _with_advantages(batch, (lambda x: x / (moments[1] + STD_EPSILON)) if moments else None)
+
+
+def _whitened(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorithm) -> Batch:
+    """(A - mean A) / (std A + 1e-6) over the tokens that count."""
+    total = sum(map(sum, counts))
     if not total:
         return batch
-    weights = [count / total for count in counts]
-    if is_flat((x for x, count in zip(values, counts, strict=True) if count), algorithm):
-        return _with_advantages(batch, lambda advantage: 0.0)
-    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
-    std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
-    return _with_advantages(batch, lambda advantage: (advantage - mean) / (std + STD_EPSILON))
+    weighted = [
+        (count / total, value)
+        for sequence, own in zip(batch.sequences, counts, strict=True)
+        for count, (_, value) in zip(own, sequence.advantage_runs(), strict=True)
+    ]
+    moments = _moments(weighted, algorithm)
+    return _with_advantages(
+        batch, (lambda x: (x - moments[0]) / (moments[1] + STD_EPSILON)) if moments else None
+    )
 
 
-def _with_advantages(batch: Batch, change: Callable[[float], float]) -> Batch:
-    """The batch with each advantage changed."""
+def _moments(weighted: Sequence[tuple[float, float]], algorithm: Algorithm) -> tuple[float, float] | None:
+    """Mean and std of values by weights that sum to 1; None where there are none, or all are as good as
+    equal."""
+    values = [value for weight, value in weighted if weight]
+    if not values or is_flat(values, algorithm):
+        return None
+    mean = math.fsum(weight * value for weight, value in weighted)
+    return mean, math.sqrt(math.fsum(weight * (value - mean) ** 2 for weight, value in weighted))
+
+
+def _with_advantages(batch: Batch, change: Callable[[float], float] | None) -> Batch:
+    """The batch with each advantage changed; all 0 without a change."""
+    change = change or (lambda advantage: 0.0)
     sequences = [
         dataclasses.replace(
             sequence,

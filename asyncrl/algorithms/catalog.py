@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.advantages import ADVANTAGES, batch_std
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -22,6 +22,7 @@ from verifiers.length import soft_overlong
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),
     "algorithm.credit": {"turns": turns},
+    "algorithm.divides_by_batch_std": {"batch_std": batch_std},
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.surrogate": dict(SURROGATES),

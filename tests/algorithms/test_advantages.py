@@ -307,3 +307,69 @@ def test_a_batch_is_whitened_over_the_tokens_of_each_turn():
     # Without the stale ones: two tokens of 2, two of 0.
     batch = finish_batch(Batch(4, 1.0, [turns, other]), algorithm, mask_staleness=2)
     assert batch.sequences[0].turn_advantages == [(1, pytest.approx(0.0)), (3, pytest.approx(1.0, rel=1e-4))]
+
+
+BATCH_STD = Algorithm(advantage="dr_grpo", divides_by_batch_std=True)
+
+
+def test_the_std_of_the_batch_is_over_responses_and_no_mean_is_subtracted():
+    # 1, -0.5, -0.5 and 2, of 1, 2, 3 and 4 tokens: mean 0.5, squared deviations 0.25, 1, 1, 2.25, variance
+    # 1.125. By tokens it would be another.
+    sequences = [
+        make_sequence(i + 1, advantage=a, sequence_id=f"{i:08d}-00")
+        for i, a in enumerate((1.0, -0.5, -0.5, 2.0))
+    ]
+    batch = finish_batch(Batch(0, 1.0, sequences), BATCH_STD)
+    std = 1.125**0.5
+    assert [s.advantage for s in batch.sequences] == pytest.approx(
+        [1 / std, -0.5 / std, -0.5 / std, 2 / std], rel=1e-5
+    )
+
+
+def test_a_group_without_a_signal_stays_at_zero_under_the_std_of_the_batch_but_not_when_whitened():
+    sequences = [
+        make_sequence(i + 1, advantage=a, sequence_id=f"{i:08d}-00")
+        for i, a in enumerate((0.75, -0.25, -0.25, -0.25, 0.0, 0.0))
+    ]
+    batch = Batch(0, 1.0, sequences)
+    assert [s.advantage for s in finish_batch(batch, BATCH_STD).sequences[4:]] == [0.0, 0.0]
+    whitened = finish_batch(batch, Algorithm(advantage="reinforce_pp_baseline"))
+    assert all(s.advantage for s in whitened.sequences[4:])
+
+
+def test_the_branches_and_turns_of_a_trajectory_are_one_response_of_the_batch():
+    # One response of three tokens, 1, 1 and 4 (mean 2), beside one of -2: mean 0, mean square
+    # (1/3 + 1/3 + 16/3 + 4) / 2 = 5.
+    sequences = [
+        make_sequence(2, advantage=1.0, sequence_id="00000000-00"),
+        make_sequence(1, advantage=4.0, sequence_id="00000000-00.1"),
+        make_sequence(9, advantage=-2.0, sequence_id="00000000-01"),
+    ]
+    found = finish_batch(Batch(0, 1.0, sequences), BATCH_STD).sequences
+    assert [s.advantage for s in found] == pytest.approx([x / 5**0.5 for x in (1, 4, -2)], rel=1e-5)
+    in_turns = make_sequence(
+        3, advantage=1.0, turn_advantages=[(2, 1.0), (1, 4.0)], sequence_id="00000000-00"
+    )
+    found = finish_batch(Batch(0, 1.0, [in_turns, sequences[2]]), BATCH_STD).sequences
+    assert [x for _, x in found[0].turn_advantages] == pytest.approx([1 / 5**0.5, 4 / 5**0.5], rel=1e-5)
+
+
+def test_a_response_without_a_token_in_the_loss_is_not_in_the_std_of_the_batch():
+    sequences = [
+        make_sequence(2, advantage=a, sequence_id=f"{i:08d}-00", token_versions=[v, v])
+        for i, (a, v) in enumerate([(1.0, 4), (-1.0, 4), (9.0, 0)])
+    ]
+    found = finish_batch(Batch(4, 1.0, sequences), BATCH_STD, mask_staleness=2).sequences
+    assert [s.advantage for s in found] == pytest.approx([1.0, -1.0, 9.0], rel=1e-5)
+
+
+def test_a_batch_of_equal_advantages_is_not_divided_by_a_std_of_zero():
+    sequences = [make_sequence(2, advantage=0.5, sequence_id=f"{i:08d}-00") for i in range(3)]
+    found = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage="remax", divides_by_batch_std=True))
+    assert [s.advantage for s in found.sequences] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_pp", "reinforce_pp_baseline", "gae"])
+def test_an_advantage_with_a_scale_of_its_own_is_not_divided_again(name: str):
+    with pytest.raises(ValueError, match=f"{name} has a scale of its own already"):
+        Algorithm(advantage=name, divides_by_batch_std=True)

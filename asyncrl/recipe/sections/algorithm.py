@@ -33,6 +33,8 @@ SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
 RAW_ADVANTAGES = ("reinforce_pp", "gae")
 """Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
+SCALED_ADVANTAGES = ("grpo", *WHITENED_ADVANTAGES, "gae")
+"""Advantages with a scale of their own, of the group or the batch."""
 TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
 CLIP_RANGES: dict[str, tuple[float | None, float]] = {
@@ -78,13 +80,18 @@ class Algorithm(Section):
     outcome: they are added to the trajectory's reward.
     turns: each turn has the advantage of what it earned and what came after it, the outcome included.
     gae needs neither: it always takes each of them at its token."""
+    divides_by_batch_std: bool = False
+    """Divides advantages by their std over the responses of the batch, and subtracts no mean (ScaleRL): one
+    scale for all tasks, where grpo has one per group. For advantages without a scale of their own, such as
+    dr_grpo and rloo; best with replay.drops_no_signal."""
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k. Must not exceed rollout.samples_per_group."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
-    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
-    is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten, or
+    divides_by_batch_std. The default is the score of one test in a thousand; rounding is far below. 0: every
+    difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
     gae_gamma: Fraction = 1.0
@@ -247,6 +254,7 @@ class Algorithm(Section):
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
         self._check_credit()
+        self._check_scale()
         self._check_ratio_of_one()
         self._check_refresh()
         return self
@@ -264,6 +272,14 @@ class Algorithm(Section):
             f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
             f"{', '.join(TURN_ADVANTAGES)}."
         )
+
+    def _check_scale(self) -> None:
+        if self.divides_by_batch_std and self.advantage in SCALED_ADVANTAGES:
+            raise ValueError(
+                f"algorithm.divides_by_batch_std is true but algorithm.advantage {self.advantage} has a "
+                f"scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
+                f"set algorithm.divides_by_batch_std to false."
+            )
 
     def _check_refresh(self) -> None:
         if self.reference_refresh_steps and not self.kl_coefficient:
