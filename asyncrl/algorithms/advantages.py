@@ -149,6 +149,18 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     return gains
 
 
+def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(r - mean r) / mean r; 0 where the mean is not above 0
+
+    Source: MaxRL 2026 (arXiv 2602.02710); prime-rl's max_rl. With scores 0 and 1 the expected gradient is
+    that of sum_k pass@k / k, k up to n - 1: the likelihood of a right answer, cut after so many terms.
+    Use: hard tasks, in large groups: one right answer of n has n - 1, and a task that is nearly solved little.
+    Fails: made for scores of at least 0; a lone lucky or wrongly accepted answer has the largest step of all.
+    """
+    mean = statistics.mean(group.rewards)
+    return [x / mean if mean > 0 else 0.0 for x in dr_grpo(group, algorithm)]
+
+
 def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """A_t = sum_l (gamma lambda)^l (r_{t+l} + gamma V_{t+l+1} - V_{t+l}), r_t at credits and end, V_end = 0
 
@@ -171,6 +183,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "opo": opo,
     "pass_at_k": pass_at_k,
+    "max_rl": max_rl,
     "gae": gae,
 }
 

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from asyncrl.algorithms.advantages import (
     grpo,
     has_signal,
     is_flat,
+    max_rl,
     opo,
     pass_at_k,
     remax,
@@ -88,6 +90,38 @@ def test_pass_at_k_agrees_with_enumerating_the_subsets():
 
 def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
     assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
+
+
+def test_max_rl_divides_by_the_mean():
+    # mean 1/4: (1 - 1/4) / (1/4) = 3; mean 3/4: (1 - 3/4) / (3/4) = 1/3
+    assert max_rl(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == [3.0, -1.0, -1.0, -1.0]
+    assert max_rl(group(1.0, 1.0, 1.0, 0.0), DEFAULT) == pytest.approx([1 / 3] * 3 + [-1.0])
+
+
+@pytest.mark.parametrize("n", [2, 4, 7])
+def test_the_expected_gradient_of_max_rl_is_that_of_the_passes_at_k_over_k(n: int):
+    # A policy that is right with probability p, with dp = 1: d ln p = 1 / p, d ln(1 - p) = -1 / (1 - p);
+    # d pass@k = k (1 - p)^(k - 1).
+    for p in (0.1, 0.5, 0.9):
+        gradient = 0.0
+        for right in range(n + 1):
+            found = max_rl(group(*[1.0] * right, *[0.0] * (n - right)), DEFAULT)
+            slopes = [1 / p] * right + [-1 / (1 - p)] * (n - right)
+            chance = math.comb(n, right) * p**right * (1 - p) ** (n - right)
+            gradient += chance * sum(a * slope for a, slope in zip(found, slopes, strict=True)) / n
+        assert gradient == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, n)))
+
+
+@pytest.mark.parametrize("rewards", [(0.0, 0.0), (-1.0, 1.0), (-1.0, 0.0)])
+def test_max_rl_without_a_mean_above_zero_teaches_nothing(rewards: tuple[float, ...]):
+    assert max_rl(group(*rewards), DEFAULT) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": -0.5}])
+def test_max_rl_with_rewards_below_zero_is_refused(keys: dict[str, float]):
+    with pytest.raises(ValueError, match="divides by their mean, which must be above 0"):
+        Algorithm(advantage="max_rl", **keys)
+    assert Algorithm(advantage="max_rl", cut_off_reward=0.0).cut_off_reward == 0.0
 
 
 def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off():
@@ -235,7 +269,8 @@ def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, .
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
     assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
     assert not has_signal(noisy, ADVANTAGES[name], algorithm)
-    if name != "remax" and len(set(rewards)) > 1:
+    # max_rl teaches nothing where the mean is below 0.
+    if name != "remax" and len(set(rewards)) > 1 and not (name == "max_rl" and rewards[0] < 0):
         # The key is what decides.
         exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
         assert has_signal(noisy, ADVANTAGES[name], exact)

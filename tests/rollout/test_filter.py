@@ -51,6 +51,7 @@ SIGNALS = {
     "rloo": (False, False, True, True),
     "opo": (False, False, True, True),
     "reinforce_pp_baseline": (False, False, True, True),
+    "max_rl": (False, False, True, True),
     # Its greedy answer is right: wrong samples have an advantage, right ones none.
     "remax": (False, True, True, True),
     # With k = 3 and one wrong of four each three hold a second right answer: nobody adds anything.

@@ -25,7 +25,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    "gae",
+    *("max_rl", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -33,7 +33,7 @@ SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
 RAW_ADVANTAGES = ("reinforce_pp", "gae")
 """Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
-SCALED_ADVANTAGES = ("grpo", *WHITENED_ADVANTAGES, "gae")
+SCALED_ADVANTAGES = ("grpo", "max_rl", *WHITENED_ADVANTAGES, "gae")
 """Advantages with a scale of their own, of the group or the batch."""
 TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
@@ -74,6 +74,7 @@ class Algorithm(Section):
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
+    max_rl: minus group mean, over group mean: hard tasks weigh most (MaxRL).
     gae: PPO with a critic (section `critic`)."""
     credit: Literal["outcome", "turns"] = "outcome"
     """Use of rewards inside a trajectory: those that environments and verifiers give to turns and spans.
@@ -279,6 +280,14 @@ class Algorithm(Section):
                 f"algorithm.divides_by_batch_std is true but algorithm.advantage {self.advantage} has a "
                 f"scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
                 f"set algorithm.divides_by_batch_std to false."
+            )
+
+        if self.advantage == "max_rl" and (self.overlong_buffer_tokens or (self.cut_off_reward or 0) < 0):
+            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
+            raise ValueError(
+                f"algorithm.{key} is {getattr(self, key)}, which makes rewards negative, but "
+                f"algorithm.advantage max_rl divides by their mean, which must be above 0. Remove "
+                f"algorithm.{key}, or set algorithm.advantage to another one, such as grpo."
             )
 
     def _check_refresh(self) -> None:
