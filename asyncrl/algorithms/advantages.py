@@ -135,7 +135,8 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """n s_i, s_i = mean over the k-subsets of the group of (max r - max r without i), 0 where i is not in it
 
     Source: PKPO, Walder and Karkhanis 2025 (arXiv 2505.15201), the leave-one-out-minus-one estimator, times n
-    because losses here are means over trajectories; k is pass_k.
+    because losses here are means over trajectories; k is pass_k. With pass_k of the whole group the best
+    gets n (max r - second r), the others 0: n times verl's grpo_passk (arXiv 2503.19595).
     Use: tasks that are solved by trying: rewards the best of k answers, which keeps answers diverse.
     Fails: no answer is ever punished, and one that others got right too earns nearly nothing: slower pass@1.
     """
@@ -147,6 +148,34 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
         gaps = (math.comb(m, k - 2) * (group.rewards[i] - group.rewards[ordered[m]]) for m in range(j))
         gains[i] = n * math.fsum(gaps) / math.comb(n, k)
     return gains
+
+
+def pass_at_k_training(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(mean of max r over the k-subsets with the response - mean M over all) / (std of M + 1e-6)
+
+    Source: pass@k training, Chen et al. 2025 (arXiv 2508.10751), its analytic advantages, here for any
+    rewards. With scores 0 and 1 and `neg` wrong ones M is R = 1 - C(neg, k) / C(n, k), the std
+    sqrt(R (1 - R)); right: 1 - R over it, wrong: 1 - R - C(neg - 1, k - 1) / C(n - 1, k - 1). k is pass_k.
+    Use: tasks that are solved by trying, with one scale for all and a price for wrong answers, which pass_at_k
+    (PKPO) never punishes.
+    Fails: once n - k + 1 answers are right, every subset has one, and the group teaches nothing.
+    """
+    n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
+    ordered = sorted(range(n), key=lambda i: group.rewards[i])
+    ranked = [group.rewards[i] for i in ordered]
+    if ranked[k - 1] == ranked[-1]:
+        # Every subset has the same best answer, or there is one subset alone.
+        return [0.0] * n
+    shares = [math.comb(j, k - 1) / math.comb(n, k) for j in range(n)]
+    mean = math.fsum(share * best for share, best in zip(shares, ranked, strict=True))
+    std = math.sqrt(math.fsum(share * (best - mean) ** 2 for share, best in zip(shares, ranked, strict=True)))
+    found = [0.0] * n
+    for place, i in enumerate(ordered):
+        # Subsets with i: i is best of k - 1 below it, or another one is, of i and k - 2 others below it.
+        bests = [math.comb(place, k - 1) * ranked[place]]
+        bests += [math.comb(j - 1, k - 2) * ranked[j] for j in range(place + 1, n)]
+        found[i] = (math.fsum(bests) / math.comb(n - 1, k - 1) - mean) / (std + STD_EPSILON)
+    return found
 
 
 def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
@@ -183,6 +212,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "opo": opo,
     "pass_at_k": pass_at_k,
+    "pass_at_k_training": pass_at_k_training,
     "max_rl": max_rl,
     "gae": gae,
 }

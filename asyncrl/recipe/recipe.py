@@ -11,7 +11,7 @@ from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.schedule import Schedule, make_schedule
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.alarms import Alarms
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES, Algorithm
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.data import Data
@@ -276,11 +276,18 @@ class Recipe(Section):
 
     def _check_advantage(self) -> None:
         algorithm, rollout = self.algorithm, self.rollout
-        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > rollout.samples_per_group:
+        takes_best = algorithm.advantage in PASS_AT_K_ADVANTAGES
+        if takes_best and algorithm.pass_k > rollout.samples_per_group:
             raise ValueError(
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
                 f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
                 f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if algorithm.advantage == "pass_at_k_training" and algorithm.pass_k == rollout.samples_per_group:
+            raise ValueError(
+                f"algorithm.pass_k is {algorithm.pass_k}, as is rollout.samples_per_group: a group has one "
+                f"subset of so many answers, so that all advantages of pass_at_k_training would be 0. Lower "
+                f"algorithm.pass_k or raise rollout.samples_per_group."
             )
         if algorithm.credit == "turns" and not self.turns.is_on():
             raise ValueError(
@@ -319,7 +326,7 @@ class Recipe(Section):
                 f"rollout.pilot_samples out, or set algorithm.advantage to one with a group baseline, such "
                 f"as grpo."
             )
-        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > pilot:
+        if algorithm.advantage in PASS_AT_K_ADVANTAGES and algorithm.pass_k > pilot:
             raise ValueError(
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.pilot_samples is {pilot}: a group that "
                 f"ends with its pilot has no {algorithm.pass_k} answers to take the best of. Raise "

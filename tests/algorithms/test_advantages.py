@@ -25,6 +25,7 @@ from asyncrl.algorithms.advantages import (
     max_rl,
     opo,
     pass_at_k,
+    pass_at_k_training,
     remax,
     rloo,
 )
@@ -90,6 +91,50 @@ def test_pass_at_k_agrees_with_enumerating_the_subsets():
 
 def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
     assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
+
+
+def test_pass_at_k_with_k_of_the_whole_group_gives_the_best_what_it_has_over_the_second():
+    rewards = [0.3, 1.2, -0.5, 1.0]
+    assert pass_at_k(group(*rewards), Algorithm(pass_k=4)) == pytest.approx([0, 4 * (1.2 - 1.0), 0, 0])
+    assert pass_at_k(group(1.0, 1.0, 0.0, 0.0), Algorithm(pass_k=4)) == [0.0] * 4
+
+
+def test_pass_at_k_training_scales_by_the_std_of_the_best_of_k():
+    # n = 4, one right, k = 2: R = 1 - C(3,2) / C(4,2) = 1/2, std 1/2. Right: 1/2 over it. Wrong:
+    # 1/2 - C(2,1) / C(3,1) = -1/6 over it. PKPO gives 2 and 0.
+    one_of_four = group(1.0, 0.0, 0.0, 0.0)
+    found = pass_at_k_training(one_of_four, Algorithm(pass_k=2))
+    assert found == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], rel=1e-5)
+    assert pass_at_k(one_of_four, Algorithm(pass_k=2)) == pytest.approx([2.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("right", range(9))
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_pass_at_k_training_has_the_closed_form_of_its_paper(right: int, k: int):
+    n, neg = 8, 8 - right
+    found = pass_at_k_training(group(*[1.0] * right, *[0.0] * neg), Algorithm(pass_k=k))
+    best = 1 - math.comb(neg, k) / math.comb(n, k)
+    if best in (0.0, 1.0):
+        assert found == [0.0] * n
+        return
+    std = (best * (1 - best)) ** 0.5
+    wrong = 1 - best - math.comb(neg - 1, k - 1) / math.comb(n - 1, k - 1)
+    assert found == pytest.approx([(1 - best) / std] * right + [wrong / std] * neg, rel=1e-4)
+
+
+def test_pass_at_k_training_of_any_rewards_agrees_with_enumerating_the_subsets():
+    rewards = [0.3, 1.2, -0.5, 1.0, 0.0, 1.2]
+    for k in (2, 3, 5):
+        subsets = list(itertools.combinations(range(6), k))
+        bests = np.array([max(rewards[j] for j in s) for s in subsets])
+        wanted = [
+            (bests[[i in s for s in subsets]].mean() - bests.mean()) / (bests.std() + STD_EPSILON)
+            if bests.std() > 1e-9
+            else 0.0
+            for i in range(6)
+        ]
+        found = pass_at_k_training(group(*rewards), Algorithm(pass_k=k))
+        assert found == pytest.approx(wanted)
 
 
 def test_max_rl_divides_by_the_mean():
@@ -259,6 +304,7 @@ def test_numbers_of_other_kinds_become_floats():
     assert [(type(value), value) for value in found] == [(float, 0.5), (float, 1.0)]
 
 
+SEES_ANY_DIFFERENCE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "opo", "pass_at_k")
 NOISE = [(0.1, 0.1, 0.1), (1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (-300.0, -300.2, -300.1)]
 
 
@@ -269,8 +315,7 @@ def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, .
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
     assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
     assert not has_signal(noisy, ADVANTAGES[name], algorithm)
-    # max_rl teaches nothing where the mean is below 0.
-    if name != "remax" and len(set(rewards)) > 1 and not (name == "max_rl" and rewards[0] < 0):
+    if name in SEES_ANY_DIFFERENCE and len(set(rewards)) > 1:
         # The key is what decides.
         exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
         assert has_signal(noisy, ADVANTAGES[name], exact)

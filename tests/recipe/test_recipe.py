@@ -127,6 +127,11 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "at most 16 are possible. Lower it, or raise replay.max_uses",
         ),
         ({"algorithm": {"advantage": "pass_at_k", "pass_k": 9}}, "no 9 answers to take the best of"),
+        ({"algorithm": {"advantage": "pass_at_k_training", "pass_k": 9}}, "no 9 answers to take the best"),
+        (
+            {"algorithm": {"advantage": "pass_at_k_training"}, "rollout": {"samples_per_group": 4}},
+            "a group has one subset of so many answers",
+        ),
         (
             {"rollout": {"samples_per_group": 1}},
             "rollout.samples_per_group is 1 .* or algorithm.advantage to gae",

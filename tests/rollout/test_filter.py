@@ -51,6 +51,8 @@ SIGNALS = {
     "rloo": (False, False, True, True),
     "opo": (False, False, True, True),
     "reinforce_pp_baseline": (False, False, True, True),
+    # Of each three of them one is right.
+    "pass_at_k_training": (False, False, True, False),
     "max_rl": (False, False, True, True),
     # Its greedy answer is right: wrong samples have an advantage, right ones none.
     "remax": (False, True, True, True),

@@ -25,7 +25,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    *("max_rl", "gae"),
+    *("pass_at_k_training", "max_rl", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -33,7 +33,8 @@ SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
 RAW_ADVANTAGES = ("reinforce_pp", "gae")
 """Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
-SCALED_ADVANTAGES = ("grpo", "max_rl", *WHITENED_ADVANTAGES, "gae")
+PASS_AT_K_ADVANTAGES = ("pass_at_k", "pass_at_k_training")
+SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
 """Advantages with a scale of their own, of the group or the batch."""
 TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
@@ -74,6 +75,7 @@ class Algorithm(Section):
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
+    pass_at_k_training: best of pass_k with the response, less that of any pass_k, over the latter's std.
     max_rl: minus group mean, over group mean: hard tasks weigh most (MaxRL).
     gae: PPO with a critic (section `critic`)."""
     credit: Literal["outcome", "turns"] = "outcome"
@@ -86,7 +88,8 @@ class Algorithm(Section):
     scale for all tasks, where grpo has one per group. For advantages without a scale of their own, such as
     dr_grpo and rloo; best with replay.drops_no_signal."""
     pass_k: Annotated[int, Field(ge=2)] = 4
-    """k of pass_at_k. Must not exceed rollout.samples_per_group."""
+    """k of pass_at_k and pass_at_k_training. At most rollout.samples_per_group; for pass_at_k_training below
+    it, since the whole group is one subset, which has no std."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
