@@ -190,6 +190,29 @@ def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     return [x / mean if mean > 0 else 0.0 for x in dr_grpo(group, algorithm)]
 
 
+def w_reinforce(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """positive_scale r - (1 - r): positive_scale for a right answer, -1 for a wrong one
+
+    Source: W-REINFORCE, Zhu et al. 2025 (arXiv 2506.01347), positive_scale 0.1; 0 is its NSR, which learns
+    from wrong answers alone.
+    Use: tasks where a sharper policy loses its other ways to be right: wrong ones move probability to all
+    the rest, as the policy spreads it already. No baseline: groups of wrong answers alone teach too.
+    Fails: a policy that is mostly wrong is pushed away from all it does; made for scores of 0 and 1.
+    """
+    return [algorithm.positive_scale * reward - (1 - reward) for reward in group.rewards]
+
+
+def asym_re(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - (mean r + baseline_offset), the offset below 0: each answer is pushed up by it
+
+    Source: AsymRE, Arnal et al. 2025 (arXiv 2506.20520), offset -0.1: off-policy, right answers teach more
+    safely than wrong ones; at an offset of 0 their runs collapsed.
+    Use: stale data without importance weights, such as repeated groups.
+    Fails: groups whose answers are all equal are imitated, wrong ones too; entropy falls.
+    """
+    return [x - algorithm.baseline_offset for x in dr_grpo(group, algorithm)]
+
+
 def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """A_t = sum_l (gamma lambda)^l (r_{t+l} + gamma V_{t+l+1} - V_{t+l}), r_t at credits and end, V_end = 0
 
@@ -214,6 +237,8 @@ ADVANTAGES: dict[str, Advantage] = {
     "pass_at_k": pass_at_k,
     "pass_at_k_training": pass_at_k_training,
     "max_rl": max_rl,
+    "w_reinforce": w_reinforce,
+    "asym_re": asym_re,
     "gae": gae,
 }
 

@@ -15,6 +15,7 @@ from asyncrl.algorithms.advantages import (
     ADVANTAGES,
     STD_EPSILON,
     GroupRewards,
+    asym_re,
     dr_grpo,
     find_advantage,
     finish_batch,
@@ -28,9 +29,10 @@ from asyncrl.algorithms.advantages import (
     pass_at_k_training,
     remax,
     rloo,
+    w_reinforce,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES, WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, ScoredSequence
 
 DEFAULT = Algorithm()
@@ -167,6 +169,27 @@ def test_max_rl_with_rewards_below_zero_is_refused(keys: dict[str, float]):
     with pytest.raises(ValueError, match="divides by their mean, which must be above 0"):
         Algorithm(advantage="max_rl", **keys)
     assert Algorithm(advantage="max_rl", cut_off_reward=0.0).cut_off_reward == 0.0
+
+
+def test_w_reinforce_weighs_right_answers_a_tenth_of_wrong_ones():
+    assert w_reinforce(group(1.0, 0.0), DEFAULT) == [0.1, -1.0]
+    assert w_reinforce(group(1.0, 0.0, 0.0), Algorithm(positive_scale=0.0)) == [0.0, -1.0, -1.0]
+
+
+def test_asym_re_moves_the_baseline_below_the_mean():
+    # 1 - (1/4 - 0.1), 0 - (1/4 - 0.1)
+    assert asym_re(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == pytest.approx([0.85, -0.15, -0.15, -0.15])
+    assert asym_re(group(0.0, 0.0), Algorithm(baseline_offset=-0.3)) == [0.3, 0.3]
+    with pytest.raises(ValueError, match="baseline_offset"):
+        Algorithm(baseline_offset=0.0)
+
+
+@pytest.mark.parametrize("name", ["w_reinforce", "asym_re"])
+def test_groups_of_equal_rewards_teach_under_advantages_that_weigh_right_and_wrong_apart(name: str):
+    algorithm = Algorithm(advantage=name)
+    for rewards in ((0.0, 0.0), (1.0, 1.0)):
+        assert has_signal(group(*rewards), ADVANTAGES[name], algorithm)
+    assert algorithm.min_group_size() == (1 if name == "w_reinforce" else 2)
 
 
 def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off():
@@ -309,7 +332,7 @@ NOISE = [(0.1, 0.1, 0.1), (1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (
 
 
 @pytest.mark.parametrize("rewards", NOISE)
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {*RAW_ADVANTAGES, "asym_re"}))
 def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, ...]):
     algorithm = Algorithm(advantage=name, pass_k=2)
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
@@ -357,12 +380,12 @@ def test_the_scale_of_rewards_is_at_least_that_of_scores():
     assert is_flat([1000.0, 1000.9], DEFAULT) and not is_flat([1000.0, 1001.1], DEFAULT)
 
 
-@pytest.mark.parametrize("name", ["remax", "reinforce_pp", "gae"])
+@pytest.mark.parametrize("name", ["remax", *RAW_ADVANTAGES])
 def test_one_response_per_prompt_is_a_group(name: str):
     algorithm = Algorithm(advantage=name)
     alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, algorithm.min_group_size())
     found = group_advantages(alone, ADVANTAGES[name], algorithm)
-    assert found == [0.75 if name == "remax" else 1.0]
+    assert found == [{"remax": 0.75, "w_reinforce": 0.1}.get(name, 1.0)]
     assert has_signal(alone, ADVANTAGES[name], algorithm)
 
 

@@ -18,7 +18,7 @@ def test_a_minimal_recipe_has_a_default_for_everything_else() -> None:
     assert recipe.folder() == Path("runs/t")
 
 
-@pytest.mark.parametrize("advantage", ["gae", "reinforce_pp", "remax"])
+@pytest.mark.parametrize("advantage", ["gae", "reinforce_pp", "w_reinforce", "remax"])
 def test_an_advantage_without_a_group_baseline_allows_groups_of_one(advantage: str) -> None:
     recipe = make_recipe(Path("m"), algorithm={"advantage": advantage}, rollout={"samples_per_group": 1})
     assert recipe.algorithm.min_group_size() == 1
@@ -151,6 +151,14 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         (
             {"algorithm": {"advantage": "gae"}, "replay": {"drops_no_signal": True}},
             "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {"algorithm": {"advantage": "asym_re"}, "replay": {"drops_no_signal": True}},
+            "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {"algorithm": {"advantage": "w_reinforce"}, "rollout": {"pilot_samples": 2}},
+            "even if all its rewards are equal: none is worth stopping",
         ),
         (
             {"algorithm": {"advantage": "reinforce_pp"}, "replay": {"drops_no_signal": True}},

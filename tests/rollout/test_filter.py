@@ -58,6 +58,8 @@ SIGNALS = {
     "remax": (False, True, True, True),
     # With k = 3 and one wrong of four each three hold a second right answer: nobody adds anything.
     "pass_at_k": (False, False, True, False),
+    "w_reinforce": (True, True, True, True),
+    "asym_re": (True, True, True, True),
     "reinforce_pp": (True, True, True, True),
     "gae": (True, True, True, True),
 }

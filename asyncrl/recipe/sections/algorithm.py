@@ -25,13 +25,14 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    *("pass_at_k_training", "max_rl", "gae"),
+    *("pass_at_k_training", "max_rl", "w_reinforce", "asym_re", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
 SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
-RAW_ADVANTAGES = ("reinforce_pp", "gae")
-"""Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
+RAW_ADVANTAGES = ("reinforce_pp", "w_reinforce", "gae")
+"""Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
+group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
 PASS_AT_K_ADVANTAGES = ("pass_at_k", "pass_at_k_training")
 SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
@@ -77,6 +78,8 @@ class Algorithm(Section):
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     pass_at_k_training: best of pass_k with the response, less that of any pass_k, over the latter's std.
     max_rl: minus group mean, over group mean: hard tasks weigh most (MaxRL).
+    w_reinforce: positive_scale for a right answer, -1 for a wrong one (W-REINFORCE).
+    asym_re: minus group mean, less baseline_offset (AsymRE).
     gae: PPO with a critic (section `critic`)."""
     credit: Literal["outcome", "turns"] = "outcome"
     """Use of rewards inside a trajectory: those that environments and verifiers give to turns and spans.
@@ -90,6 +93,10 @@ class Algorithm(Section):
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k and pass_at_k_training. At most rollout.samples_per_group; for pass_at_k_training below
     it, since the whole group is one subset, which has no std."""
+    positive_scale: Fraction = 0.1
+    """Weight of right answers under w_reinforce, where wrong ones have 1. 0: learns from wrong ones alone."""
+    baseline_offset: Annotated[float, Field(lt=0, allow_inf_nan=False)] = -0.1
+    """Moves the baseline of asym_re below the group mean: right answers weigh more than wrong ones."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
@@ -200,11 +207,11 @@ class Algorithm(Section):
 
     def min_group_size(self) -> int:
         """Smallest number of graded trajectories that gives a group advantages."""
-        return 1 if self.always_teaches() or self.needs_greedy() else 2
+        return 1 if self.advantage in RAW_ADVANTAGES or self.needs_greedy() else 2
 
     def always_teaches(self) -> bool:
         """Whether a group has a gradient even if all its rewards are equal."""
-        return self.advantage in RAW_ADVANTAGES
+        return self.advantage in (*RAW_ADVANTAGES, "asym_re")
 
     def has_own_loss_terms(self) -> bool:
         """Whether an importance weight, rejection or surrogate is the user's own."""
