@@ -17,7 +17,7 @@ from typing import cast
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
+from asyncrl.records import Batch, Finish, PolicyVersion, ScoredSequence, root_id
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
@@ -156,8 +156,8 @@ def pass_at_k_training(group: GroupRewards, algorithm: Algorithm) -> list[float]
     Source: pass@k training, Chen et al. 2025 (arXiv 2508.10751), its analytic advantages, here for any
     rewards. With scores 0 and 1 and `neg` wrong ones M is R = 1 - C(neg, k) / C(n, k), the std
     sqrt(R (1 - R)); right: 1 - R over it, wrong: 1 - R - C(neg - 1, k - 1) / C(n - 1, k - 1). k is pass_k.
-    Use: tasks that are solved by trying, with one scale for all and a price for wrong answers, which pass_at_k
-    (PKPO) never punishes.
+    Use: tasks that are solved by trying, with one scale for all, and wrong answers punished, unlike under
+    pass_at_k (PKPO).
     Fails: once n - k + 1 answers are right, every subset has one, and the group teaches nothing.
     """
     n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
@@ -183,7 +183,7 @@ def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
     Source: MaxRL 2026 (arXiv 2602.02710); prime-rl's max_rl. With scores 0 and 1 the expected gradient is
     that of sum_k pass@k / k, k up to n - 1: the likelihood of a right answer, cut after so many terms.
-    Use: hard tasks, in large groups: one right answer of n has n - 1, and a task that is nearly solved little.
+    Use: hard tasks, in large groups: one right answer of n has n - 1, one of a nearly solved task little.
     Fails: made for scores of at least 0; a lone lucky or wrongly accepted answer has the largest step of all.
     """
     mean = statistics.mean(group.rewards)
@@ -308,18 +308,39 @@ def with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupReward
 
 
 def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
-    """The batch with its advantages normalized over all of it, where the recipe asks for it.
+    """The batch with its advantages normalized over all of it, where the recipe asks for it, and with those
+    responses marked that its loss leaves out.
 
     Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
     advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward whitening
     is left to the trainer, which takes the KL off first.
     """
+    if algorithm.masks_cut_off:
+        batch = mask_cut_off(batch)
     counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
     if algorithm.divides_by_batch_std:
         return batch_std(batch, counts, algorithm)
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
     return _whitened(batch, counts, algorithm)
+
+
+def mask_cut_off(batch: Batch) -> Batch:
+    """no loss of a response that was cut off, in numerator and denominator; its reward stays in the baseline
+
+    Source: overlong filtering, DAPO, Yu et al. 2025 (arXiv 2503.14476, section 3.4); TRL's
+    mask_truncated_completions, NeMo-RL's overlong_filtering. Its tokens leave the denominator too, as there:
+    a mean is over the tokens that teach, however many were cut off. Under dr_grpo_constant it stays one of
+    the sequences.
+    Use: limits that cut off what might have become right, early in training or in long thoughts.
+    Fails: nothing teaches brevity any longer, and responses may grow into the limit; watch the metric
+    masked_cut_off_share, or take overlong_buffer_tokens instead.
+    """
+    sequences = [
+        dataclasses.replace(sequence, is_masked=sequence.finish == Finish.LENGTH)
+        for sequence in batch.sequences
+    ]
+    return dataclasses.replace(batch, sequences=sequences)
 
 
 def batch_std(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorithm) -> Batch:
@@ -387,7 +408,9 @@ def _with_advantages(batch: Batch, change: Callable[[float], float] | None) -> B
 
 def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> list[int]:
     """Tokens of each run of equal advantages with a log-prob that is a number, and not staler than that when
-    `version` takes them."""
+    `version` takes them; none of a sequence that is masked."""
+    if sequence.is_masked:
+        return [0] * len(sequence.advantage_runs())
     oldest = -math.inf if mask_staleness is None else version - mask_staleness
     tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
     are_counted = [math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algorithms.advantages import ADVANTAGES, batch_std
+from asyncrl.algorithms.advantages import ADVANTAGES, batch_std, mask_cut_off
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.surrogate": dict(SURROGATES),
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),
+    "algorithm.masks_cut_off": {"mask_cut_off": mask_cut_off},
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
     "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }

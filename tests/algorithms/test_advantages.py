@@ -466,6 +466,18 @@ def test_a_response_without_a_token_in_the_loss_is_not_in_the_std_of_the_batch()
     assert [s.advantage for s in found] == pytest.approx([1.0, -1.0, 9.0], rel=1e-5)
 
 
+def test_a_response_that_was_cut_off_is_masked_and_not_in_the_std_of_the_batch():
+    sequences = [
+        make_sequence(2, advantage=a, sequence_id=f"{i:08d}-00", finish=finish)
+        for i, (a, finish) in enumerate([(1.0, "stop"), (-1.0, "stop"), (9.0, "length")])
+    ]
+    batch = Batch(0, 1.0, sequences)
+    found = finish_batch(batch, BATCH_STD.model_copy(update={"masks_cut_off": True})).sequences
+    assert [s.is_masked for s in found] == [False, False, True]
+    assert [s.advantage for s in found] == pytest.approx([1.0, -1.0, 9.0], rel=1e-5)
+    assert not any(s.is_masked for s in finish_batch(batch, BATCH_STD).sequences)
+
+
 def test_a_batch_of_equal_advantages_is_not_divided_by_a_std_of_zero():
     sequences = [make_sequence(2, advantage=0.5, sequence_id=f"{i:08d}-00") for i in range(3)]
     found = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage="remax", divides_by_batch_std=True))

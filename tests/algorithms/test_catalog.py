@@ -13,7 +13,7 @@ from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections import algorithm as recipe
 
-NAMED_BY_THE_KEY = ("kl_estimator", "overlong_buffer_tokens", "divides_by_batch_std")
+NAMED_BY_THE_KEY = ("kl_estimator", "overlong_buffer_tokens", "divides_by_batch_std", "masks_cut_off")
 
 
 @pytest.mark.parametrize("entry", catalog(), ids=lambda entry: f"{entry.key}={entry.name}")

@@ -109,6 +109,8 @@ GROUPS = {
         "capped_share",
         "masked_share",
         "left_out_share",
+        "masked_cut_off_tokens",
+        "masked_cut_off_share",
         "clipped_share",
         "weight_effective_share",
         "weight_mean",

@@ -185,6 +185,10 @@ class Algorithm(Section):
     """Weight of the entropy bonus."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
+    masks_cut_off: bool = False
+    """Leaves responses that were cut off out of the loss, also out of its denominator (overlong filtering of
+    DAPO, TRL and NeMo-RL); their rewards stay in the baseline of their group. For limits that cut off what
+    might have become right. Nothing then teaches brevity: watch the metric masked_cut_off_share."""
     overlong_buffer_tokens: Count = 0
     """Reward falls linearly within this many tokens of the limit (0: off)."""
     overlong_penalty: PositiveFloat = 1.0

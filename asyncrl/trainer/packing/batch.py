@@ -74,11 +74,16 @@ class MicroBatch:
     None where they were not asked for."""
     kept: KeptSets | None = None
     """The tokens that each of the K predictions was sampled from; None where it was from all."""
+    is_masked: Tensor | None = None
+    """[T] bool, tokens of sequences that the losses leave out as a whole; None where there are none."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
-        """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
-        is_finite = self.behavior.isfinite()
-        return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
+        """[T] bool, tokens that the losses count: their log-prob is a number, they are not staler, and their
+        sequence is not masked."""
+        is_counted = self.behavior.isfinite()
+        if mask_staleness is not None:
+            is_counted = is_counted & (self.lags <= mask_staleness)
+        return is_counted if self.is_masked is None else is_counted & ~self.is_masked
 
     def flops(self, shape: ModelShape) -> float:
         """Floating-point operations of one forward and backward through a model of `shape`."""
@@ -218,6 +223,8 @@ def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int
 
 
 def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
+    if sequence.is_masked:
+        return 0
     is_counted = np.isfinite(np.asarray(sequence.behavior_logprobs, np.float32))
     if mask_staleness is not None:
         is_counted &= version - np.asarray(sequence.token_versions, np.int64) <= mask_staleness
@@ -301,6 +308,7 @@ def make_micro_batch(
     if lengths is not None:
         found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
         of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
+    is_masked = np.repeat([sequence.is_masked for sequence in sequences], num_responses)
     targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
     distinct, copies, kept = tree.distinct, tree.copies, None
     if any(s.kept for s in sequences):
@@ -327,6 +335,7 @@ def make_micro_batch(
         teaches=teaches,
         prompt_lengths=of_prompts,
         kept=kept,
+        is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
     )
 
 

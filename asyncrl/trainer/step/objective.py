@@ -58,9 +58,10 @@ class Objective:
         return "second_moment" in self.algorithm.rejection
 
     def teaches(self, sequence: ScoredSequence) -> bool:
-        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
+        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none, nor has a
+        sequence that is masked."""
         algorithm = self.algorithm
-        return bool(
+        return not sequence.is_masked and bool(
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.entropy_coefficient

@@ -11,6 +11,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from fakes.sequences import with_turns
 from torch import Tensor
 
+from asyncrl.algorithms.advantages import mask_cut_off
 from asyncrl.model.memory import rank_memory
 from asyncrl.records import Batch
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
@@ -91,6 +92,21 @@ def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Pat
         length = len(sequence.response_tokens)
         wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
     assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
+
+
+def test_a_response_that_was_cut_off_and_masked_trains_no_value(folder: Path):
+    learner, batch = critic_learner(folder), random_batch(1)
+    cut_off, *rest = batch.sequences
+    sequences = [dataclasses.replace(cut_off, finish="length"), *rest]
+    masked = mask_cut_off(dataclasses.replace(batch, sequences=sequences))
+    _, total = learner.critic.accumulate(micro_batches(learner, masked), 1.0)
+    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    _, alone = learner.critic.accumulate(
+        micro_batches(learner, dataclasses.replace(batch, sequences=rest)), 1.0
+    )
+    wanted = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    assert total.tolist() == pytest.approx(alone.tolist(), rel=1e-5)
+    assert torch.allclose(got["lm_head.weight"], wanted["lm_head.weight"], rtol=1e-4, atol=1e-6)
 
 
 def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):
