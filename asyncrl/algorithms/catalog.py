@@ -15,7 +15,7 @@ from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.turns import turns
-from asyncrl.algorithms.values import clipped_value_loss
+from asyncrl.algorithms.values import clipped_value_loss, length_adaptive_lambda, v_trace
 from asyncrl.algorithms.weights import WEIGHTS
 from verifiers.length import soft_overlong
 
@@ -30,6 +30,8 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.kl_estimator": dict(DIVERGENCES),
     "algorithm.masks_cut_off": {"mask_cut_off": mask_cut_off},
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
+    "algorithm.gae_length_alpha": {"length_adaptive_lambda": length_adaptive_lambda},
+    "critic.targets": {"v_trace": v_trace},
     "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }
 """Recipe key -> its terms by name."""

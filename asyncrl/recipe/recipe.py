@@ -344,6 +344,7 @@ class Recipe(Section):
                 f"{self.trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
                 f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
             )
+        self._check_v_trace(steps)
         if self.critic_warmup_batches() >= self.trainer.num_steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic.warmup_steps} ({self.trainer.schedule_unit}) but "
@@ -351,6 +352,23 @@ class Recipe(Section):
                 f"critic.warmup_steps."
             )
         self.critic_schedule()
+
+    def _check_v_trace(self, critic_steps: int) -> None:
+        if self.critic.targets != "v_trace":
+            return
+        if critic_steps != self.trainer.optimizer_steps_per_batch:
+            raise ValueError(
+                f"critic.optimizer_steps_per_batch is {critic_steps}, trainer.optimizer_steps_per_batch "
+                f"{self.trainer.optimizer_steps_per_batch} and critic.targets v_trace: its ratios are of the "
+                f"policy before the step, for mini-batches that both share. Set the two to one number, or "
+                f"critic.targets to gae."
+            )
+        if self.algorithm.gae_length_alpha is not None:
+            raise ValueError(
+                f"algorithm.gae_length_alpha is {self.algorithm.gae_length_alpha} but critic.targets is "
+                f"v_trace, whose targets give the policy its advantages: there is no second lambda. Remove "
+                f"algorithm.gae_length_alpha, or set critic.targets to gae."
+            )
 
     def _check_drops(self) -> None:
         if not self.replay.drops_no_signal:

@@ -13,7 +13,13 @@ from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections import algorithm as recipe
 
-NAMED_BY_THE_KEY = ("kl_estimator", "overlong_buffer_tokens", "divides_by_batch_std", "masks_cut_off")
+NAMED_BY_THE_KEY = (
+    "kl_estimator",
+    "overlong_buffer_tokens",
+    "divides_by_batch_std",
+    "masks_cut_off",
+    "gae_length_alpha",
+)
 
 
 @pytest.mark.parametrize("entry", catalog(), ids=lambda entry: f"{entry.key}={entry.name}")

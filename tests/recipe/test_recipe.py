@@ -153,6 +153,20 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "even if all its rewards are equal. Set replay.drops_no_signal to false",
         ),
         (
+            {
+                "algorithm": {"advantage": "gae"},
+                "critic": {"targets": "v_trace", "optimizer_steps_per_batch": 2},
+            },
+            "critic.targets v_trace: its ratios are of the policy before the step",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae", "gae_length_alpha": 0.05},
+                "critic": {"targets": "v_trace"},
+            },
+            "gae_length_alpha is 0.05 but critic.targets is v_trace",
+        ),
+        (
             {"algorithm": {"advantage": "asym_re"}, "replay": {"drops_no_signal": True}},
             "even if all its rewards are equal. Set replay.drops_no_signal to false",
         ),

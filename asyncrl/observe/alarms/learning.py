@@ -117,8 +117,8 @@ class LeftOutTokens:
         if history.last("surviving_tokens") == 0.0:
             text = (
                 f"step {history.step} trained no token: all were too stale, cut off, masked, rejected "
-                f"or without a log-prob. It took no optimizer step, so version {history.step} has the weights "
-                f"of the version before it"
+                f"or without a log-prob. It took no optimizer step, so version {history.step} has the "
+                f"weights of the version before it"
             )
             return Finding(1.0, self.limit, text)
         share = history.now("left_out_share")

@@ -105,6 +105,9 @@ class Algorithm(Section):
     difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
+    gae_length_alpha: PositiveFloat | None = None
+    """Lambda of gae for a response of l tokens: 1 - 1 / (gae_length_alpha l), 0 for short ones, in the place
+    of gae_lambda, which stays the critic's (VAPO: 0.05). For responses of very different lengths."""
     gae_gamma: Fraction = 1.0
     """Discount per token of gae."""
     gae_is_whitened: bool = True

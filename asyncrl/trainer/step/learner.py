@@ -40,7 +40,7 @@ from asyncrl.trainer.packing.batch import (
 )
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
-from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, Objective, importance_ratios, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -152,19 +152,29 @@ class Learner:
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
         proximals: list[list[Tensor] | None] = [None] * len(parts)
-        penalties = None
-        if self.algorithm.has_kl_reward():
+        penalties = ratios = None
+        has_v_trace = self.critic is not None and self.critic.needs_ratios()
+        if self.algorithm.has_kl_reward() or has_v_trace:
             evaluated = [
                 self.passes.both_logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
             ]
-            wholes = [[whole for _, whole in part] for part in evaluated]
-            penalties = self._kl_penalties(parts, wholes, batch.temperature)
-            proximals = [[found for found, _ in part] for part in evaluated]
+            found = [[found for found, _ in part] for part in evaluated]
+            proximals = list(found)
+            if self.algorithm.has_kl_reward():
+                wholes = [[whole for _, whole in part] for part in evaluated]
+                penalties = self._kl_penalties(parts, wholes, batch.temperature)
+            if has_v_trace:
+                ratios = [importance_ratios(part, own) for part, own in zip(parts, found, strict=True)]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
             parts, of_critic = self.critic.step(
-                parts, batch.temperature, version=batch.taken_version, penalties=penalties, own=own
+                parts,
+                batch.temperature,
+                version=batch.taken_version,
+                penalties=penalties,
+                ratios=ratios,
+                own=own,
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:

@@ -6,13 +6,14 @@ evaluated and costs nothing; with several it was evaluated before the first of t
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
-from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.own_terms import Faults, GradientWatch
 from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
@@ -128,6 +129,17 @@ class Objective:
             sequence_ids=micro.sequence_ids,
             prompt_lengths=micro.prompt_lengths,
         )
+
+
+def importance_ratios(part: Sequence[MicroBatch], proximals: Sequence[Tensor]) -> list[Tensor]:
+    """[T] of each micro-batch: the policy before the step over those that sampled, 1 where these told no
+    number. Empty without proximal log-probs, on all pipeline stages but the last."""
+    found = zip(part, proximals, strict=True) if proximals else ()
+    return [
+        bounded_ratio(proximal, torch.where(behavior.isfinite(), behavior, proximal))
+        for micro, proximal in found
+        for behavior in (micro.behavior.to(proximal.device),)
+    ]
 
 
 def kl_penalties(
