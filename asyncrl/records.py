@@ -477,6 +477,9 @@ class ScoredSequence:
             source=source,
         )
 
+    def is_correct(self) -> bool:
+        return self.outcome == "correct"
+
     def advantage_runs(self) -> TurnAdvantages:
         """The advantages of all T tokens, as runs of equal ones."""
         return self.turn_advantages or [(self.num_sampled(), self.advantage)]

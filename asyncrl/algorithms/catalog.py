@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES, batch_std, mask_cut_off
 from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.losses import positive_nll
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
@@ -28,6 +29,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.surrogate": dict(SURROGATES),
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),
+    "algorithm.nll_coefficient": {"positive_nll": positive_nll},
     "algorithm.masks_cut_off": {"mask_cut_off": mask_cut_off},
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
     "algorithm.gae_length_alpha": {"length_adaptive_lambda": length_adaptive_lambda},

@@ -41,6 +41,9 @@ class LossInputs:
     whole: Tensor | None = None
     """[T] float32 log-probs of the current policy over all tokens, with gradient, where servers sampled from
     some of them, which `current`, `proximal` and `behavior` are over; None where `current` is over all."""
+    imitated: Tensor | None = None
+    """[T] float32, weight of the token's negative log-likelihood: for those of correct responses the number
+    of tokens that count over that of theirs, in the optimizer step; else 0. None without such a term."""
     second_moment_bound: float = math.inf
     """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
     micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""

@@ -19,6 +19,7 @@ NAMED_BY_THE_KEY = (
     "divides_by_batch_std",
     "masks_cut_off",
     "gae_length_alpha",
+    "nll_coefficient",
 )
 
 

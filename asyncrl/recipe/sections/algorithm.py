@@ -186,6 +186,9 @@ class Algorithm(Section):
     """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
+    nll_coefficient: NonNegativeFloat = 0.0
+    """Weight of the negative log-likelihood of correct responses, a mean over their tokens (VAPO: 0.1): they
+    are imitated besides. For tasks that are rarely solved. 0: off."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     masks_cut_off: bool = False

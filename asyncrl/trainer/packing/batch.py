@@ -72,6 +72,8 @@ class MicroBatch:
     prompt_lengths: Tensor | None = None
     """[T] float32, counted tokens of all responses to the token's prompt in the batch that this is a part of;
     None where they were not asked for."""
+    imitated: Tensor | None = None
+    """[T] float32, `LossInputs.imitated`; None where no response is imitated."""
     kept: KeptSets | None = None
     """The tokens that each of the K predictions was sampled from; None where it was from all."""
     is_masked: Tensor | None = None
@@ -179,11 +181,13 @@ def rank_micro_batches(
     kernel: str = "sdpa",
     teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
     lengths: Mapping[str, int] | None = None,
+    imitation: float = 0.0,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
-    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch.
+    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch, and
+    `imitation` what `imitation_weight` does.
     """
     taught: list[ScoredSequence] = []
     silent: list[ScoredSequence] = []
@@ -205,10 +209,18 @@ def rank_micro_batches(
                 kernel=kernel,
                 teaches=sequences is taught,
                 lengths=lengths,
+                imitation=imitation,
             )
             for chosen in plan[rank]
         ]
     return micro_batches
+
+
+def imitation_weight(batch: Batch, *, mask_staleness: int | None) -> float:
+    """Tokens that count over those of correct responses; 0 where no correct one has any."""
+    counts = [_num_counted(each, batch.taken_version, mask_staleness) for each in batch.sequences]
+    correct = sum(n for n, each in zip(counts, batch.sequences, strict=True) if each.is_correct())
+    return sum(counts) / correct if correct else 0.0
 
 
 def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int]:
@@ -282,6 +294,7 @@ def make_micro_batch(
     kernel: str = "sdpa",
     teaches: bool = True,
     lengths: Mapping[str, int] | None = None,
+    imitation: float = 0.0,
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
@@ -308,6 +321,10 @@ def make_micro_batch(
     if lengths is not None:
         found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
         of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
+    imitated = None
+    if imitation:
+        each = np.asarray([imitation * sequence.is_correct() for sequence in sequences], np.float32)
+        imitated = torch.from_numpy(np.repeat(each, num_responses))
     is_masked = np.repeat([sequence.is_masked for sequence in sequences], num_responses)
     targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
     distinct, copies, kept = tree.distinct, tree.copies, None
@@ -334,6 +351,7 @@ def make_micro_batch(
         credits=_credits(sequences, num_targets),
         teaches=teaches,
         prompt_lengths=of_prompts,
+        imitated=imitated,
         kept=kept,
         is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
     )

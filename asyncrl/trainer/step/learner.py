@@ -244,6 +244,7 @@ class Learner:
                 kernel=self.kernel,
                 teaches=self.objective.teaches,
                 lengths=self.objective.prompt_lengths(part),
+                imitation=self.objective.imitation(part),
             )
             for part in mini_batches(batch, steps, seed=self._seed, order=self.section.mini_batch_order)
         ]

@@ -21,7 +21,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
+from asyncrl.trainer.packing.batch import MicroBatch, imitation_weight, prompt_lengths
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 
 
@@ -54,6 +54,10 @@ class Objective:
             return None
         return prompt_lengths(batch, mask_staleness=self._limit)
 
+    def imitation(self, batch: Batch) -> float:
+        """`packing.batch.imitation_weight` of an optimizer step's batch; 0 where nothing is imitated."""
+        return imitation_weight(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else 0.0
+
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
         return "second_moment" in self.algorithm.rejection
@@ -66,6 +70,7 @@ class Objective:
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.entropy_coefficient
+            or (algorithm.nll_coefficient and sequence.is_correct())
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
             or algorithm.surrogate not in SURROGATES
@@ -128,6 +133,7 @@ class Objective:
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,
             prompt_lengths=micro.prompt_lengths,
+            imitated=micro.imitated,
         )
 
 

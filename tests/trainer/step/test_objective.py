@@ -40,6 +40,10 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
     budget = learner.section.tokens_per_micro_batch
     lengths = learner.objective.prompt_lengths(batch)
     micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
+    if imitation := learner.objective.imitation(batch):
+        micro_batches = rank_micro_batches(
+            batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths, imitation=imitation
+        )
     now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
@@ -545,6 +549,29 @@ def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Pat
         share = num_cut_off / (num_cut_off + metrics["num_tokens"])
         assert metrics["masked_cut_off_share"] == pytest.approx(share)
         assert metrics["left_out_share"] == pytest.approx(share)
+
+
+def test_correct_responses_are_imitated_by_the_mean_of_their_tokens_however_they_are_packed(folder: Path):
+    algorithm = {"surrogate": "reinforce", "importance_weight": "none", "nll_coefficient": 0.3}
+    batch = near(random_batch(2), folder)
+    sequences = [
+        dataclasses.replace(s, outcome="correct" if i % 3 == 1 else "wrong", advantage=0.0)
+        for i, s in enumerate(batch.sequences)
+    ]
+    batch = dataclasses.replace(batch, sequences=sequences)
+    correct = dataclasses.replace(
+        batch, sequences=[dataclasses.replace(s, advantage=0.3) for s in sequences if s.is_correct()]
+    )
+    plain = {key: value for key, value in algorithm.items() if key != "nll_coefficient"}
+    _, wanted = gradients(make_learner(folder, algorithm=plain), correct)
+    for budget in (8192, 30):
+        learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        assert [learner.objective.teaches(s) for s in sequences] == [s.is_correct() for s in sequences]
+        metrics, got = gradients(learner, batch)
+        assert worst_difference(got, wanted) < 1e-5
+    nobody = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
+    metrics, _ = gradients(learner, nobody)
+    assert metrics["loss"] == 0.0
 
 
 def test_a_step_of_responses_that_were_all_cut_off_moves_no_weight(folder: Path):
