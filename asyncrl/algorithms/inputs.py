@@ -5,6 +5,7 @@ Shapes: T response tokens of one micro-batch, N its sequences.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,16 @@ class LossInputs:
     """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
     micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""
 
+    lags: Tensor | None = None
+    """[T] int64, versions between the policy that sampled the token and the one in training. This and the
+    next three are for terms of the recipe's own, and None without one."""
+    versions: Tensor | None = None
+    """[T] int64, the policy version that sampled the token."""
+    finishes: tuple[str, ...] | None = None
+    """[N] how each sequence ended: stop, or length where it was cut off."""
+    sources: tuple[str, ...] | None = None
+    """[N] the source of each sequence's row: a file's stem, or a name and a split."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole
@@ -64,6 +75,11 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
 def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """exp(numerator - denominator), [T] -> [T], with the log-ratio bounded to +-MAX_LOG_RATIO."""
     return bounded_exp(numerator - denominator)
+
+
+def per_token(values: Sequence[float], inputs: LossInputs) -> Tensor:
+    """[N] -> [T] float32: each token gets the number of its sequence."""
+    return torch.tensor(values, dtype=torch.float32, device=inputs.mask.device)[inputs.sequence_ids]
 
 
 def sequence_sum(values: Tensor, inputs: LossInputs) -> Tensor:

@@ -63,6 +63,12 @@ class MicroBatch:
     """[T] int64, ascending: the same for each branch by itself, whose tokens follow each other."""
     names: tuple[str, ...] = ()
     """[N] ids of the trajectories."""
+    version: PolicyVersion = 0
+    """The trainer's."""
+    finishes: tuple[str, ...] = ()
+    """[N] `ScoredSequence.finish`."""
+    sources: tuple[str, ...] = ()
+    """[N] `ScoredSequence.source`."""
     lines: tuple[str, ...] = ()
     """`ScoredSequence.sequence_id` by line id."""
     credits: Tensor | None = None
@@ -347,6 +353,9 @@ def make_micro_batch(
         sequence_ids=torch.from_numpy(of_lines[line_ids]),
         line_ids=torch.from_numpy(line_ids),
         names=tuple(root_id(lines[0].sequence_id) for lines in trajectories),
+        version=version,
+        finishes=tuple(lines[0].finish for lines in trajectories),
+        sources=tuple(lines[0].source for lines in trajectories),
         lines=tuple(sequence.sequence_id for sequence in sequences),
         credits=_credits(sequences, num_targets),
         teaches=teaches,

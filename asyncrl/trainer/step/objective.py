@@ -99,6 +99,8 @@ class Objective:
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
         inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
+        if self.algorithm.has_own_loss_terms():
+            inputs = _with_origins(inputs, micro)
         inputs = dataclasses.replace(
             inputs,
             entropies=entropies,
@@ -135,6 +137,17 @@ class Objective:
             prompt_lengths=micro.prompt_lengths,
             imitated=micro.imitated,
         )
+
+
+def _with_origins(inputs: LossInputs, micro: MicroBatch) -> LossInputs:
+    """With what is known of where tokens and sequences are from."""
+    return dataclasses.replace(
+        inputs,
+        lags=micro.lags,
+        versions=micro.version - micro.lags,
+        finishes=micro.finishes,
+        sources=micro.sources,
+    )
 
 
 def importance_ratios(part: Sequence[MicroBatch], proximals: Sequence[Tensor]) -> list[Tensor]:

@@ -592,6 +592,45 @@ def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 
+ORIGINS = """
+from asyncrl.algorithms.inputs import per_token
+def weigh(inputs, algorithm):
+    ended = zip(inputs.finishes, inputs.sources)
+    shares = [1.0 + 2.0 * (finish == "length") + 4.0 * (source == "hard") for finish, source in ended]
+    return per_token(shares, inputs) / (1 + inputs.lags) + inputs.versions
+"""
+
+
+def test_a_term_of_ones_own_knows_lag_version_finish_and_source_however_it_is_packed(
+    folder: Path, tmp_path: Path
+):
+    (tmp_path / "own.py").write_text(ORIGINS)
+    batch = random_batch(3)
+    sequences = [
+        dataclasses.replace(
+            s, finish=("stop", "length")[i % 2], source=("easy", "hard", "other")[i % 3], is_masked=i == 5
+        )
+        for i, s in enumerate(batch.sequences)
+    ]
+    wanted = [
+        (1 + 2 * (s.finish == "length") + 4 * (s.source == "hard")) / (1 + 3 - version) + version
+        for s in sequences
+        if not s.is_masked
+        for version in s.token_versions
+    ]
+    found = []
+    for budget in (8192, 30):
+        learner = make_learner(
+            folder,
+            algorithm={"importance_weight": f"{tmp_path}/own.py:weigh"},
+            trainer={"tokens_per_micro_batch": budget},
+        )
+        metrics, slopes = gradients(learner, dataclasses.replace(batch, sequences=sequences))
+        assert metrics["weight_mean"] == pytest.approx(sum(wanted) / len(wanted))
+        found.append(slopes)
+    assert worst_difference(*found) < 1e-5
+
+
 def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
     source = "def loss(inputs, algorithm): return -inputs.advantages * inputs.current\n"
     (tmp_path / "own.py").write_text(source)
