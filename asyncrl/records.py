@@ -398,6 +398,8 @@ class Score:
     """(first character, end character, reward), likewise."""
     credits: Credits = field(default_factory=list)
     """Rewards inside the trajectory: those of turns, of spans, and of its environment."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """`verifiers.verdict.Verdict.scores`."""
     branches: Mapping[str, "Score"] = field(default_factory=dict)
     """Id -> the score of each branch that has tokens, the trajectory itself among them, where each is judged
     (`agent.verdict`); empty where one verdict is for all. Their credits are in `credits` alone."""

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import cast
@@ -35,6 +35,9 @@ class GroupRewards:
     """Response tokens."""
     greedy_reward: float | None = None
     """Reward of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
+    parts: Sequence[Mapping[str, float]] = ()
+    """Named scores of each trajectory's verdict (`Verdict.scores`), credits among them; empty where none has
+    any."""
     min_size: int = 2
     """`Algorithm.min_group_size`."""
 
@@ -114,6 +117,28 @@ def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[flo
     Fails: whitening subtracts the batch mean too, so that groups without a signal get a small one.
     """
     return dr_grpo(group, algorithm)
+
+
+def gdpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """sum_k w_k (r_k - mean r_k) / (std r_k + 1e-6) over the named scores k of verdicts; whitened over the
+    tokens of the batch
+
+    Source: GDPO 2026 (arXiv 2601.05242); TRL's normalize_then_sum, verl's gdpo. w_k is part_weights, 1 if not
+    stated. A verdict that lacks a score which others of its group have counts as 0 there; without any, the
+    reward is the only one. The batch is whitened in `finish_batch`.
+    Use: several rewards: sums that are equal (1 + 0, 0 + 1) stay apart, and no reward of a large scale or of
+    much variance hides the others.
+    Fails: a reward that hardly differs in a group counts as much as one that does, noise included.
+    """
+    parts = group.parts or [{"reward": reward} for reward in group.rewards]
+    totals = [0.0] * len(parts)
+    for name in sorted({name for own in parts for name in own}):
+        values = [own.get(name, 0.0) for own in parts]
+        if not is_flat(values, algorithm):
+            mean, std = statistics.mean(values), statistics.stdev(values)
+            scale = algorithm.part_weights.get(name, 1.0) / (std + STD_EPSILON)
+            totals = [total + scale * (value - mean) for total, value in zip(totals, values, strict=True)]
+    return totals
 
 
 def opo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
@@ -233,6 +258,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "remax": remax,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
+    "gdpo": gdpo,
     "opo": opo,
     "pass_at_k": pass_at_k,
     "pass_at_k_training": pass_at_k_training,

@@ -289,6 +289,14 @@ class Recipe(Section):
                 f"subset of so many answers, so that all advantages of pass_at_k_training would be 0. Lower "
                 f"algorithm.pass_k or raise rollout.samples_per_group."
             )
+        if algorithm.advantage == "gdpo" and (rollout.pilot_samples or self.agent.verdict == "branch"):
+            key = "rollout.pilot_samples" if rollout.pilot_samples else "agent.verdict"
+            told = "a pilot is" if rollout.pilot_samples else "branches are"
+            raise ValueError(
+                f"{key} is set but algorithm.advantage is gdpo: {told} judged by one number, not by the "
+                f"named scores of whole responses. Remove {key}, or set algorithm.advantage to another one, "
+                f"such as grpo."
+            )
         if algorithm.credit == "turns" and not self.turns.is_on():
             raise ValueError(
                 "algorithm.credit is turns but neither turns.environment nor turns.tools is set: every "

@@ -19,6 +19,7 @@ from asyncrl.algorithms.advantages import (
     dr_grpo,
     find_advantage,
     finish_batch,
+    gdpo,
     group_advantages,
     grpo,
     has_signal,
@@ -169,6 +170,49 @@ def test_max_rl_with_rewards_below_zero_is_refused(keys: dict[str, float]):
     with pytest.raises(ValueError, match="divides by their mean, which must be above 0"):
         Algorithm(advantage="max_rl", **keys)
     assert Algorithm(advantage="max_rl", cut_off_reward=0.0).cut_off_reward == 0.0
+
+
+def two_scores(*scores: tuple[float, float]) -> GroupRewards:
+    parts = [{"right": right, "format": form} for right, form in scores]
+    return GroupRewards([right + form for right, form in scores], [1] * len(scores), parts=parts)
+
+
+def test_gdpo_normalizes_each_score_before_it_adds_them():
+    # right (1000): 1.5, -0.5 x3; format (0110): mean 0.5, std 0.57735: -+0.866025. grpo of the sums: 0.5 x3
+    # and -1.5.
+    several = two_scores((1, 0), (0, 1), (0, 1), (0, 0))
+    found = gdpo(several, DEFAULT)
+    assert found == pytest.approx([0.633975, 0.366025, 0.366025, -1.366025], abs=1e-5)
+    assert grpo(several, DEFAULT) == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-5)
+    halved = gdpo(several, Algorithm(part_weights={"format": 0.5}))
+    assert halved == pytest.approx([1.5 - 0.433013, -0.5 + 0.433013, -0.5 + 0.433013, -0.933013], abs=1e-5)
+
+
+def test_gdpo_tells_apart_what_has_equal_sums():
+    algorithm = Algorithm(advantage="gdpo", part_weights={"format": 0.5})
+    equal = two_scores((1, 0), (0, 1))
+    found = group_advantages(equal, gdpo, algorithm)
+    assert found == pytest.approx([0.5 / 2**0.5, -0.5 / 2**0.5], rel=1e-5)
+
+
+def test_gdpo_leaves_out_a_score_that_is_as_good_as_equal():
+    nearly = two_scores((1, 0.3), (0, 0.3000001), (0, 0.3))
+    assert gdpo(nearly, DEFAULT) == pytest.approx(grpo(group(1.0, 0.0, 0.0), DEFAULT))
+
+
+def test_gdpo_without_named_scores_is_grpo_and_a_verdict_that_lacks_one_counts_as_0():
+    assert gdpo(group(1.0, 0.0, 0.0), DEFAULT) == grpo(group(1.0, 0.0, 0.0), DEFAULT)
+    timed_out = GroupRewards([2.0, 0.0, 1.0], [1] * 3, parts=[{"a": 1.0, "b": 1.0}, {}, {"a": 1.0, "b": 0.0}])
+    wanted = [
+        x + y for x, y in zip(grpo(group(1, 0, 1), DEFAULT), grpo(group(1, 0, 0), DEFAULT), strict=True)
+    ]
+    assert gdpo(timed_out, DEFAULT) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": 0.0}])
+def test_gdpo_with_a_reward_that_no_score_has_is_refused(keys: dict[str, float]):
+    with pytest.raises(ValueError, match="gdpo takes the named scores of verdicts"):
+        Algorithm(advantage="gdpo", **keys)
 
 
 def test_w_reinforce_weighs_right_answers_a_tenth_of_wrong_ones():
@@ -383,7 +427,7 @@ def test_the_scale_of_rewards_is_at_least_that_of_scores():
 @pytest.mark.parametrize("name", ["remax", *RAW_ADVANTAGES])
 def test_one_response_per_prompt_is_a_group(name: str):
     algorithm = Algorithm(advantage=name)
-    alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, algorithm.min_group_size())
+    alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, min_size=algorithm.min_group_size())
     found = group_advantages(alone, ADVANTAGES[name], algorithm)
     assert found == [{"remax": 0.75, "w_reinforce": 0.1}.get(name, 1.0)]
     assert has_signal(alone, ADVANTAGES[name], algorithm)
@@ -484,7 +528,7 @@ def test_a_batch_of_equal_advantages_is_not_divided_by_a_std_of_zero():
     assert [s.advantage for s in found.sequences] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("name", ["grpo", "reinforce_pp", "reinforce_pp_baseline", "gae"])
+@pytest.mark.parametrize("name", ["grpo", "reinforce_pp", "reinforce_pp_baseline", "gdpo", "gae"])
 def test_an_advantage_with_a_scale_of_its_own_is_not_divided_again(name: str):
     with pytest.raises(ValueError, match=f"{name} has a scale of its own already"):
         Algorithm(advantage=name, divides_by_batch_std=True)

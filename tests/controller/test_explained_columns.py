@@ -28,5 +28,10 @@ def columns_of_a_step() -> set[str]:
     known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
     known |= get_type_hints(step_metrics.Spike).keys()
     known |= {f"{name}_*" for name in get_type_hints(source_metrics.Sources)}
-    families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")
+    families = (
+        "score_mean_by_part_*",
+        "reward_mean_by_outcome_*",
+        "response_tokens_mean_by_outcome_*",
+        "outcomes_*",
+    )
     return known | {*families, "outcomes_by_verifier_*"}

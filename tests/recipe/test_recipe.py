@@ -167,6 +167,14 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "gae_length_alpha is 0.05 but critic.targets is v_trace",
         ),
         (
+            {"algorithm": {"advantage": "gdpo"}, "rollout": {"pilot_samples": 2}},
+            "rollout.pilot_samples is set but algorithm.advantage is gdpo",
+        ),
+        (
+            {"algorithm": {"advantage": "gdpo"}, "agent": {"command": ["true"], "verdict": "branch"}},
+            "agent.verdict is set but algorithm.advantage is gdpo",
+        ),
+        (
             {"algorithm": {"advantage": "asym_re"}, "replay": {"drops_no_signal": True}},
             "even if all its rewards are equal. Set replay.drops_no_signal to false",
         ),

@@ -53,6 +53,7 @@ SIGNALS = {
     "reinforce_pp_baseline": (False, False, True, True),
     # Of each three of them one is right.
     "pass_at_k_training": (False, False, True, False),
+    "gdpo": (False, False, True, True),
     "max_rl": (False, False, True, True),
     # Its greedy answer is right: wrong samples have an advantage, right ones none.
     "remax": (False, True, True, True),

@@ -138,6 +138,7 @@ GROUPS = {
 """Group -> columns of a step. A column that begins with its group's name drops it."""
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
+    "score_mean_by_part_": "reward/score_mean_by_part/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
     "correct_mean_by_source_": "reward/correct_mean_by_source/",
     "tool_use_share_by_source_": "turns/tool_use_share_by_source/",

@@ -25,7 +25,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    *("pass_at_k_training", "max_rl", "w_reinforce", "asym_re", "gae"),
+    *("gdpo", "pass_at_k_training", "max_rl", "w_reinforce", "asym_re", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -33,11 +33,11 @@ SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
 RAW_ADVANTAGES = ("reinforce_pp", "w_reinforce", "gae")
 """Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
 group has a gradient."""
-WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
+WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
 PASS_AT_K_ADVANTAGES = ("pass_at_k", "pass_at_k_training")
 SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
 """Advantages with a scale of their own, of the group or the batch."""
-TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
+TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline")
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
 CLIP_RANGES: dict[str, tuple[float | None, float]] = {
     "cispo": (None, 0.2),
@@ -74,6 +74,8 @@ class Algorithm(Section):
     remax: minus the reward of a greedy response.
     reinforce_pp: whitened over the batch.
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
+    gdpo: each named score of the verdicts minus group mean, over group std; their sum by part_weights,
+    whitened over the batch (GDPO).
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
     pass_at_k_training: best of pass_k with the response, less that of any pass_k, over the latter's std.
@@ -90,6 +92,9 @@ class Algorithm(Section):
     """Divides advantages by their std over the responses of the batch, and subtracts no mean (ScaleRL): one
     scale for all tasks, where grpo has one per group. For advantages without a scale of their own, such as
     dr_grpo and rloo; best with replay.drops_no_signal."""
+    part_weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """Weight of each named score (Verdict.scores, such as the parts of the verifier weighted) in gdpo; 1 for
+    those not named, 0 leaves one out. `credits` are the rewards of turns and spans."""
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k and pass_at_k_training. At most rollout.samples_per_group; for pass_at_k_training below
     it, since the whole group is one subset, which has no std."""
@@ -100,7 +105,7 @@ class Algorithm(Section):
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
-    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten, or
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline, gdpo and gae whiten, or
     divides_by_batch_std. The default is the score of one test in a thousand; rounding is far below. 0: every
     difference counts."""
     gae_lambda: Fraction = 1.0
@@ -177,8 +182,8 @@ class Algorithm(Section):
     """Where the KL is applied.
     loss: added per token.
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
-    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
-    otherwise after the group baseline, unscaled."""
+    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gdpo, gae), in the baseline too (rloo),
+    and otherwise after the group baseline and the batch's std, unscaled."""
     reference_refresh_steps: Count = 0
     """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
     itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
@@ -302,6 +307,13 @@ class Algorithm(Section):
                 f"set algorithm.divides_by_batch_std to false."
             )
 
+        if self.advantage == "gdpo" and (self.overlong_buffer_tokens or self.cut_off_reward is not None):
+            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
+            raise ValueError(
+                f"algorithm.{key} is {getattr(self, key)}, which changes the reward, but algorithm.advantage "
+                f"gdpo takes the named scores of verdicts. Remove algorithm.{key}, and let a part of the "
+                f"verifier judge the length."
+            )
         if self.advantage == "max_rl" and (self.overlong_buffer_tokens or (self.cut_off_reward or 0) < 0):
             key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
             raise ValueError(
