@@ -443,7 +443,7 @@ class ScoredSequence:
     source: str = ""
     """`Task.source` of its task."""
     is_masked: bool = False
-    """The loss leaves it out as a whole (`advantages.finish_batch`)."""
+    """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
 
     @classmethod
     def of(

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algorithms.advantages import ADVANTAGES, batch_std, mask_cut_off
+from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.batch_advantages import batch_std, mask_cut_off
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.losses import positive_nll
 from asyncrl.algorithms.reductions import REDUCTIONS

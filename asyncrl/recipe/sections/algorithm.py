@@ -182,8 +182,8 @@ class Algorithm(Section):
     """Where the KL is applied.
     loss: added per token.
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
-    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gdpo, gae), in the baseline too (rloo),
-    and otherwise after the group baseline and the batch's std, unscaled."""
+    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gdpo, gae), in the baseline too
+    (rloo), and otherwise after the group baseline and the batch's std, unscaled."""
     reference_refresh_steps: Count = 0
     """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
     itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""

@@ -15,7 +15,7 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged

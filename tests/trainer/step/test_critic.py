@@ -11,7 +11,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from fakes.sequences import with_turns
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import mask_cut_off
+from asyncrl.algorithms.batch_advantages import mask_cut_off
 from asyncrl.algorithms.values import end_rewards, generalised_advantages, length_adaptive_lambda
 from asyncrl.model.memory import rank_memory
 from asyncrl.records import Batch

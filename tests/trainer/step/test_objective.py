@@ -12,7 +12,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model
 from fakes.sequences import with_observed
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
