@@ -1,8 +1,9 @@
 """Advantages: what each trajectory's reward is worth against a baseline.
 
 Plain floats, so that the controller, which calls these, never imports torch. A term takes one group (at least
-two trajectories; faults have left before) and gives one advantage per trajectory, in the same order. What
-needs the whole batch is in `batch_advantages` (`finish_batch`). Below, r are a group's rewards, n their number.
+two trajectories; faults have left before) and gives one advantage per trajectory, in the same order.
+`batch_advantages.finish_batch` does what needs the whole batch. Below, r are a group's rewards, n their
+number.
 """
 
 import dataclasses
