@@ -59,7 +59,12 @@ class Task:
 
     def source(self) -> str:
         """Label of the source that the row is of: a file's stem, or a name and a split."""
-        return self.task_id.rpartition(":")[0]
+        return source_of(self.task_id)
+
+
+def source_of(task_id: str) -> str:
+    """The source in a task's id."""
+    return task_id.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +398,8 @@ class Score:
     """(first character, end character, reward), likewise."""
     credits: Credits = field(default_factory=list)
     """Rewards inside the trajectory: those of turns, of spans, and of its environment."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """`verifiers.verdict.Verdict.scores`."""
     branches: Mapping[str, "Score"] = field(default_factory=dict)
     """Id -> the score of each branch that has tokens, the trajectory itself among them, where each is judged
     (`agent.verdict`); empty where one verdict is for all. Their credits are in `credits` alone."""
@@ -429,6 +436,14 @@ class ScoredSequence:
     kept: bytes = b""
     """The kept set of each of the T tokens (asyncrl/model/kept_sets.py), whose distribution
     `behavior_logprobs` are of; empty where all tokens were kept."""
+    finish: str = ""
+    """`Finish` of the trajectory: stop, or length where it was cut off."""
+    outcome: str = ""
+    """`verifiers.verdict.Outcome` of the trajectory."""
+    source: str = ""
+    """`Task.source` of its task."""
+    is_masked: bool = False
+    """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
 
     @classmethod
     def of(
@@ -439,6 +454,9 @@ class ScoredSequence:
         advantage: float,
         credits: Credits | None = None,
         turn_advantages: TurnAdvantages | None = None,
+        finish: Finish | None = None,
+        outcome: str = "",
+        source: str = "",
     ) -> "ScoredSequence":
         """Without observations at its end, which nothing was sampled after."""
         segments = trajectory.sampled()
@@ -456,7 +474,13 @@ class ScoredSequence:
             credits=credits or [],
             turn_advantages=turn_advantages or [],
             kept=b"".join(segment.kept for segment in segments),
+            finish="" if finish is None else finish.value,
+            outcome=outcome,
+            source=source,
         )
+
+    def is_correct(self) -> bool:
+        return self.outcome == "correct"
 
     def advantage_runs(self) -> TurnAdvantages:
         """The advantages of all T tokens, as runs of equal ones."""

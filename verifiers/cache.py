@@ -145,4 +145,5 @@ class VerdictCache:
 
 def _size(verdict: Verdict) -> int:
     texts = (verdict.extracted, verdict.detail, verdict.method)
-    return _ENTRY_BYTES + sum(sys.getsizeof(text) for text in texts)
+    named = [verdict.scores, *verdict.scores] if verdict.scores else []
+    return _ENTRY_BYTES + sum(sys.getsizeof(each) for each in (*texts, *named))

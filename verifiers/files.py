@@ -153,4 +153,5 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
         "detail": verdict.detail,
         "seconds": round(verdict.seconds, 6),
         **credits,
+        **({"scores": dict(verdict.scores)} if verdict.scores else {}),
     }

@@ -1,7 +1,8 @@
 """A verdict from your own HTTP server. Failures of the server or the network are a FAULT, never a score.
 
 Sends POST {"response": ..., "reference": ..., "task": {...}}; expects 200 with {"outcome": "correct" |
-"wrong" | "no_answer", and optionally "score", "extracted", "detail", "shaping", "turn_rewards", "spans"}.
+"wrong" | "no_answer", and optionally "score", "extracted", "detail", "shaping", "turn_rewards", "spans",
+"scores"}.
 {"outcome": "fault"} is taken at its word. It waits rather than computes: `verify_async` runs in the caller's
 event loop and takes no worker."""
 
@@ -18,7 +19,7 @@ from verifiers.storable import storable
 from verifiers.task import Task
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
-_KEYS = ("outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans")
+_KEYS = ("outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans", "scores")
 _MAX_AT_ONCE = 64
 """Requests to the server at one time; others wait, outside of their time limit."""
 
@@ -100,6 +101,7 @@ def read_verdict(body: bytes) -> Verdict:
         shaping=0.0 if shaping is None else as_number(shaping, "shaping", -MAX_SHAPING, MAX_SHAPING),
         turn_rewards=reply.get("turn_rewards"),
         spans=[] if reply.get("spans") is None else reply["spans"],
+        scores={} if reply.get("scores") is None else reply["scores"],
     )
 
 

@@ -67,6 +67,7 @@ def storable_verdict(found: object) -> Verdict:
             trace=_text_of(found.trace, MAX_TRACE_CHARACTERS) or "",
             turn_rewards=found.turn_rewards,
             spans=found.spans,
+            scores=found.scores,
         )
     except Exception as error:  # the boundary: whatever a verifier put into its verdict raises here
         return fault(f"verify returned a Verdict that cannot be read: {_describe(error)}")

@@ -4,14 +4,17 @@ filters see raw correctness."""
 
 import math
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 MAX_SHAPING = 1e6
 """Rewards are float32 further on, and their groups are squared."""
 MAX_CREDITS = 10_000
 """Most spans, or turns, that a verdict may give rewards of their own."""
+MAX_SCORES = 100
+"""Most named scores of a verdict."""
+MAX_NAME_CHARACTERS = 100
 MAX_CHARACTERS = 1 << 40
 """Far above any text: keeps places of spans within what a message holds."""
 
@@ -54,6 +57,9 @@ class Verdict:
     those of `spans` are on top of the reward, never of the score."""
     spans: tuple[Span, ...] = ()
     """Rewards for parts of the graded text, each within MAX_SHAPING."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Name -> reward of each thing that was judged, within MAX_SHAPING, where an advantage (gdpo), metrics
+    and people are to see them apart. They change neither the score nor the reward."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):
@@ -70,6 +76,7 @@ class Verdict:
         if self.turn_rewards is not None:
             object.__setattr__(self, "turn_rewards", as_turn_rewards(self.turn_rewards))
         object.__setattr__(self, "spans", as_spans(self.spans))
+        object.__setattr__(self, "scores", as_scores(self.scores))
 
     def has_credits(self) -> bool:
         """Whether parts of the response have rewards of their own."""
@@ -82,6 +89,25 @@ def as_turn_rewards(value: object) -> tuple[float, ...]:
     return tuple(
         as_number(reward, f"turn_rewards[{i}]", -MAX_SHAPING, MAX_SHAPING) for i, reward in enumerate(rewards)
     )
+
+
+def as_scores(value: object) -> dict[str, float]:
+    """`value` as named scores. Raises ValueError."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"scores is {value!r:.80}, expected an object of names and numbers.")
+    if len(value) > MAX_SCORES:
+        raise ValueError(f"scores has {len(value)} names, expected at most {MAX_SCORES}.")
+    for name in value:
+        is_name = isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
+        if not is_name:
+            raise ValueError(
+                f"scores has the name {name!r:.120}, expected 1 to {MAX_NAME_CHARACTERS} printable "
+                f"characters."
+            )
+    return {
+        str(name): as_number(score, f"scores[{name!r}]", -MAX_SHAPING, MAX_SHAPING)
+        for name, score in value.items()
+    }
 
 
 def as_spans(value: object) -> tuple[Span, ...]:

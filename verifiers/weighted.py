@@ -1,5 +1,6 @@
 """Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from verifiers.groups import is_group_wise, judges_alone
 from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.task import Task, takes_task, with_task
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import MAX_NAME_CHARACTERS, MAX_SCORES, Outcome, Verdict
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
 from verifiers.weighted_sum import weighted_sum
 
@@ -66,7 +67,8 @@ class WeightedVerifier:
 
     The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A
     `required` part that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight *
-    score to the shaping only. A part that faults makes the whole a FAULT: half a verdict is none. What parts
+    score to the shaping only. `scores` of the verdict has each part's score by its name; a second part of one
+    name has the suffix _2. A part that faults makes the whole a FAULT: half a verdict is none. What parts
     give as shaping, and to turns and spans, is passed on as it is. `field`: the part's own entry in a gold
     object."""
 
@@ -175,7 +177,19 @@ class WeightedVerifier:
             is_repeatable=all(verdict.is_repeatable for verdict in verdicts),
             turn_rewards=_turn_rewards(verdicts),
             spans=tuple(span for verdict in verdicts for span in verdict.spans),
+            scores=_scores(pairs),
         )
+
+
+def _scores(pairs: list[tuple[Part, Verdict]]) -> dict[str, float]:
+    """The score of each part by its name, as far as a verdict holds them."""
+    found: dict[str, float] = {}
+    counts = Counter[str]()
+    for part, verdict in pairs[:MAX_SCORES]:
+        counts[part.name] += 1
+        name = part.name[-MAX_NAME_CHARACTERS + 4 :]
+        found[name if counts[part.name] == 1 else f"{name}_{counts[part.name]}"] = verdict.score or 0.0
+    return found
 
 
 def _turn_rewards(verdicts: list[Verdict]) -> tuple[float, ...] | None:

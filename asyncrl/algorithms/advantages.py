@@ -1,22 +1,21 @@
 """Advantages: what each trajectory's reward is worth against a baseline.
 
 Plain floats, so that the controller, which calls these, never imports torch. A term takes one group (at least
-two trajectories; faults have left before) and gives one advantage per trajectory, in the same order. What
-needs the whole batch (`finish_batch`) is a pure function of the batch: a batch that is trained again gets the
-same advantages. Below, r are a group's rewards, n their number.
+two trajectories; faults have left before) and gives one advantage per trajectory, in the same order.
+`batch_advantages.finish_batch` does what needs the whole batch. Below, r are a group's rewards, n their
+number.
 """
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
@@ -34,6 +33,9 @@ class GroupRewards:
     """Response tokens."""
     greedy_reward: float | None = None
     """Reward of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
+    parts: Sequence[Mapping[str, float]] = ()
+    """Named scores of each trajectory's verdict (`Verdict.scores`), credits among them; empty where none has
+    any."""
     min_size: int = 2
     """`Algorithm.min_group_size`."""
 
@@ -115,6 +117,28 @@ def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[flo
     return dr_grpo(group, algorithm)
 
 
+def gdpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """sum_k w_k (r_k - mean r_k) / (std r_k + 1e-6) over the named scores k of verdicts; whitened over the
+    tokens of the batch
+
+    Source: GDPO 2026 (arXiv 2601.05242); TRL's normalize_then_sum, verl's gdpo. w_k is part_weights, 1 if not
+    stated. A verdict that lacks a score which others of its group have counts as 0 there; without any, the
+    reward is the only one. The batch is whitened in `finish_batch`.
+    Use: several rewards: sums that are equal (1 + 0, 0 + 1) stay apart, and no reward of a large scale or of
+    much variance hides the others.
+    Fails: a reward that hardly differs in a group counts as much as one that does, noise included.
+    """
+    parts = group.parts or [{"reward": reward} for reward in group.rewards]
+    totals = [0.0] * len(parts)
+    for name in sorted({name for own in parts for name in own}):
+        values = [own.get(name, 0.0) for own in parts]
+        if not is_flat(values, algorithm):
+            mean, std = statistics.mean(values), statistics.stdev(values)
+            scale = algorithm.part_weights.get(name, 1.0) / (std + STD_EPSILON)
+            totals = [total + scale * (value - mean) for total, value in zip(totals, values, strict=True)]
+    return totals
+
+
 def opo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """r - sum(length r) / sum(length)
 
@@ -134,7 +158,8 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """n s_i, s_i = mean over the k-subsets of the group of (max r - max r without i), 0 where i is not in it
 
     Source: PKPO, Walder and Karkhanis 2025 (arXiv 2505.15201), the leave-one-out-minus-one estimator, times n
-    because losses here are means over trajectories; k is pass_k.
+    because losses here are means over trajectories; k is pass_k. With pass_k of the whole group the best
+    gets n (max r - second r), the others 0: n times verl's grpo_passk (arXiv 2503.19595).
     Use: tasks that are solved by trying: rewards the best of k answers, which keeps answers diverse.
     Fails: no answer is ever punished, and one that others got right too earns nearly nothing: slower pass@1.
     """
@@ -146,6 +171,69 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
         gaps = (math.comb(m, k - 2) * (group.rewards[i] - group.rewards[ordered[m]]) for m in range(j))
         gains[i] = n * math.fsum(gaps) / math.comb(n, k)
     return gains
+
+
+def pass_at_k_training(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(mean of max r over the k-subsets with the response - mean M over all) / (std of M + 1e-6)
+
+    Source: pass@k training, Chen et al. 2025 (arXiv 2508.10751), its analytic advantages, here for any
+    rewards. With scores 0 and 1 and `neg` wrong ones M is R = 1 - C(neg, k) / C(n, k), the std
+    sqrt(R (1 - R)); right: 1 - R over it, wrong: 1 - R - C(neg - 1, k - 1) / C(n - 1, k - 1). k is pass_k.
+    Use: tasks that are solved by trying, with one scale for all, and wrong answers punished, unlike under
+    pass_at_k (PKPO).
+    Fails: once n - k + 1 answers are right, every subset has one, and the group teaches nothing.
+    """
+    n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
+    ordered = sorted(range(n), key=lambda i: group.rewards[i])
+    ranked = [group.rewards[i] for i in ordered]
+    if ranked[k - 1] == ranked[-1]:
+        # Every subset has the same best answer, or there is one subset alone.
+        return [0.0] * n
+    shares = [math.comb(j, k - 1) / math.comb(n, k) for j in range(n)]
+    mean = math.fsum(share * best for share, best in zip(shares, ranked, strict=True))
+    std = math.sqrt(math.fsum(share * (best - mean) ** 2 for share, best in zip(shares, ranked, strict=True)))
+    found = [0.0] * n
+    for place, i in enumerate(ordered):
+        # Subsets with i: i is best of k - 1 below it, or another one is, of i and k - 2 others below it.
+        bests = [math.comb(place, k - 1) * ranked[place]]
+        bests += [math.comb(j - 1, k - 2) * ranked[j] for j in range(place + 1, n)]
+        found[i] = (math.fsum(bests) / math.comb(n - 1, k - 1) - mean) / (std + STD_EPSILON)
+    return found
+
+
+def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(r - mean r) / mean r; 0 where the mean is not above 0
+
+    Source: MaxRL 2026 (arXiv 2602.02710); prime-rl's max_rl. With scores 0 and 1 the expected gradient is
+    that of sum_k pass@k / k, k up to n - 1: the likelihood of a right answer, cut after so many terms.
+    Use: hard tasks, in large groups: one right answer of n has n - 1, one of a nearly solved task little.
+    Fails: made for scores of at least 0; a lone lucky or wrongly accepted answer has the largest step of all.
+    """
+    mean = statistics.mean(group.rewards)
+    return [x / mean if mean > 0 else 0.0 for x in dr_grpo(group, algorithm)]
+
+
+def w_reinforce(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """positive_scale r - (1 - r): positive_scale for a right answer, -1 for a wrong one
+
+    Source: W-REINFORCE, Zhu et al. 2025 (arXiv 2506.01347), positive_scale 0.1; 0 is its NSR, which learns
+    from wrong answers alone.
+    Use: tasks where a sharper policy loses its other ways to be right: wrong ones move probability to all
+    the rest, as the policy spreads it already. No baseline: groups of wrong answers alone teach too.
+    Fails: a policy that is mostly wrong is pushed away from all it does; made for scores of 0 and 1.
+    """
+    return [algorithm.positive_scale * reward - (1 - reward) for reward in group.rewards]
+
+
+def asym_re(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - (mean r + baseline_offset), the offset below 0: each answer is pushed up by it
+
+    Source: AsymRE, Arnal et al. 2025 (arXiv 2506.20520), offset -0.1: off-policy, right answers teach more
+    safely than wrong ones; at an offset of 0 their runs collapsed.
+    Use: stale data without importance weights, such as repeated groups.
+    Fails: groups whose answers are all equal are imitated, wrong ones too; entropy falls.
+    """
+    return [x - algorithm.baseline_offset for x in dr_grpo(group, algorithm)]
 
 
 def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
@@ -168,8 +256,13 @@ ADVANTAGES: dict[str, Advantage] = {
     "remax": remax,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
+    "gdpo": gdpo,
     "opo": opo,
     "pass_at_k": pass_at_k,
+    "pass_at_k_training": pass_at_k_training,
+    "max_rl": max_rl,
+    "w_reinforce": w_reinforce,
+    "asym_re": asym_re,
     "gae": gae,
 }
 
@@ -236,53 +329,3 @@ def with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupReward
         return group
     greedy = None if group.greedy_reward is None else known[0]
     return dataclasses.replace(group, rewards=[known[0]] * len(group.rewards), greedy_reward=greedy)
-
-
-def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
-    """The batch with its advantages normalized over all its tokens, where the advantage asks for it.
-
-    Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
-    advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward this
-    is left to the trainer, which takes the KL off first.
-    """
-    if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
-        return batch
-    counts, values = list[int](), list[float]()
-    for sequence in batch.sequences:
-        counts += _num_counted(sequence, batch.taken_version, mask_staleness)
-        values += [advantage for _, advantage in sequence.advantage_runs()]
-    total = sum(counts)
-    if not total:
-        return batch
-    weights = [count / total for count in counts]
-    if is_flat((x for x, count in zip(values, counts, strict=True) if count), algorithm):
-        return _with_advantages(batch, lambda advantage: 0.0)
-    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
-    std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
-    return _with_advantages(batch, lambda advantage: (advantage - mean) / (std + STD_EPSILON))
-
-
-def _with_advantages(batch: Batch, change: Callable[[float], float]) -> Batch:
-    """The batch with each advantage changed."""
-    sequences = [
-        dataclasses.replace(
-            sequence,
-            advantage=change(sequence.advantage),
-            turn_advantages=[(count, change(advantage)) for count, advantage in sequence.turn_advantages],
-        )
-        for sequence in batch.sequences
-    ]
-    return dataclasses.replace(batch, sequences=sequences)
-
-
-def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> list[int]:
-    """Tokens of each run of equal advantages with a log-prob that is a number, and not staler than that when
-    `version` takes them."""
-    oldest = -math.inf if mask_staleness is None else version - mask_staleness
-    tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
-    are_counted = [math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens]
-    counts, first = [], 0
-    for length, _ in sequence.advantage_runs():
-        counts.append(sum(are_counted[first : first + length]))
-        first += length
-    return counts

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.batch_advantages import batch_std, mask_cut_off
 from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES, behavior_divergence
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
+from asyncrl.algorithms.losses import positive_nll
 from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -20,7 +22,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.turns import turns
-from asyncrl.algorithms.values import clipped_value_loss
+from asyncrl.algorithms.values import clipped_value_loss, length_adaptive_lambda, v_trace
 from asyncrl.algorithms.weights import WEIGHTS
 from verifiers.length import soft_overlong
 
@@ -28,6 +30,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),
     "algorithm.credit": {"turns": turns},
     "algorithm.proximal": dict(PROXIMALS),
+    "algorithm.divides_by_batch_std": {"batch_std": batch_std},
     "algorithm.importance_weight": dict(WEIGHTS),
     "algorithm.rejection": dict(REJECTIONS),
     "algorithm.trust_region": dict(TRUST_REGIONS),
@@ -38,7 +41,11 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": {**DIVERGENCES, **WEIGHTED_DIVERGENCES},
     "algorithm.behavior_kl_coefficient": {"behavior_divergence": behavior_divergence},
+    "algorithm.nll_coefficient": {"positive_nll": positive_nll},
+    "algorithm.masks_cut_off": {"mask_cut_off": mask_cut_off},
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
+    "algorithm.gae_length_alpha": {"length_adaptive_lambda": length_adaptive_lambda},
+    "critic.targets": {"v_trace": v_trace},
     "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }
 """Recipe key -> its terms by name."""

@@ -111,11 +111,17 @@ def _example() -> LossInputs:
         sequence_ids=torch.tensor([0, 0, 0, 1, 1, 1]),
         entropies=torch.full((6,), 0.7),
         reference=proximal - 0.2,
+        lags=torch.tensor([2, 1, 1, 0, 0, 0]),
+        versions=torch.tensor([3, 4, 4, 5, 5, 5]),
+        finishes=("stop", "length"),
+        sources=("easy", "hard"),
     )
 
 
 def _select(inputs: LossInputs, chosen: Tensor) -> LossInputs:
     values = {f.name: getattr(inputs, f.name) for f in dataclasses.fields(inputs)}
     fields: dict[str, Any] = {k: value[chosen] for k, value in values.items() if torch.is_tensor(value)}
+    for name in ("finishes", "sources"):
+        fields[name] = tuple(values[name][i] for i in fields["sequence_ids"].unique().tolist())
     fields["sequence_ids"] = torch.zeros_like(fields["sequence_ids"])
     return dataclasses.replace(inputs, **fields)

@@ -5,6 +5,7 @@ Shapes: T response tokens of one micro-batch, N its sequences.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,9 @@ class LossInputs:
     evaluated: Tensor | None = None
     """[T] float32 log-probs of the policy that `proximal` was interpolated from, no gradient; None where
     `proximal` was evaluated itself."""
+    imitated: Tensor | None = None
+    """[T] float32, weight of the token's negative log-likelihood: for those of correct responses the number
+    of tokens that count over that of theirs, in the optimizer step; else 0. None without such a term."""
     second_moment_bound: float = math.inf
     """(log rho)^2 up to which the rejection second_moment and the trust region second_moment_clip keep the
     tokens that they judge: found over all micro-batches and ranks of the optimizer step
@@ -59,6 +63,16 @@ class LossInputs:
 
     entropy_coefficient: float | None = None
     """Weight of the entropy bonus in this step; None: algorithm.entropy_coefficient."""
+
+    lags: Tensor | None = None
+    """[T] int64, versions between the policy that sampled the token and the one in training. This and the
+    next three are for terms of the recipe's own, and None without one."""
+    versions: Tensor | None = None
+    """[T] int64, the policy version that sampled the token."""
+    finishes: tuple[str, ...] | None = None
+    """[N] how each sequence ended: stop, or length where it was cut off."""
+    sources: tuple[str, ...] | None = None
+    """[N] the source of each sequence's row: a file's stem, or a name and a split."""
 
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
@@ -85,6 +99,11 @@ def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 def through_own_token(values: Tensor, inputs: LossInputs) -> Tensor:
     """[T] `values`, with the gradient values * grad(log pi) of the own token alone."""
     return values.detach() * (inputs.current - inputs.current.detach()).exp()
+
+
+def per_token(values: Sequence[float], inputs: LossInputs) -> Tensor:
+    """[N] -> [T] float32: each token gets the number of its sequence."""
+    return torch.tensor(values, dtype=torch.float32, device=inputs.mask.device)[inputs.sequence_ids]
 
 
 def sequence_sum(values: Tensor, inputs: LossInputs) -> Tensor:

@@ -122,9 +122,22 @@ def _clipped(survivors: LossInputs, algorithm: Algorithm) -> Tensor | None:
     return None if clips is None else clips(survivors, algorithm) & survivors.mask
 
 
+def positive_nll(inputs: LossInputs) -> Tensor:
+    """-ln p at tokens of correct responses, over their share of all tokens: under token_mean their mean
+
+    Source: VAPO's positive example language model loss, Yue et al. 2025 (arXiv 2504.05118), coefficient 0.1;
+    RAFT is it alone. p is over all tokens, also where servers kept some.
+    Use: tasks that are rarely solved: a right answer is imitated, whatever its advantage is.
+    Fails: answers that are right by luck are imitated too, and entropy falls; no importance weight corrects
+    it for stale tokens.
+    """
+    assert inputs.imitated is not None
+    return -inputs.imitated * inputs.unfiltered()
+
+
 def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
-    """[T] KL to the reference and to the behavior policy less the entropy bonus, each by its coefficient; 0
-    without any.
+    """[T] KL to the reference and to the behavior policy less the entropy bonus, and the NLL of correct
+    responses, each by its coefficient; 0 without any.
 
     KL to the reference and entropy are of the distribution over all tokens, also where top-p, top-k or min-p
     left some. Unweighted: both are asked of the policy itself. A rejected token has none of them, as in verl:
@@ -141,4 +154,6 @@ def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
     if bonus:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"
         penalty = penalty - bonus * inputs.entropies
+    if algorithm.nll_coefficient and inputs.imitated is not None:
+        penalty = penalty + algorithm.nll_coefficient * positive_nll(inputs)
     return penalty

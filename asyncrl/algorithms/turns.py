@@ -72,7 +72,7 @@ def turns(
             [each[turn] for each in returns],
             lengths,
             None if baseline is None else baseline[turn],
-            algorithm.min_group_size(),
+            min_size=algorithm.min_group_size(),
         )
         for turn in range(size)
     ]

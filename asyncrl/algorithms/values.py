@@ -11,22 +11,67 @@ from torch import Tensor
 
 
 def generalised_advantages(
-    rewards: Tensor, values: Tensor, sequence_ids: Tensor, *, gamma: float, gae_lambda: float
+    rewards: Tensor, values: Tensor, sequence_ids: Tensor, *, gamma: float, gae_lambda: float | Tensor
 ) -> Tensor:
     """[T] A_t = sum_l (gamma lambda)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t (arXiv 1506.02438).
 
     `rewards` and `values` [T] float32: V_t is of the prompt and the response before token t; `sequence_ids`
-    [T] ascending. Sums are float64 and of one sequence alone: packing changes no bit.
+    [T] ascending; `gae_lambda` one for all, or [T], the same for all tokens of a sequence. Sums are float64
+    and of one sequence alone: packing changes no bit.
     """
     precise = values.double()
-    advantages = rewards.double() + gamma * _from_later(precise, sequence_ids, 1) - precise
-    # Sums of 1, 2, 4, ... terms: the second half of each is the sum of half as many terms, found before.
-    factor, distance = gamma * gae_lambda, 1
-    longest = int(torch.bincount(sequence_ids).max()) if len(sequence_ids) else 0
+    errors = rewards.double() + gamma * _from_later(precise, sequence_ids, 1) - precise
+    return _discounted(errors, gamma * gae_lambda * torch.ones_like(errors), sequence_ids).to(values.dtype)
+
+
+def v_trace(
+    rewards: Tensor,
+    values: Tensor,
+    ratios: Tensor,
+    sequence_ids: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    cap: float,
+) -> tuple[Tensor, Tensor]:
+    """v_t = V_t + c_t delta_t + gamma lambda c_t (v_{t+1} - V_{t+1}), A_t = r_t + gamma v_{t+1} - V_t;
+    c = min(v_trace_cap, ratio of the policy before the step to the one that sampled)
+
+    Source: V-trace, Espeholt et al. 2018 (IMPALA, arXiv 1802.01561), with both caps one. Where every ratio is
+    1, v is that of generalized advantages with the same lambda; the policy's loss multiplies A by c, which is
+    `algorithm.importance_weight`.
+    Use: a critic on stale data: its targets are of the trainer's policy, not of those that sampled.
+    Fails: products of ratios shrink along a response: what a late reward teaches early tokens fades.
+    """
+    precise, earned = values.double(), rewards.double()
+    capped = ratios.double().clamp(max=cap)
+    errors = earned + gamma * _from_later(precise, sequence_ids, 1) - precise
+    targets = precise + _discounted(capped * errors, gamma * gae_lambda * capped, sequence_ids)
+    advantages = earned + gamma * _from_later(targets, sequence_ids, 1) - precise
+    return targets.to(values.dtype), advantages.to(values.dtype)
+
+
+def length_adaptive_lambda(sequence_ids: Tensor, alpha: float) -> Tensor:
+    """lambda = 1 - 1 / (alpha l) of a response of l tokens, 0 where l is at most 1 / alpha
+
+    Source: VAPO, Yue et al. 2025 (arXiv 2504.05118), alpha 0.05; NeMo-RL's length_adaptive_alpha.
+    Use: responses of very different lengths: a reward reaches about alpha l tokens back, whatever l is, while
+    the critic's own lambda (`critic.gae_lambda`) stays 1.
+    Fails: leans on the critic for short responses: pretrain it (`critic.warmup_steps`), as its source does.
+    """
+    lengths = torch.bincount(sequence_ids)[sequence_ids].double()
+    return (1 - 1 / (alpha * lengths)).clamp(min=0)
+
+
+def _discounted(terms: Tensor, factors: Tensor, sequence_ids: Tensor) -> Tensor:
+    """[T] x_t = terms_t + factors_t x_{t+1}, of each sequence by itself."""
+    # Of 1, 2, 4, ... terms: the second half of each is that of half as many, found before.
+    longest, distance = int(torch.bincount(sequence_ids).max()) if len(sequence_ids) else 0, 1
     while distance < longest:
-        advantages = advantages + factor**distance * _from_later(advantages, sequence_ids, distance)
+        terms = terms + factors * _from_later(terms, sequence_ids, distance)
+        factors = factors * _from_later(factors, sequence_ids, distance)
         distance *= 2
-    return advantages.to(values.dtype)
+    return terms
 
 
 def _from_later(values: Tensor, sequence_ids: Tensor, distance: int) -> Tensor:

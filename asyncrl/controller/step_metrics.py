@@ -152,6 +152,8 @@ class Verdicts(TypedDict):
     identical_reward_share: float
     most_common_answer_share: float
     reward_mean_by_outcome: dict[str, float]
+    score_mean_by_part: dict[str, float]
+    """Of each named score (`Verdict.scores`), over the responses whose verdict has it."""
     response_tokens_mean_by_outcome: dict[str, float]
     """A fault has a length and no reward."""
 
@@ -258,8 +260,9 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
         "fallback_reward_share": monitor.fallback_share(graded),
         "identical_reward_share": monitor.identical_response_share(graded),
         "most_common_answer_share": monitor.most_common_answer_share(verdicts),
-        "reward_mean_by_outcome": _mean_by_outcome(rewards),
-        "response_tokens_mean_by_outcome": _mean_by_outcome(lengths),
+        "reward_mean_by_outcome": _mean_by_name(rewards),
+        "score_mean_by_part": _mean_by_name([pair for score in scores for pair in score.scores.items()]),
+        "response_tokens_mean_by_outcome": _mean_by_name(lengths),
     }
 
 
@@ -286,12 +289,12 @@ def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]
     }
 
 
-def _mean_by_outcome(found: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Mean for each outcome there was."""
-    by_outcome: dict[str, list[float]] = defaultdict(list)
-    for outcome, value in found:
-        by_outcome[outcome].append(value)
-    return {outcome: statistics.fmean(values) for outcome, values in by_outcome.items()}
+def _mean_by_name(found: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Mean of the values of each name there was."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for name, value in found:
+        by_name[name].append(value)
+    return {name: statistics.fmean(values) for name, values in by_name.items()}
 
 
 def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:

@@ -12,7 +12,17 @@ from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.journal.sequences import sequences_of_trajectory
-from asyncrl.records import Batch, Observed, PolicyVersion, ScoredSequence, Segment, Trajectory, root_id
+from asyncrl.records import (
+    Batch,
+    Finish,
+    Observed,
+    PolicyVersion,
+    ScoredSequence,
+    Segment,
+    Trajectory,
+    root_id,
+    source_of,
+)
 
 _GROUPS = """
 SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_version = :version
@@ -20,7 +30,8 @@ SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_
 ORDER BY is_repeated, group_id
 """
 _GROUP = """
-WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS NOT NULL),
+WITH chosen AS (SELECT * FROM trajectories JOIN groups USING (group_id)
+                WHERE group_id = ? AND advantage IS NOT NULL),
      parts AS (
          SELECT trajectory_id, position, version, is_continued, tokens, logprobs, kept
          FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
@@ -28,7 +39,7 @@ WITH chosen AS (SELECT * FROM trajectories WHERE group_id = ? AND advantage IS N
          UNION ALL
          SELECT trajectory_id, position, NULL, NULL, tokens, NULL, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
-SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages,
+SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages, finish, outcome, task_id,
        version, is_continued, tokens, logprobs, kept
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
 ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
@@ -69,9 +80,10 @@ def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) ->
     """Sequences of one group; `rows` are as _GROUP selects them."""
     lines: dict[str, Trajectory] = {}
     scored: dict[str, dict[str, Any]] = {}
-    for name, prompt, reward, advantage, credits, turn_advantages, *part in rows:
+    for name, prompt, reward, advantage, credits, turn_advantages, finish, outcome, task_id, *part in rows:
         if name not in lines:
-            lines[name] = Trajectory(name, tuple(unpack_tokens(prompt)))
+            ended = None if finish is None else Finish(finish)
+            lines[name] = Trajectory(name, tuple(unpack_tokens(prompt)), finish=ended)
             if root_id(name) != name:
                 lines[root_id(name)].branches.append(lines[name])
             else:
@@ -80,6 +92,8 @@ def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) ->
                     "advantage": advantage,
                     "credits": unpack_pairs(credits),
                     "turn_advantages": unpack_pairs(turn_advantages),
+                    "outcome": outcome,
+                    "source": source_of(task_id),
                 }
         token_version, is_continued, tokens, logprobs, kept = part
         if tokens is not None and token_version is None:

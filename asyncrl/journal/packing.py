@@ -4,7 +4,7 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NUMBER_BYTES = 4
@@ -40,6 +40,15 @@ def _in_file_order(values: "array[Any]") -> "array[Any]":
     if not _IS_LITTLE:
         values.byteswap()
     return values
+
+
+def pack_scores(scores: Mapping[str, float]) -> str | None:
+    """Name -> score, as JSON; None for none. Floats keep every bit."""
+    return json.dumps(dict(scores)) if scores else None
+
+
+def unpack_scores(text: str | None) -> dict[str, float]:
+    return {} if text is None else {name: float(score) for name, score in json.loads(text).items()}
 
 
 def pack_pairs(pairs: Sequence[tuple[int, float]]) -> str | None:

@@ -6,7 +6,7 @@ Reads only; `replay.recovery` builds the queue from it.
 from dataclasses import dataclass, field
 
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
+from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_scores, unpack_tokens
 from asyncrl.records import (
     Finish,
     Observed,
@@ -131,13 +131,13 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
 
 def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
     rows = journal.read(
-        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, credits, "
+        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, scores, credits, "
         "advantage, turn_advantages, extracted, detail, verify_seconds, branch_of FROM trajectories "
         "WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id",
         (group.group_id,),
     )
     for name, sample, prompt, finish, outcome, *scored, branch_of in rows:
-        correctness, reward, credits, advantage, turn_advantages, extracted, detail, seconds = scored
+        correctness, reward, scores, credits, advantage, turn_advantages, extracted, detail, seconds = scored
         trajectory = Trajectory(
             name,
             tuple(unpack_tokens(prompt)),
@@ -159,6 +159,7 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
             group.scores[name] = Score(
                 *(outcome, correctness, reward, extracted, detail, seconds),
                 credits=unpack_pairs(credits),
+                scores=unpack_scores(scores),
                 branches=_branch_scores(journal, name),
             )
         if advantage is not None:

@@ -14,7 +14,14 @@ from typing import Any, cast
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
 from asyncrl.journal.observations import read_observations
-from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_pairs, unpack_tokens
+from asyncrl.journal.packing import (
+    NUMBER_BYTES,
+    unpack_halves,
+    unpack_logprobs,
+    unpack_pairs,
+    unpack_scores,
+    unpack_tokens,
+)
 from asyncrl.journal.rows import (
     BranchVerdictRow,
     CommitRow,
@@ -229,6 +236,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
     found = {
         **dict(row),
         "compacted": None if compacted is None else json.loads(compacted["segments"]),
+        "scores": unpack_scores(row["scores"]),
         "credits": unpack_pairs(row["credits"]),
         "turn_advantages": unpack_pairs(row["turn_advantages"]),
         "branch_verdict": _branch_verdict(db, row["trajectory_id"]),

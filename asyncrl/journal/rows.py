@@ -102,6 +102,8 @@ class TrajectoryColumns(TypedDict):
     correctness: float | None
     reward: float | None
     """The outcome's, without credits."""
+    scores: dict[str, float]
+    """Named ones of its verdict."""
     credits: list[tuple[int, float]]
     """(sampled token, reward) of each reward inside it; those in branches are the branches'."""
     advantage: float | None

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "7"
+SCHEMA_VERSION = "8"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -90,6 +90,7 @@ TABLES = (
             Column("outcome", "TEXT", "of its verdict: correct, wrong, no_answer, fault"),
             Column("correctness", "REAL", "raw score in [0, 1]; none for a fault"),
             Column("reward", "REAL", "correctness plus shaping, without its credits"),
+            Column("scores", "TEXT", "JSON: name -> score of each thing that was judged; none without"),
             Column(
                 "credits",
                 "TEXT",

@@ -17,6 +17,8 @@ def sequences_of_trajectory(
     credits: Credits,
     turn_advantages: TurnAdvantages,
     branch_rewards: Mapping[str, float],
+    outcome: str,
+    source: str,
 ) -> list[ScoredSequence]:
     """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
     that have a verdict each, the trajectory's own id among them."""
@@ -35,6 +37,9 @@ def sequences_of_trajectory(
                     advantage=own,
                     credits=own_credits,
                     turn_advantages=runs if any(each != own for _, each in runs) else [],
+                    finish=trajectory.finish,
+                    outcome=outcome,
+                    source=source,
                 )
             )
     return found

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.journal.counters import Statement
-from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_tokens
+from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_scores, pack_tokens
 from asyncrl.records import (
     DropReason,
     Finish,
@@ -201,12 +201,13 @@ def answered(group_id: int, task_id: str, scores: Sequence[Score], version: Poli
 def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     """The verdict on a trajectory, whose decoded response is `text`."""
     return (
-        "UPDATE trajectories SET outcome = ?, correctness = ?, reward = ?, credits = ?, extracted = ?, "
-        "detail = ?, verify_seconds = ?, text = ? WHERE trajectory_id = ?",
+        "UPDATE trajectories SET outcome = ?, correctness = ?, reward = ?, scores = ?, credits = ?, "
+        "extracted = ?, detail = ?, verify_seconds = ?, text = ? WHERE trajectory_id = ?",
         (
             score.outcome,
             score.correctness,
             score.reward,
+            pack_scores(score.scores),
             pack_pairs(score.credits),
             score.extracted,
             score.detail,

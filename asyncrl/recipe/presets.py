@@ -92,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "scale_rl": Preset(
         "ScaleRL, arXiv 2510.13786, appendix; TRL's paper index",
-        _loss("dr_grpo", "prompt_mean", low=None, high=4.0, **_TRUNCATED)
+        _loss("dr_grpo", "prompt_mean", low=None, high=4.0, divides_by_batch_std=True, **_TRUNCATED)
         | {
             "model.float32_logits": True,
             "replay.drops_no_signal": True,
@@ -110,6 +110,7 @@ PRESETS: Mapping[str, Preset] = {
             *("dr_grpo", "token_mean"),
             low=0.2,
             high=0.28,
+            divides_by_batch_std=True,
             importance_weight="truncated",
             importance_cap=2.0,
         )

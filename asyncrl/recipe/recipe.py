@@ -11,7 +11,7 @@ from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.schedule import Schedule, make_schedule
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.alarms import Alarms
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES, Algorithm
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.data import Data
@@ -307,11 +307,26 @@ class Recipe(Section):
 
     def _check_advantage(self) -> None:
         algorithm, rollout = self.algorithm, self.rollout
-        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > rollout.samples_per_group:
+        takes_best = algorithm.advantage in PASS_AT_K_ADVANTAGES
+        if takes_best and algorithm.pass_k > rollout.samples_per_group:
             raise ValueError(
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
                 f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
                 f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if algorithm.advantage == "pass_at_k_training" and algorithm.pass_k == rollout.samples_per_group:
+            raise ValueError(
+                f"algorithm.pass_k is {algorithm.pass_k}, as is rollout.samples_per_group: a group has one "
+                f"subset of so many answers, so that all advantages of pass_at_k_training would be 0. Lower "
+                f"algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if algorithm.advantage == "gdpo" and (rollout.pilot_samples or self.agent.verdict == "branch"):
+            key = "rollout.pilot_samples" if rollout.pilot_samples else "agent.verdict"
+            told = "a pilot is" if rollout.pilot_samples else "branches are"
+            raise ValueError(
+                f"{key} is set but algorithm.advantage is gdpo: {told} judged by one number, not by the "
+                f"named scores of whole responses. Remove {key}, or set algorithm.advantage to another one, "
+                f"such as grpo."
             )
         if algorithm.credit == "turns" and not self.turns.is_on():
             raise ValueError(
@@ -359,7 +374,7 @@ class Recipe(Section):
                 f"rollout.pilot_samples out, or set algorithm.advantage to one with a group baseline, such "
                 f"as grpo."
             )
-        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > pilot:
+        if algorithm.advantage in PASS_AT_K_ADVANTAGES and algorithm.pass_k > pilot:
             raise ValueError(
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.pilot_samples is {pilot}: a group that "
                 f"ends with its pilot has no {algorithm.pass_k} answers to take the best of. Raise "
@@ -385,6 +400,7 @@ class Recipe(Section):
                 f"{self.trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
                 f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
             )
+        self._check_v_trace(steps)
         if self.critic_warmup_batches() >= self.trainer.num_steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic.warmup_steps} ({self.trainer.schedule_unit}) but "
@@ -392,6 +408,23 @@ class Recipe(Section):
                 f"critic.warmup_steps."
             )
         self.critic_schedule()
+
+    def _check_v_trace(self, critic_steps: int) -> None:
+        if self.critic.targets != "v_trace":
+            return
+        if critic_steps != self.trainer.optimizer_steps_per_batch:
+            raise ValueError(
+                f"critic.optimizer_steps_per_batch is {critic_steps}, trainer.optimizer_steps_per_batch "
+                f"{self.trainer.optimizer_steps_per_batch} and critic.targets v_trace: its ratios are of the "
+                f"policy before the step, for mini-batches that both share. Set the two to one number, or "
+                f"critic.targets to gae."
+            )
+        if self.algorithm.gae_length_alpha is not None:
+            raise ValueError(
+                f"algorithm.gae_length_alpha is {self.algorithm.gae_length_alpha} but critic.targets is "
+                f"v_trace, whose targets give the policy its advantages: there is no second lambda. Remove "
+                f"algorithm.gae_length_alpha, or set critic.targets to gae."
+            )
 
     def _check_drops(self) -> None:
         if not self.replay.drops_no_signal:

@@ -100,5 +100,7 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
                 credits=score.credits,
                 turn_advantages=group.turn_advantages.get(name, []),
                 branch_rewards=score.branch_rewards(),
+                outcome=score.outcome,
+                source=group.task.source(),
             )
     return sequences

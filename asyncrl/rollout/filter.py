@@ -41,7 +41,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
         if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
             return False
         with naming(group):
-            known = GroupRewards(correctness, lengths, greedy, min_size)
+            known = GroupRewards(correctness, lengths, greedy, min_size=min_size)
             return has_signal(known, advantage, algorithm) or any(
                 any(branch_advantages(known, place, own, advantage, algorithm))
                 for place, own in branches.items()

@@ -47,6 +47,7 @@ def score_of(verdict: Verdict) -> Score:
         verdict.trace,
         turn_rewards=verdict.turn_rewards or (),
         spans=verdict.spans,
+        scores=verdict.scores,
     )
 
 

@@ -11,6 +11,8 @@ from asyncrl.records import Score, Trajectory, TurnAdvantages
 from asyncrl.rollout.branch_verdicts import branch_totals, branch_turns
 from asyncrl.rollout.credits import total_reward
 
+CREDITS = "credits"
+"""Named score of what parts of a response earned."""
 Graded = tuple[Trajectory, Score]
 """A trajectory and its score, which has a reward."""
 
@@ -45,7 +47,10 @@ def worths_of(
         ]
     rewards = [_reward(each, algorithm) for each in sampled]
     baseline = None if greedy is None else _reward(greedy, algorithm)
-    group = GroupRewards(rewards, lengths, baseline, algorithm.min_group_size())
+    parts = [_parts(score) for _, score in sampled]
+    group = GroupRewards(
+        rewards, lengths, baseline, parts if any(parts) else (), min_size=algorithm.min_group_size()
+    )
     return [
         _in_branches(group, place, each, sampled[place], advantage, algorithm)
         for place, each in enumerate(group_advantages(group, advantage, algorithm))
@@ -72,6 +77,12 @@ def _reward(graded: Graded, algorithm: Algorithm) -> float:
     if totals:
         return mean_reward(totals)
     return score.reward if algorithm.needs_critic() else total_reward(score.reward, score.credits)
+
+
+def _parts(score: Score) -> dict[str, float]:
+    """Its named scores, and the sum of its credits as one more."""
+    credits = {CREDITS: total_reward(0.0, score.credits)} if score.scores and score.credits else {}
+    return {**score.scores, **credits}
 
 
 def _turn_rewards(graded: Graded) -> TurnRewards:

@@ -1,12 +1,11 @@
-import dataclasses
 import itertools
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.models import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,21 +13,24 @@ from asyncrl.algorithms.advantages import (
     ADVANTAGES,
     STD_EPSILON,
     GroupRewards,
+    asym_re,
     dr_grpo,
     find_advantage,
-    finish_batch,
+    gdpo,
     group_advantages,
     grpo,
     has_signal,
     is_flat,
+    max_rl,
     opo,
     pass_at_k,
+    pass_at_k_training,
     remax,
     rloo,
+    w_reinforce,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES, Algorithm
 
 DEFAULT = Algorithm()
 
@@ -90,26 +92,144 @@ def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
     assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
 
 
-def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off():
-    # Counted: 1 token of advantage 1 (two of its three are too stale, or have no log-prob), 3 of 0:
-    # mean 1/4, variance 1/4 x 9/16 + 3/4 x 1/16 = 3/16
-    sequences = [
-        make_sequence(
-            3, advantage=1.0, token_versions=[1, 2, 2], behavior_logprobs=[-1.0, -1.0, float("nan")]
-        ),
-        make_sequence(3, advantage=0.0, token_versions=[2, 3, 4]),
+def test_pass_at_k_with_k_of_the_whole_group_gives_the_best_what_it_has_over_the_second():
+    rewards = [0.3, 1.2, -0.5, 1.0]
+    assert pass_at_k(group(*rewards), Algorithm(pass_k=4)) == pytest.approx([0, 4 * (1.2 - 1.0), 0, 0])
+    assert pass_at_k(group(1.0, 1.0, 0.0, 0.0), Algorithm(pass_k=4)) == [0.0] * 4
+
+
+def test_pass_at_k_training_scales_by_the_std_of_the_best_of_k():
+    # n = 4, one right, k = 2: R = 1 - C(3,2) / C(4,2) = 1/2, std 1/2. Right: 1/2 over it. Wrong:
+    # 1/2 - C(2,1) / C(3,1) = -1/6 over it. PKPO gives 2 and 0.
+    one_of_four = group(1.0, 0.0, 0.0, 0.0)
+    found = pass_at_k_training(one_of_four, Algorithm(pass_k=2))
+    assert found == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], rel=1e-5)
+    assert pass_at_k(one_of_four, Algorithm(pass_k=2)) == pytest.approx([2.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("right", range(9))
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_pass_at_k_training_has_the_closed_form_of_its_paper(right: int, k: int):
+    n, neg = 8, 8 - right
+    found = pass_at_k_training(group(*[1.0] * right, *[0.0] * neg), Algorithm(pass_k=k))
+    best = 1 - math.comb(neg, k) / math.comb(n, k)
+    if best in (0.0, 1.0):
+        assert found == [0.0] * n
+        return
+    std = (best * (1 - best)) ** 0.5
+    wrong = 1 - best - math.comb(neg - 1, k - 1) / math.comb(n - 1, k - 1)
+    assert found == pytest.approx([(1 - best) / std] * right + [wrong / std] * neg, rel=1e-4)
+
+
+def test_pass_at_k_training_of_any_rewards_agrees_with_enumerating_the_subsets():
+    rewards = [0.3, 1.2, -0.5, 1.0, 0.0, 1.2]
+    for k in (2, 3, 5):
+        subsets = list(itertools.combinations(range(6), k))
+        bests = np.array([max(rewards[j] for j in s) for s in subsets])
+        wanted = [
+            (bests[[i in s for s in subsets]].mean() - bests.mean()) / (bests.std() + STD_EPSILON)
+            if bests.std() > 1e-9
+            else 0.0
+            for i in range(6)
+        ]
+        found = pass_at_k_training(group(*rewards), Algorithm(pass_k=k))
+        assert found == pytest.approx(wanted)
+
+
+def test_max_rl_divides_by_the_mean():
+    # mean 1/4: (1 - 1/4) / (1/4) = 3; mean 3/4: (1 - 3/4) / (3/4) = 1/3
+    assert max_rl(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == [3.0, -1.0, -1.0, -1.0]
+    assert max_rl(group(1.0, 1.0, 1.0, 0.0), DEFAULT) == pytest.approx([1 / 3] * 3 + [-1.0])
+
+
+@pytest.mark.parametrize("n", [2, 4, 7])
+def test_the_expected_gradient_of_max_rl_is_that_of_the_passes_at_k_over_k(n: int):
+    # A policy that is right with probability p, with dp = 1: d ln p = 1 / p, d ln(1 - p) = -1 / (1 - p);
+    # d pass@k = k (1 - p)^(k - 1).
+    for p in (0.1, 0.5, 0.9):
+        gradient = 0.0
+        for right in range(n + 1):
+            found = max_rl(group(*[1.0] * right, *[0.0] * (n - right)), DEFAULT)
+            slopes = [1 / p] * right + [-1 / (1 - p)] * (n - right)
+            chance = math.comb(n, right) * p**right * (1 - p) ** (n - right)
+            gradient += chance * sum(a * slope for a, slope in zip(found, slopes, strict=True)) / n
+        assert gradient == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, n)))
+
+
+@pytest.mark.parametrize("rewards", [(0.0, 0.0), (-1.0, 1.0), (-1.0, 0.0)])
+def test_max_rl_without_a_mean_above_zero_teaches_nothing(rewards: tuple[float, ...]):
+    assert max_rl(group(*rewards), DEFAULT) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": -0.5}])
+def test_max_rl_with_rewards_below_zero_is_refused(keys: dict[str, float]):
+    with pytest.raises(ValueError, match="divides by their mean, which must be above 0"):
+        Algorithm(advantage="max_rl", **keys)
+    assert Algorithm(advantage="max_rl", cut_off_reward=0.0).cut_off_reward == 0.0
+
+
+def two_scores(*scores: tuple[float, float]) -> GroupRewards:
+    parts = [{"right": right, "format": form} for right, form in scores]
+    return GroupRewards([right + form for right, form in scores], [1] * len(scores), parts=parts)
+
+
+def test_gdpo_normalizes_each_score_before_it_adds_them():
+    # right (1000): 1.5, -0.5 x3; format (0110): mean 0.5, std 0.57735: -+0.866025. grpo of the sums: 0.5 x3
+    # and -1.5.
+    several = two_scores((1, 0), (0, 1), (0, 1), (0, 0))
+    found = gdpo(several, DEFAULT)
+    assert found == pytest.approx([0.633975, 0.366025, 0.366025, -1.366025], abs=1e-5)
+    assert grpo(several, DEFAULT) == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-5)
+    halved = gdpo(several, Algorithm(part_weights={"format": 0.5}))
+    assert halved == pytest.approx([1.5 - 0.433013, -0.5 + 0.433013, -0.5 + 0.433013, -0.933013], abs=1e-5)
+
+
+def test_gdpo_tells_apart_what_has_equal_sums():
+    algorithm = Algorithm(advantage="gdpo", part_weights={"format": 0.5})
+    equal = two_scores((1, 0), (0, 1))
+    found = group_advantages(equal, gdpo, algorithm)
+    assert found == pytest.approx([0.5 / 2**0.5, -0.5 / 2**0.5], rel=1e-5)
+
+
+def test_gdpo_leaves_out_a_score_that_is_as_good_as_equal():
+    nearly = two_scores((1, 0.3), (0, 0.3000001), (0, 0.3))
+    assert gdpo(nearly, DEFAULT) == pytest.approx(grpo(group(1.0, 0.0, 0.0), DEFAULT))
+
+
+def test_gdpo_without_named_scores_is_grpo_and_a_verdict_that_lacks_one_counts_as_0():
+    assert gdpo(group(1.0, 0.0, 0.0), DEFAULT) == grpo(group(1.0, 0.0, 0.0), DEFAULT)
+    timed_out = GroupRewards([2.0, 0.0, 1.0], [1] * 3, parts=[{"a": 1.0, "b": 1.0}, {}, {"a": 1.0, "b": 0.0}])
+    wanted = [
+        x + y for x, y in zip(grpo(group(1, 0, 1), DEFAULT), grpo(group(1, 0, 0), DEFAULT), strict=True)
     ]
-    batch = finish_batch(Batch(4, 1.0, sequences), Algorithm(advantage="reinforce_pp"), mask_staleness=2)
-    assert [s.advantage for s in batch.sequences] == pytest.approx(
-        [0.75 / 0.1875**0.5, -0.25 / 0.1875**0.5], rel=1e-4
-    )
+    assert gdpo(timed_out, DEFAULT) == pytest.approx(wanted)
 
 
-def test_with_kl_in_the_reward_the_trainer_whitens_after_it_took_the_kl_off():
-    batch = random_batch(0)
-    with_kl = Algorithm(advantage="reinforce_pp", kl_coefficient=0.1, kl_in="reward")
-    assert finish_batch(batch, with_kl) is batch
-    assert finish_batch(batch, with_kl.model_copy(update={"kl_in": "loss"})) is not batch
+@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": 0.0}])
+def test_gdpo_with_a_reward_that_no_score_has_is_refused(keys: dict[str, float]):
+    with pytest.raises(ValueError, match="gdpo takes the named scores of verdicts"):
+        Algorithm(advantage="gdpo", **keys)
+
+
+def test_w_reinforce_weighs_right_answers_a_tenth_of_wrong_ones():
+    assert w_reinforce(group(1.0, 0.0), DEFAULT) == [0.1, -1.0]
+    assert w_reinforce(group(1.0, 0.0, 0.0), Algorithm(positive_scale=0.0)) == [0.0, -1.0, -1.0]
+
+
+def test_asym_re_moves_the_baseline_below_the_mean():
+    # 1 - (1/4 - 0.1), 0 - (1/4 - 0.1)
+    assert asym_re(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == pytest.approx([0.85, -0.15, -0.15, -0.15])
+    assert asym_re(group(0.0, 0.0), Algorithm(baseline_offset=-0.3)) == [0.3, 0.3]
+    with pytest.raises(ValueError, match="baseline_offset"):
+        Algorithm(baseline_offset=0.0)
+
+
+@pytest.mark.parametrize("name", ["w_reinforce", "asym_re"])
+def test_groups_of_equal_rewards_teach_under_advantages_that_weigh_right_and_wrong_apart(name: str):
+    algorithm = Algorithm(advantage=name)
+    for rewards in ((0.0, 0.0), (1.0, 1.0)):
+        assert has_signal(group(*rewards), ADVANTAGES[name], algorithm)
+    assert algorithm.min_group_size() == (1 if name == "w_reinforce" else 2)
 
 
 def test_tiny_differences_are_not_blown_up():
@@ -125,31 +245,6 @@ def test_advantages_of_a_group_sum_to_zero(name: str):
 def test_a_group_of_one_has_no_baseline():
     with pytest.raises(ValueError, match="1 reward"):
         group(1.0)
-
-
-def make_sequence(size: int, *, advantage: float, **changes: object) -> ScoredSequence:
-    plain = ScoredSequence("s", [1], [1] * size, [-1.0] * size, [0] * size, [False] * size, advantage, 0.0)
-    return dataclasses.replace(plain, **changes)
-
-
-@pytest.mark.parametrize("name", WHITENED_ADVANTAGES)
-def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
-    batch = finish_batch(random_batch(0), Algorithm(advantage=name))
-    tokens = [s.advantage for s in batch.sequences for _ in s.response_tokens]
-    mean = sum(tokens) / len(tokens)
-    assert mean == pytest.approx(0.0, abs=1e-9)
-    assert sum((x - mean) ** 2 for x in tokens) / len(tokens) == pytest.approx(1.0, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED_ADVANTAGES)))
-def test_other_batches_stay_as_they_are(name: str):
-    batch = random_batch(0)
-    assert finish_batch(batch, Algorithm(advantage=name)) is batch
-
-
-def test_an_empty_batch_is_not_whitened():
-    batch = Batch(0, 1.0, [])
-    assert finish_batch(batch, Algorithm(advantage="reinforce_pp")) is batch
 
 
 OWN = """
@@ -225,17 +320,18 @@ def test_numbers_of_other_kinds_become_floats():
     assert [(type(value), value) for value in found] == [(float, 0.5), (float, 1.0)]
 
 
+SEES_ANY_DIFFERENCE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "opo", "pass_at_k")
 NOISE = [(0.1, 0.1, 0.1), (1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (-300.0, -300.2, -300.1)]
 
 
 @pytest.mark.parametrize("rewards", NOISE)
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {*RAW_ADVANTAGES, "asym_re"}))
 def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, ...]):
     algorithm = Algorithm(advantage=name, pass_k=2)
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
     assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
     assert not has_signal(noisy, ADVANTAGES[name], algorithm)
-    if name != "remax" and len(set(rewards)) > 1:
+    if name in SEES_ANY_DIFFERENCE and len(set(rewards)) > 1:
         # The key is what decides.
         exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
         assert has_signal(noisy, ADVANTAGES[name], exact)
@@ -262,27 +358,17 @@ def test_a_group_has_signal_exactly_where_its_rewards_are_apart(
     assert any(found) == has_signal(group(*rewards), ADVANTAGES[name], algorithm) == is_apart
 
 
-@pytest.mark.parametrize("name", WHITENED_ADVANTAGES)
-def test_a_batch_whose_values_are_one_rounding_apart_is_whitened_to_nothing(name: str):
-    sequences = [make_sequence(2, advantage=1.0), make_sequence(3, advantage=0.99999)]
-    algorithm = Algorithm(advantage=name)
-    batch = finish_batch(Batch(0, 1.0, sequences), algorithm)
-    assert [s.advantage for s in batch.sequences] == [0.0, 0.0]
-    exact = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage=name, least_reward_spread=0.0))
-    assert max(s.advantage for s in exact.sequences) > 0.5
-
-
 def test_the_scale_of_rewards_is_at_least_that_of_scores():
     assert is_flat([0.0, 5e-4], DEFAULT) and not is_flat([0.0, 0.001], DEFAULT)
     assert is_flat([1000.0, 1000.9], DEFAULT) and not is_flat([1000.0, 1001.1], DEFAULT)
 
 
-@pytest.mark.parametrize("name", ["remax", "reinforce_pp", "gae"])
+@pytest.mark.parametrize("name", ["remax", *RAW_ADVANTAGES])
 def test_one_response_per_prompt_is_a_group(name: str):
     algorithm = Algorithm(advantage=name)
-    alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, algorithm.min_group_size())
+    alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, min_size=algorithm.min_group_size())
     found = group_advantages(alone, ADVANTAGES[name], algorithm)
-    assert found == [0.75 if name == "remax" else 1.0]
+    assert found == [{"remax": 0.75, "w_reinforce": 0.1}.get(name, 1.0)]
     assert has_signal(alone, ADVANTAGES[name], algorithm)
 
 
@@ -291,19 +377,7 @@ def test_advantages_do_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_a_batch_is_whitened_over_the_tokens_of_each_turn():
-    turns = make_sequence(4, advantage=1.0, turn_advantages=[(1, 1.0), (3, 2.0)], token_versions=[0, 0, 4, 4])
-    other = make_sequence(2, advantage=0.0, token_versions=[4, 4])
-    algorithm = Algorithm(advantage="reinforce_pp")
-    # One token of 1 and three of 2, two of 0: mean 7/6, mean square 13/6.
-    batch = finish_batch(Batch(4, 1.0, [turns, other]), algorithm)
-    std = (13 / 6 - (7 / 6) ** 2) ** 0.5
-    wanted = [(x - 7 / 6) / (std + STD_EPSILON) for x in (1.0, 2.0, 0.0)]
-    assert batch.sequences[0].turn_advantages == [
-        (1, pytest.approx(wanted[0])),
-        (3, pytest.approx(wanted[1])),
-    ]
-    assert [s.advantage for s in batch.sequences] == pytest.approx([wanted[0], wanted[2]])
-    # Without the stale ones: two tokens of 2, two of 0.
-    batch = finish_batch(Batch(4, 1.0, [turns, other]), algorithm, mask_staleness=2)
-    assert batch.sequences[0].turn_advantages == [(1, pytest.approx(0.0)), (3, pytest.approx(1.0, rel=1e-4))]
+@pytest.mark.parametrize("name", ["grpo", "reinforce_pp", "reinforce_pp_baseline", "gdpo", "gae"])
+def test_an_advantage_with_a_scale_of_its_own_is_not_divided_again(name: str):
+    with pytest.raises(ValueError, match=f"{name} has a scale of its own already"):
+        Algorithm(advantage=name, divides_by_batch_std=True)

@@ -16,7 +16,8 @@ import torch
 from fakes.loss_inputs import gradient, make_inputs, with_second_moment_bound
 from pydantic import ValidationError
 
-from asyncrl.algorithms.advantages import ADVANTAGES, GroupRewards, finish_batch
+from asyncrl.algorithms.advantages import ADVANTAGES, GroupRewards
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss

@@ -174,3 +174,15 @@ def _only(inputs: LossInputs, sequence: int) -> LossInputs:
         prompt_lengths=inputs.prompt_lengths[chosen],
         reference=inputs.reference[chosen],
     )
+
+
+def test_correct_responses_are_imitated_by_hand():
+    # Two of four tokens that count are of a correct response, so each weighs 4 / 2. ln p -1 and -2:
+    # 0.1 x 2 x (1 + 2) = 0.6 over 4 tokens, 0.15: a tenth of their mean NLL of 1.5.
+    inputs = dataclasses.replace(
+        make_inputs(current=[-1.0, -2.0, -0.5, -0.25], sequence_ids=[0, 0, 1, 1], advantages=[0.0] * 4),
+        imitated=torch.tensor([2.0, 2.0, 0.0, 0.0]),
+    )
+    total, denominator, *_ = make_loss(Algorithm(nll_coefficient=0.1), max_new_tokens=8)(inputs)
+    assert (total / denominator).item() == pytest.approx(0.15)
+    assert gradient(total, inputs) == pytest.approx([-0.2, -0.2, 0.0, 0.0])

@@ -30,5 +30,10 @@ def columns_of_a_step() -> set[str]:
     known |= {f"{name}_*" for name in get_type_hints(source_metrics.Sources)}
     named = "pilots_stopped_share_by_source_*", "reflection_words_mean_by_outcome_*"
     known |= {*named, "reflection_words_mean_by_word_*"}
-    families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")
+    families = (
+        "score_mean_by_part_*",
+        "reward_mean_by_outcome_*",
+        "response_tokens_mean_by_outcome_*",
+        "outcomes_*",
+    )
     return known | {*families, "outcomes_by_verifier_*"}

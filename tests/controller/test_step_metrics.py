@@ -104,6 +104,14 @@ def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> 
     assert metrics["correct_mean"] == pytest.approx(2 / 3)
 
 
+def test_the_mean_of_each_named_score_is_over_the_responses_that_have_it() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, scores in enumerate([{"right": 1.0, "format": 0.5}, {"right": 0.0}, {}]):
+        group.trajectories.append(Trajectory(str(index), (1,), [Segment(0, [1], [-1.0])]))
+        group.scores[str(index)] = dataclasses.replace(make_score(1.0), scores=scores)
+    assert group_metrics([group], correctness_differs)["score_mean_by_part"] == {"right": 0.5, "format": 0.5}
+
+
 def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_count() -> None:
     def group(*rewards: float | None) -> Group:
         made = Group(0, make_task(), 0, [])

@@ -1,6 +1,7 @@
 """What README and docs show to be copied works as it stands there."""
 
 import asyncio
+import dataclasses
 import re
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def test_the_surrogate_to_copy_is_accepted_and_has_the_slope_it_says():
     assert slopes[0] == pytest.approx(-1.0)
     assert abs(slopes[1]) < 1e-3
     assert torch.isfinite(loss(inputs).total)
+
+
+def test_the_weight_to_copy_is_accepted_and_weighs_by_lag_finish_and_source():
+    algorithm = Algorithm(importance_weight=f"{EXAMPLES}/by_lag.py:by_lag")
+    check_terms(algorithm)
+    inputs = dataclasses.replace(
+        make_inputs(current=[-1.0] * 4, behavior=[-1.0, -1.0, -4.0, -1.0], sequence_ids=[0, 0, 1, 2]),
+        lags=torch.tensor([0, 3, 1, 0]),
+        finishes=("stop", "stop", "length"),
+        sources=("easy", "hard", "hard"),
+    )
+    # 1 / 1 and 1 / 4; a ratio of e^3 capped at 2, by a lag of 1, twice; cut off.
+    assert make_loss(algorithm, max_new_tokens=8)(inputs).weights.tolist() == [1.0, 0.25, 2.0, 0.0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

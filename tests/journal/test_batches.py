@@ -39,6 +39,8 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
     for a, b in zip(from_memory.sequences, from_journal.sequences, strict=True):
         assert dataclasses.replace(a, behavior_logprobs=[]) == dataclasses.replace(b, behavior_logprobs=[])
     assert from_journal.sequences[0].are_continued == [False, False, True]
+    told = [(s.finish, s.outcome, s.source) for s in from_journal.sequences[:2]]
+    assert told == [("stop", "correct", "train"), ("length", "wrong", "train")]
     assert [s.kept for s in from_journal.sequences[:2]] == [b"\x05\0\0\x81\x01\0", b""]
 
 

@@ -42,16 +42,16 @@ ppo:
     dual_clip: 3.0, gae_gamma: 1.0, gae_lambda: 1.0, gae_is_whitened: true, kl_coefficient: 0.0}
   critic: {learning_rate: 1.0e-5, value_clip: 0.5}
 scale_rl:
-  algorithm: {advantage: batch_std, reduction: prompt_mean, surrogate: cispo, clip_low: null,
-    clip_high: 4.0, clip_around: behavior, importance_weight: none, kl_coefficient: 0.0}
+  algorithm: {advantage: dr_grpo, divides_by_batch_std: true, reduction: prompt_mean, surrogate: cispo,
+    clip_low: null, clip_high: 4.0, clip_around: behavior, importance_weight: none, kl_coefficient: 0.0}
   model: {float32_logits: true}
   replay: {drops_no_signal: true}
   rollout: {max_staleness: 8}
   trainer: {learning_rate: 5.0e-7, warmup_steps: 100, adam_beta2: 0.999, adam_epsilon: 1.0e-15,
     weight_decay: 0.01}
 recommended:
-  algorithm: {advantage: batch_std, reduction: token_mean, surrogate: ppo_clip, clip_low: 0.2,
-    clip_high: 0.28, importance_weight: truncated, importance_cap: 2.0, kl_coefficient: 0.0}
+  algorithm: {advantage: dr_grpo, divides_by_batch_std: true, reduction: token_mean, surrogate: ppo_clip,
+    clip_low: 0.2, clip_high: 0.28, importance_weight: truncated, importance_cap: 2.0, kl_coefficient: 0.0}
   model: {float32_logits: true}
   replay: {drops_no_signal: true}
   rollout: {max_staleness: 4}

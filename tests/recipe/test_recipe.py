@@ -18,7 +18,7 @@ def test_a_minimal_recipe_has_a_default_for_everything_else() -> None:
     assert recipe.folder() == Path("runs/t")
 
 
-@pytest.mark.parametrize("advantage", ["gae", "reinforce_pp", "remax"])
+@pytest.mark.parametrize("advantage", ["gae", "reinforce_pp", "w_reinforce", "remax"])
 def test_an_advantage_without_a_group_baseline_allows_groups_of_one(advantage: str) -> None:
     recipe = make_recipe(Path("m"), algorithm={"advantage": advantage}, rollout={"samples_per_group": 1})
     assert recipe.algorithm.min_group_size() == 1
@@ -138,6 +138,11 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "at most 16 are possible. Lower it, or raise replay.max_uses",
         ),
         ({"algorithm": {"advantage": "pass_at_k", "pass_k": 9}}, "no 9 answers to take the best of"),
+        ({"algorithm": {"advantage": "pass_at_k_training", "pass_k": 9}}, "no 9 answers to take the best"),
+        (
+            {"algorithm": {"advantage": "pass_at_k_training"}, "rollout": {"samples_per_group": 4}},
+            "a group has one subset of so many answers",
+        ),
         (
             {"rollout": {"samples_per_group": 1}},
             "rollout.samples_per_group is 1 .* or algorithm.advantage to gae",
@@ -157,6 +162,36 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         (
             {"algorithm": {"advantage": "gae"}, "replay": {"drops_no_signal": True}},
             "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae"},
+                "critic": {"targets": "v_trace", "optimizer_steps_per_batch": 2},
+            },
+            "critic.targets v_trace: its ratios are of the policy before the step",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae", "gae_length_alpha": 0.05},
+                "critic": {"targets": "v_trace"},
+            },
+            "gae_length_alpha is 0.05 but critic.targets is v_trace",
+        ),
+        (
+            {"algorithm": {"advantage": "gdpo"}, "rollout": {"pilot_samples": 2}},
+            "rollout.pilot_samples is set but algorithm.advantage is gdpo",
+        ),
+        (
+            {"algorithm": {"advantage": "gdpo"}, "agent": {"command": ["true"], "verdict": "branch"}},
+            "agent.verdict is set but algorithm.advantage is gdpo",
+        ),
+        (
+            {"algorithm": {"advantage": "asym_re"}, "replay": {"drops_no_signal": True}},
+            "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {"algorithm": {"advantage": "w_reinforce"}, "rollout": {"pilot_samples": 2}},
+            "even if all its rewards are equal: none is worth stopping",
         ),
         (
             {"algorithm": {"advantage": "reinforce_pp"}, "replay": {"drops_no_signal": True}},

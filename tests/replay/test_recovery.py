@@ -1,5 +1,6 @@
 """From the journal back to memory."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ def test_turns_come_back_and_what_was_observed_is_in_no_account(tmp_path: Path) 
     assert turns.turns() == [[4, 5], [7, 8]] and turns.turn_tokens() == [7, 8]
     assert turns.response_tokens() == [4, 5, 6, 6, 6, 7, 8] and turns.num_sampled_tokens() == 4
     assert again.conservation()["generated"] == again.conservation()["queued"] == 5
+
+
+def test_named_scores_come_back_to_the_last_digit(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    group = queue.admit(make_task(5))
+    generate(queue, group, version=0)
+    first, second = group.trajectories
+    scores = {"format": 0.1 + 0.2, "right": 1 / 3}
+    queue.score(group, first, dataclasses.replace(make_score(1.0), scores=scores), "")
+    queue.score(group, second, make_score(0.0), "")
+    restored = reopen(queue, tmp_path).live[0].scores
+    assert [restored[t.trajectory_id].scores for t in (first, second)] == [scores, {}]
+    rows = JournalReader(tmp_path / "journal.sqlite").group(0)["trajectories"]
+    assert [row["scores"] for row in rows] == [scores, {}]
 
 
 def test_an_observation_needs_a_turn_that_ended(tmp_path: Path) -> None:

@@ -189,7 +189,9 @@ def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the
         scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
         trajectories = [Trajectory(str(i), (1,)) for i in range(pilot)]
         if adaptive.extends(Group(0, make_task(), 0, trajectories, scores=scores)):
-            found = group_advantages(GroupRewards(rewards, [1] * whole, None, 2), advantage, algorithm)
+            found = group_advantages(
+                GroupRewards(rewards, [1] * whole, None, min_size=2), advantage, algorithm
+            )
             gradient = sum(a * (r - s) for a, r in zip(found, rewards, strict=True)) / whole
             num_tokens += whole
         else:

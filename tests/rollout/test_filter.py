@@ -51,10 +51,16 @@ SIGNALS = {
     "rloo": (False, False, True, True),
     "opo": (False, False, True, True),
     "reinforce_pp_baseline": (False, False, True, True),
+    # Of each three of them one is right.
+    "pass_at_k_training": (False, False, True, False),
+    "gdpo": (False, False, True, True),
+    "max_rl": (False, False, True, True),
     # Its greedy answer is right: wrong samples have an advantage, right ones none.
     "remax": (False, True, True, True),
     # With k = 3 and one wrong of four each three hold a second right answer: nobody adds anything.
     "pass_at_k": (False, False, True, False),
+    "w_reinforce": (True, True, True, True),
+    "asym_re": (True, True, True, True),
     "reinforce_pp": (True, True, True, True),
     "gae": (True, True, True, True),
 }

@@ -185,6 +185,13 @@ def test_weighted_means_the_scores_and_keeps_shaping_apart() -> None:
     assert verdict("weighted", "43", GOOD, parts=PARTS).score == 0.25
 
 
+def test_weighted_names_the_score_of_each_part() -> None:
+    strict = {"name": "exact", "options": {"ignore_case": False}}
+    parts = [strict, "exact", {"name": "format", "shaping": True}]
+    found = verdict("weighted", "a", "A", parts=parts)
+    assert (found.score, found.scores) == (0.5, {"exact": 0.0, "exact_2": 1.0, "format": 0.0})
+
+
 @pytest.fixture
 def judges(tmp_path: Path) -> Path:
     (tmp_path / "judges.py").write_text(

@@ -150,6 +150,8 @@ MALFORMED = [
     (b'"spans": 0', "expected a list"),
     (b'"turn_rewards": "0.5"', "expected a list"),
     (b'"turn_rewards": [1e300]', "turn_rewards[0] is 1e+300"),
+    (b'"scores": [0.5]', "scores is [0.5], expected an object"),
+    (b'"scores": {"a": "1"}', "scores['a'] is '1'"),
     (b'"score": 1, "score": 0.5', 'the key "score" stands twice'),
     (b'"score": 0', "outcome is correct but score is 0"),
     (b'"detail": "\xff"', "UnicodeDecodeError"),
@@ -166,9 +168,14 @@ def test_a_malformed_verdict_is_a_fault_with_the_reason(server: Server, fields: 
 def test_null_stands_for_what_is_left_out() -> None:
     found = read_verdict(
         b'{"outcome": "correct", "score": null, "extracted": null, "detail": null, "shaping": null, '
-        b'"turn_rewards": null, "spans": null}'
+        b'"turn_rewards": null, "spans": null, "scores": null}'
     )
     assert found == Verdict(Outcome.CORRECT, 1.0)
+
+
+def test_named_scores_arrive() -> None:
+    found = read_verdict(b'{"outcome": "wrong", "scores": {"format": 1, "right": 0.25}}')
+    assert found.scores == {"format": 1.0, "right": 0.25}
 
 
 def test_rewards_of_turns_and_spans_arrive() -> None:
@@ -188,10 +195,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from(["outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans"])
+KEYS = st.sampled_from(
+    ["outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans", "scores"]
+)
 REPLIES = st.fixed_dictionaries(
     {"outcome": st.sampled_from([*Outcome]) | JSON},
-    optional={key: JSON for key in ("score", "detail", "shaping", "turn_rewards", "spans")},
+    optional={key: JSON for key in ("score", "detail", "shaping", "turn_rewards", "spans", "scores")},
 ) | st.dictionaries(KEYS, JSON)
 
 
@@ -204,7 +213,7 @@ def test_every_reply_is_a_verdict_in_range_or_refused(body: bytes) -> None:
         return
     assert (found.score is None) == (found.outcome is Outcome.FAULT)
     numbers = [*(found.turn_rewards or ()), *(reward for _, _, reward in found.spans)]
-    numbers += [found.shaping, *([] if found.score is None else [found.score])]
+    numbers += [*found.scores.values(), found.shaping, *([] if found.score is None else [found.score])]
     assert all(type(number) is float and math.isfinite(number) for number in numbers)
     assert abs(found.shaping) <= MAX_SHAPING and 0 <= (found.score or 0) <= 1
     assert storable_verdict(found) == found

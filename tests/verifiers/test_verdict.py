@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
+from verifiers.storable import storable_verdict
 from verifiers.verdict import MAX_CREDITS, Outcome, Verdict, as_number
 
 
@@ -89,6 +90,31 @@ def test_a_reward_of_a_turn_or_a_span_is_a_number_in_range(value: Any) -> None:
 def test_a_span_is_two_places_and_a_reward(spans: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Verdict(Outcome.WRONG, 0.0, spans=spans)
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ([("a", 1.0)], "expected an object of names and numbers"),
+        ({"": 1.0}, "expected 1 to 100 printable characters"),
+        ({3: 1.0}, "expected 1 to 100 printable characters"),
+        ({"\ud800": 1.0}, "expected 1 to 100 printable characters"),
+        ({"a" * 101: 1.0}, "expected 1 to 100 printable characters"),
+        ({"a": True}, r"scores\['a'\] is True"),
+        ({"a": float("nan")}, r"scores\['a'\] is nan"),
+        ({str(i): 0.0 for i in range(101)}, "at most 100"),
+    ],
+)
+def test_named_scores_are_names_and_numbers(scores: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Verdict(Outcome.WRONG, 0.0, scores=scores)
+
+
+def test_named_scores_are_plain_numbers_and_change_neither_score_nor_shaping() -> None:
+    found = Verdict(Outcome.WRONG, 0.0, scores={"format": numpy.float32(0.5), "right": 0})
+    assert found.scores == {"format": 0.5, "right": 0.0} and type(found.scores["format"]) is float
+    assert (found.score, found.shaping, Verdict(Outcome.WRONG, 0.0).scores) == (0.0, 0.0, {})
+    assert storable_verdict(found) == found
 
 
 def test_credits_are_plain_numbers_whatever_library_they_are_of() -> None:

@@ -116,18 +116,20 @@ class LeftOutTokens:
     def check(self, history: History) -> Finding | None:
         if history.last("surviving_tokens") == 0.0:
             text = (
-                f"step {history.step} trained no token: all were too stale, masked, rejected or without a "
-                f"log-prob. It took no optimizer step, so version {history.step} has the weights of the "
-                f"version before it"
+                f"step {history.step} trained no token: all were too stale, cut off, masked, rejected "
+                f"or without a log-prob. It took no optimizer step, so version {history.step} has the "
+                f"weights of the version before it"
             )
             return Finding(1.0, self.limit, text)
         share = history.now("left_out_share")
         if share is None or share <= self.limit:
             return None
         stale, counted = history.total("too_stale_tokens"), history.total("num_tokens")
+        masked = history.total("masked_cut_off_tokens")
+        cut_off = f"{masked:.0f} of responses that were cut off, " if masked else ""
         text = (
             f"the loss leaves out {as_percent(share)} of the tokens: "
-            f"in the last steps {stale:.0f} were too stale, "
+            f"in the last steps {stale:.0f} were too stale, {cut_off}"
             f"{counted - history.total('surviving_tokens'):.0f} masked or rejected, "
             f"{history.total('surviving_tokens'):.0f} were trained"
         )

@@ -124,6 +124,8 @@ GROUPS = {
         "capped_share",
         "masked_share",
         "left_out_share",
+        "masked_cut_off_tokens",
+        "masked_cut_off_share",
         "clipped_share",
         "trust_region_share",
         "weight_effective_share",
@@ -154,6 +156,7 @@ GROUPS = {
 """Group -> columns of a step. A column that begins with its group's name drops it."""
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
+    "score_mean_by_part_": "reward/score_mean_by_part/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
     "reflection_words_mean_by_outcome_": "response/reflection_words_mean_by_outcome/",
     "reflection_words_mean_by_word_": "response/reflection_words_mean_by_word/",

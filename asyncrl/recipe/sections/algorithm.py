@@ -25,16 +25,20 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
-    "gae",
+    *("gdpo", "pass_at_k_training", "max_rl", "w_reinforce", "asym_re", "gae"),
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
 TRUST_REGION_NAMES = ("dppo_tv", "dppo_kl", "ipo", "kpop", "off_policy_sequence", "second_moment_clip")
 SURROGATE_NAMES = ("reinforce", "ratio", "ppo_clip", "gspo", "cispo", "gmpo", "sapo")
-RAW_ADVANTAGES = ("reinforce_pp", "gae")
-"""Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
-WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
-TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", *WHITENED_ADVANTAGES)
+RAW_ADVANTAGES = ("reinforce_pp", "w_reinforce", "gae")
+"""Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
+group has a gradient."""
+WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
+PASS_AT_K_ADVANTAGES = ("pass_at_k", "pass_at_k_training")
+SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
+"""Advantages with a scale of their own, of the group or the batch."""
+TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline")
 """Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
 CLIP_RANGES: dict[str, tuple[float | None, float]] = {
     "ppo_clip": (0.2, 0.28),
@@ -73,23 +77,45 @@ class Algorithm(Section):
     remax: minus the reward of a greedy response.
     reinforce_pp: whitened over the batch.
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
+    gdpo: each named score of the verdicts minus group mean, over group std; their sum by part_weights,
+    whitened over the batch (GDPO).
     opo: minus the length-weighted group mean.
     pass_at_k: what a response adds to the best of pass_k (PKPO).
+    pass_at_k_training: best of pass_k with the response, less that of any pass_k, over the latter's std.
+    max_rl: minus group mean, over group mean: hard tasks weigh most (MaxRL).
+    w_reinforce: positive_scale for a right answer, -1 for a wrong one (W-REINFORCE).
+    asym_re: minus group mean, less baseline_offset (AsymRE).
     gae: PPO with a critic (section `critic`)."""
     credit: Literal["outcome", "turns"] = "outcome"
     """Use of rewards inside a trajectory: those that environments and verifiers give to turns and spans.
     outcome: they are added to the trajectory's reward.
     turns: each turn has the advantage of what it earned and what came after it, the outcome included.
     gae needs neither: it always takes each of them at its token."""
+    divides_by_batch_std: bool = False
+    """Divides advantages by their std over the responses of the batch, and subtracts no mean (ScaleRL): one
+    scale for all tasks, where grpo has one per group. For advantages without a scale of their own, such as
+    dr_grpo and rloo; best with replay.drops_no_signal."""
+    part_weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """Weight of each named score (Verdict.scores, such as the parts of the verifier weighted) in gdpo; 1 for
+    those not named, 0 leaves one out. `credits` are the rewards of turns and spans."""
     pass_k: Annotated[int, Field(ge=2)] = 4
-    """k of pass_at_k. Must not exceed rollout.samples_per_group."""
+    """k of pass_at_k and pass_at_k_training. At most rollout.samples_per_group; for pass_at_k_training below
+    it, since the whole group is one subset, which has no std."""
+    positive_scale: Fraction = 0.1
+    """Weight of right answers under w_reinforce, where wrong ones have 1. 0: learns from wrong ones alone."""
+    baseline_offset: Annotated[float, Field(lt=0, allow_inf_nan=False)] = -0.1
+    """Moves the baseline of asym_re below the group mean: right answers weigh more than wrong ones."""
     least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """Rewards of a group that are closer together than this count as equal, so that no normalization turns
     rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
-    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
-    is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline, gdpo and gae whiten, or
+    divides_by_batch_std. The default is the score of one test in a thousand; rounding is far below. 0: every
+    difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
+    gae_length_alpha: PositiveFloat | None = None
+    """Lambda of gae for a response of l tokens: 1 - 1 / (gae_length_alpha l), 0 for short ones, in the place
+    of gae_lambda, which stays the critic's (VAPO: 0.05). For responses of very different lengths."""
     gae_gamma: Fraction = 1.0
     """Discount per token of gae."""
     gae_is_whitened: bool = True
@@ -196,8 +222,8 @@ class Algorithm(Section):
     """Where the KL is applied.
     loss: added per token.
     reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
-    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
-    otherwise after the group baseline, unscaled."""
+    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gdpo, gae), in the baseline too
+    (rloo), and otherwise after the group baseline and the batch's std, unscaled."""
     behavior_kl_coefficient: NonNegativeFloat = 0.0
     """Weight of (log policy - log behavior)^2, also outside a trust region, whose tokens it leads back
     (prime-rl: 1e-3). 0: off."""
@@ -240,8 +266,15 @@ class Algorithm(Section):
     """Share of an optimizer step's tokens, those of the highest entropy, that the policy loss is on. The
     paper has 0.2, for long reasoning of large models. Below 1 it costs one more forward pass per optimizer
     step. KL, entropy bonus and the loss's denominator stay those of all tokens."""
+    nll_coefficient: NonNegativeFloat = 0.0
+    """Weight of the negative log-likelihood of correct responses, a mean over their tokens (VAPO: 0.1): they
+    are imitated besides. For tasks that are rarely solved. 0: off."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
+    masks_cut_off: bool = False
+    """Leaves responses that were cut off out of the loss, also out of its denominator (overlong filtering of
+    DAPO, TRL and NeMo-RL); their rewards stay in the baseline of their group. For limits that cut off what
+    might have become right. Nothing then teaches brevity: watch the metric masked_cut_off_share."""
     overlong_buffer_tokens: Count = 0
     """Reward falls linearly within this many tokens of the limit (0: off)."""
     overlong_penalty: PositiveFloat = 1.0
@@ -264,11 +297,11 @@ class Algorithm(Section):
 
     def min_group_size(self) -> int:
         """Smallest number of graded trajectories that gives a group advantages."""
-        return 1 if self.always_teaches() or self.needs_greedy() else 2
+        return 1 if self.advantage in RAW_ADVANTAGES or self.needs_greedy() else 2
 
     def always_teaches(self) -> bool:
         """Whether a group has a gradient even if all its rewards are equal."""
-        return self.advantage in RAW_ADVANTAGES
+        return self.advantage in (*RAW_ADVANTAGES, "asym_re")
 
     def has_own_loss_terms(self) -> bool:
         """Whether an importance weight, rejection, trust region or surrogate is the user's own."""
@@ -328,6 +361,7 @@ class Algorithm(Section):
         self._check_entropy_keys()
         self._check_credit()
         self._check_kl()
+        self._check_scale()
         self._check_ratio_of_one()
         self._check_refresh()
         return self
@@ -397,6 +431,28 @@ class Algorithm(Section):
             raise ValueError(
                 "algorithm.rejection has second_moment and algorithm.trust_region has second_moment_clip: "
                 "both are M2PO, and share algorithm.second_moment_limit. Remove one of them."
+            )
+
+    def _check_scale(self) -> None:
+        if self.divides_by_batch_std and self.advantage in SCALED_ADVANTAGES:
+            raise ValueError(
+                f"algorithm.divides_by_batch_std is true but algorithm.advantage {self.advantage} has a "
+                f"scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
+                f"set algorithm.divides_by_batch_std to false."
+            )
+        if self.advantage == "gdpo" and (self.overlong_buffer_tokens or self.cut_off_reward is not None):
+            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
+            raise ValueError(
+                f"algorithm.{key} is {getattr(self, key)}, which changes the reward, but algorithm.advantage "
+                f"gdpo takes the named scores of verdicts. Remove algorithm.{key}, and let a part of the "
+                f"verifier judge the length."
+            )
+        if self.advantage == "max_rl" and (self.overlong_buffer_tokens or (self.cut_off_reward or 0) < 0):
+            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
+            raise ValueError(
+                f"algorithm.{key} is {getattr(self, key)}, which makes rewards negative, but "
+                f"algorithm.advantage max_rl divides by their mean, which must be above 0. Remove "
+                f"algorithm.{key}, or set algorithm.advantage to another one, such as grpo."
             )
 
     def _check_refresh(self) -> None:

@@ -1,9 +1,9 @@
 """The section `critic`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from asyncrl.recipe.markers import PER_STEP
-from asyncrl.recipe.sections.section import Count, LearningRate, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Fraction, LearningRate, Positive, PositiveFloat, Section
 
 
 class Critic(Section):
@@ -20,5 +20,15 @@ class Critic(Section):
     optimizer_steps_per_batch: Positive | None = None
     """Mini-batches per batch for the critic (Open-Reasoner-Zero: 12); another number than the policy's costs
     one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""
+    gae_lambda: Fraction | None = None
+    """Lambda of the critic's targets, where it is not the policy's (VAPO: 1, beside
+    algorithm.gae_length_alpha). Default: algorithm.gae_lambda."""
+    targets: Literal["gae", "v_trace"] = "gae"
+    """What values are trained towards.
+    gae: generalized advantages plus the values, of the policies that sampled.
+    v_trace: the same of the trainer's policy, by importance ratios capped at v_trace_cap; the policy's
+    advantages follow from it. For stale data; costs one more forward pass of the policy."""
+    v_trace_cap: PositiveFloat = 1.0
+    """Upper bound of v_trace's ratios (IMPALA: 1)."""
     value_clip: PositiveFloat | None = 0.5
     """PPO value-clip range around the pre-step value; null: no clip."""

@@ -63,6 +63,12 @@ class MicroBatch:
     """[T] int64, ascending: the same for each branch by itself, whose tokens follow each other."""
     names: tuple[str, ...] = ()
     """[N] ids of the trajectories."""
+    version: PolicyVersion = 0
+    """The trainer's."""
+    finishes: tuple[str, ...] = ()
+    """[N] `ScoredSequence.finish`."""
+    sources: tuple[str, ...] = ()
+    """[N] `ScoredSequence.source`."""
     lines: tuple[str, ...] = ()
     """`ScoredSequence.sequence_id` by line id."""
     credits: Tensor | None = None
@@ -72,13 +78,20 @@ class MicroBatch:
     prompt_lengths: Tensor | None = None
     """[T] float32, counted tokens of all responses to the token's prompt in the batch that this is a part of;
     None where they were not asked for."""
+    imitated: Tensor | None = None
+    """[T] float32, `LossInputs.imitated`; None where no response is imitated."""
     kept: KeptSets | None = None
     """The tokens that each of the K predictions was sampled from; None where it was from all."""
+    is_masked: Tensor | None = None
+    """[T] bool, tokens of sequences that the losses leave out as a whole; None where there are none."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
-        """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
-        is_finite = self.behavior.isfinite()
-        return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
+        """[T] bool, tokens that the losses count: their log-prob is a number, they are not staler, and their
+        sequence is not masked."""
+        is_counted = self.behavior.isfinite()
+        if mask_staleness is not None:
+            is_counted = is_counted & (self.lags <= mask_staleness)
+        return is_counted if self.is_masked is None else is_counted & ~self.is_masked
 
     def flops(self, shape: ModelShape) -> float:
         """Floating-point operations of one forward and backward through a model of `shape`."""
@@ -174,11 +187,13 @@ def rank_micro_batches(
     kernel: str = "sdpa",
     teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
     lengths: Mapping[str, int] | None = None,
+    imitation: float = 0.0,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
-    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch.
+    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch, and
+    `imitation` what `imitation_weight` does.
     """
     taught: list[ScoredSequence] = []
     silent: list[ScoredSequence] = []
@@ -200,10 +215,18 @@ def rank_micro_batches(
                 kernel=kernel,
                 teaches=sequences is taught,
                 lengths=lengths,
+                imitation=imitation,
             )
             for chosen in plan[rank]
         ]
     return micro_batches
+
+
+def imitation_weight(batch: Batch, *, mask_staleness: int | None) -> float:
+    """Tokens that count over those of correct responses; 0 where no correct one has any."""
+    counts = [_num_counted(each, batch.taken_version, mask_staleness) for each in batch.sequences]
+    correct = sum(n for n, each in zip(counts, batch.sequences, strict=True) if each.is_correct())
+    return sum(counts) / correct if correct else 0.0
 
 
 def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int]:
@@ -218,6 +241,8 @@ def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int
 
 
 def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
+    if sequence.is_masked:
+        return 0
     is_counted = np.isfinite(np.asarray(sequence.behavior_logprobs, np.float32))
     if mask_staleness is not None:
         is_counted &= version - np.asarray(sequence.token_versions, np.int64) <= mask_staleness
@@ -275,6 +300,7 @@ def make_micro_batch(
     kernel: str = "sdpa",
     teaches: bool = True,
     lengths: Mapping[str, int] | None = None,
+    imitation: float = 0.0,
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
@@ -301,6 +327,11 @@ def make_micro_batch(
     if lengths is not None:
         found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
         of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
+    imitated = None
+    if imitation:
+        each = np.asarray([imitation * sequence.is_correct() for sequence in sequences], np.float32)
+        imitated = torch.from_numpy(np.repeat(each, num_responses))
+    is_masked = np.repeat([sequence.is_masked for sequence in sequences], num_responses)
     targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
     distinct, copies, kept = tree.distinct, tree.copies, None
     if any(s.kept for s in sequences):
@@ -322,11 +353,16 @@ def make_micro_batch(
         sequence_ids=torch.from_numpy(of_lines[line_ids]),
         line_ids=torch.from_numpy(line_ids),
         names=tuple(root_id(lines[0].sequence_id) for lines in trajectories),
+        version=version,
+        finishes=tuple(lines[0].finish for lines in trajectories),
+        sources=tuple(lines[0].source for lines in trajectories),
         lines=tuple(sequence.sequence_id for sequence in sequences),
         credits=_credits(sequences, num_targets),
         teaches=teaches,
         prompt_lengths=of_prompts,
+        imitated=imitated,
         kept=kept,
+        is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
     )
 
 

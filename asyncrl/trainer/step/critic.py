@@ -22,7 +22,13 @@ from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
-from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
+from asyncrl.algorithms.values import (
+    clipped_value_loss,
+    end_rewards,
+    generalised_advantages,
+    length_adaptive_lambda,
+    v_trace,
+)
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
 from asyncrl.model.source import model_folder
@@ -117,6 +123,10 @@ class CriticLearner:
         self.schedule = recipe.critic_schedule()
         self._run = run
 
+    def needs_ratios(self) -> bool:
+        """Whether the targets need the policy's importance ratios."""
+        return self._section.targets == "v_trace"
+
     def step(
         self,
         parts: list[list[MicroBatch]],
@@ -124,15 +134,17 @@ class CriticLearner:
         *,
         version: PolicyVersion,
         penalties: list[list[Tensor]] | None = None,
+        ratios: list[list[Tensor]] | None = None,
         own: list[list[MicroBatch]] | None = None,
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """Trains on each part, one optimizer step each; the parts with advantages per token, and metrics.
 
         `own` are the critic's parts of the same batch, where it takes another number of steps than the
-        policy; they go without `penalties`.
+        policy; they go without `penalties` and `ratios`.
 
         The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
-        rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
+        rewards; `ratios` [T], of the policy before the step to those that sampled, are v_trace's. Only the
+        last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
         # The first part sees the critic before the step; the others need its values from then.
@@ -142,7 +154,11 @@ class CriticLearner:
         found, sums, norms, rate = [], [], list[float](), 0.0
         for i, micro_batches in enumerate(trained):
             advantages, total = self.accumulate(
-                micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
+                micro_batches,
+                temperature,
+                before=before[i],
+                penalties=penalties[i] if penalties else None,
+                ratios=ratios[i] if ratios else None,
             )
             found.append(advantages)
             sums.append(total)
@@ -169,6 +185,7 @@ class CriticLearner:
         *,
         before: list[Tensor] | None = None,
         penalties: list[Tensor] | None = None,
+        ratios: list[Tensor] | None = None,
     ) -> tuple[list[Tensor], Tensor]:
         """Leaves the gradient of the value loss over all ranks' micro-batches in the buffers; per micro-batch
         the advantages [T], and the sums [len(SUMS)] over all ranks. Without `before` the values are those of
@@ -179,10 +196,14 @@ class CriticLearner:
 
         def loss(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
-            advantages = self._advantages(micro, known, penalties[index] if penalties else None)
+            advantages, targets = self._estimates(
+                micro,
+                known,
+                penalties[index] if penalties else None,
+                ratios[index] if ratios else None,
+            )
             # The tokens that the policy's loss counts.
             mask = micro.counted(self._mask_staleness)
-            targets = advantages + known
             losses = clipped_value_loss(values, known, targets, self._section.value_clip)
             total = torch.where(mask, losses, 0.0).sum()
             sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
@@ -193,25 +214,44 @@ class CriticLearner:
         divide_gradients(self._chunks, total[SUMS.index("tokens")])
         return [advantages for advantages, _ in found], total
 
-    def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
-        """[T] from the values before the step and from rewards: the outcome's, which a micro-batch has as
-        advantages, at the last token, those inside a sequence at their tokens."""
+    def _estimates(
+        self,
+        micro: MicroBatch,
+        values: Tensor,
+        penalties: Tensor | None = None,
+        ratios: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and the values' targets [T], from the values before the step and from rewards: the
+        outcome's, which a micro-batch has as advantages, at the last token, those inside a sequence at their
+        tokens."""
         rewards = end_rewards(micro.advantages, micro.line_ids)
         if micro.credits is not None:
             rewards = rewards + micro.credits
-        return generalised_advantages(
-            rewards if penalties is None else rewards - penalties,
-            values,
-            micro.line_ids,
-            gamma=self._algorithm.gae_gamma,
-            gae_lambda=self._algorithm.gae_lambda,
-        )
+        if penalties is not None:
+            rewards = rewards - penalties
+        algorithm, gamma, ids = self._algorithm, self._algorithm.gae_gamma, micro.line_ids
+        own_lambda = algorithm.gae_lambda if self._section.gae_lambda is None else self._section.gae_lambda
+        if self._section.targets == "v_trace":
+            assert ratios is not None, "v_trace needs importance ratios"
+            cap = self._section.v_trace_cap
+            targets, advantages = v_trace(
+                rewards, values, ratios, ids, gamma=gamma, gae_lambda=own_lambda, cap=cap
+            )
+            return advantages, targets
+        of_policy: float | Tensor = algorithm.gae_lambda
+        if algorithm.gae_length_alpha is not None:
+            of_policy = length_adaptive_lambda(ids, algorithm.gae_length_alpha)
+        advantages = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=of_policy)
+        if algorithm.gae_length_alpha is None and own_lambda == algorithm.gae_lambda:
+            return advantages, advantages + values
+        of_critic = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=own_lambda)
+        return advantages, of_critic + values
 
     def advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
 
         def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
-            return values.sum(), self._advantages(micro, values)
+            return values.sum(), self._estimates(micro, values)[0]
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)

@@ -18,9 +18,13 @@ from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step import effective_samples, quadrants
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
-TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults", "held")
-"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers. Held:
-tokens that an entropy control or top_entropy_share holds back."""
+TOTALS = (
+    *("loss", "denominator", "tokens", "nonfinite", "too_stale", "cut_off", "packed", "survivors", "faults"),
+    "held",
+)
+"""Cut off: tokens of responses that the recipe leaves out for it. Survivors: tokens that count and have a
+weight. Faults: values of own terms that are no numbers. Held: tokens that an entropy control or
+top_entropy_share holds back."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
     *("capped", "masked", "clipped", "outside", "weight", "weight_squared", "policy_kl"),
@@ -56,12 +60,14 @@ def micro_batch_sums(
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
     lags = micro.lags[mask].double()
     is_finite = micro.behavior.isfinite()
+    is_masked = torch.zeros_like(is_finite) if micro.is_masked is None else micro.is_masked
     totals = [
         parts.total,
         parts.denominator,
         mask.sum(),
         (~is_finite).sum(),
-        (~mask & is_finite).sum(),
+        (~mask & is_finite & ~is_masked).sum(),
+        (is_finite & is_masked).sum(),
         lags.new_tensor(len(micro.tokens)),
         (mask & (parts.weights != 0)).sum(),
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
@@ -178,7 +184,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     kinds = per_kind.view(len(KINDS), len(KIND_SUMS))
     quarters = per_quarter.view(NUM_QUARTERS, len(KINDS), 2)
     first_stale = KINDS.index(LAGS[0])
-    sampled = total["tokens"] + total["nonfinite"] + total["too_stale"]
+    sampled = total["tokens"] + total["nonfinite"] + total["too_stale"] + total["cut_off"]
     fresh, continued, stale = kinds[0], kinds[1], kinds[first_stale:].sum(0)
     return {
         "loss": _share(total["loss"], total["denominator"], empty=0.0),
@@ -186,6 +192,8 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],
         "too_stale_tokens": total["too_stale"],
+        "masked_cut_off_tokens": total["cut_off"],
+        "masked_cut_off_share": _share(total["cut_off"], sampled),
         "surviving_tokens": total["survivors"],
         "held_back_tokens": total["held"],
         "left_out_share": 1 - _share(total["survivors"], sampled),

@@ -15,7 +15,7 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
@@ -41,7 +41,7 @@ from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
 from asyncrl.trainer.step.judgments import Judgments
-from asyncrl.trainer.step.objective import LossRecord, Objective, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, Objective, importance_ratios, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -155,20 +155,30 @@ class Learner:
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
         proximals: list[list[Tensor] | None] = [None] * len(parts)
-        penalties = None
-        if self.algorithm.has_kl_reward():
+        penalties = ratios = None
+        has_v_trace = self.critic is not None and self.critic.needs_ratios()
+        if self.algorithm.has_kl_reward() or has_v_trace:
             evaluated = [
                 self.passes.both_logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
             ]
-            wholes = [[whole for _, whole in part] for part in evaluated]
-            penalties = self._kl_penalties(parts, wholes, batch.temperature)
+            found = [[found for found, _ in part] for part in evaluated]
             if not self.objective.is_interpolated():
-                proximals = [[found for found, _ in part] for part in evaluated]
+                proximals = list(found)
+            if self.algorithm.has_kl_reward():
+                wholes = [[whole for _, whole in part] for part in evaluated]
+                penalties = self._kl_penalties(parts, wholes, batch.temperature)
+            if has_v_trace:
+                ratios = [importance_ratios(part, own) for part, own in zip(parts, found, strict=True)]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
             parts, of_critic = self.critic.step(
-                parts, batch.temperature, version=batch.taken_version, penalties=penalties, own=own
+                parts,
+                batch.temperature,
+                version=batch.taken_version,
+                penalties=penalties,
+                ratios=ratios,
+                own=own,
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:
@@ -259,6 +269,7 @@ class Learner:
                 kernel=self.kernel,
                 teaches=self.objective.teaches,
                 lengths=self.objective.prompt_lengths(part),
+                imitation=self.objective.imitation(part),
             )
             for part in mini_batches(batch, steps, seed=self._seed, order=self.section.mini_batch_order)
         ]

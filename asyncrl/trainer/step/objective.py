@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
-from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.own_terms import Faults, GradientWatch
 from asyncrl.algorithms.proximal import PROXIMALS
@@ -23,7 +23,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.trainer.packing.batch import MicroBatch, prompt_lengths
+from asyncrl.trainer.packing.batch import MicroBatch, imitation_weight, prompt_lengths
 from asyncrl.trainer.step import quadrants
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 from asyncrl.trainer.step.judgments import Judged, Judgments, second_moment_bound
@@ -64,6 +64,10 @@ class Objective:
             return None
         return prompt_lengths(batch, mask_staleness=self._limit)
 
+    def imitation(self, batch: Batch) -> float:
+        """`packing.batch.imitation_weight` of an optimizer step's batch; 0 where nothing is imitated."""
+        return imitation_weight(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else 0.0
+
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
         return self.needs_second_moment() or self.algorithm.entropy_control != "none"
@@ -103,14 +107,16 @@ class Objective:
         return Judgments(bound, hits, are_top)
 
     def teaches(self, sequence: ScoredSequence) -> bool:
-        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
+        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none, nor has a
+        sequence that is masked."""
         algorithm = self.algorithm
-        return bool(
+        return not sequence.is_masked and bool(
             any(advantage for _, advantage in sequence.advantage_runs())
             or algorithm.kl_coefficient
             or algorithm.behavior_kl_coefficient
             or self.entropy_coefficient
             or algorithm.entropy_control == "kl_cov"
+            or (algorithm.nll_coefficient and sequence.is_correct())
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
             or algorithm.surrogate not in SURROGATES
@@ -139,6 +145,8 @@ class Objective:
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
         inputs = self._inputs(micro, current, proximal)
+        if self.algorithm.has_own_loss_terms():
+            inputs = _with_origins(inputs, micro)
         inputs = dataclasses.replace(
             inputs,
             entropies=entropies,
@@ -186,7 +194,30 @@ class Objective:
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,
             prompt_lengths=micro.prompt_lengths,
+            imitated=micro.imitated,
         )
+
+
+def _with_origins(inputs: LossInputs, micro: MicroBatch) -> LossInputs:
+    """With what is known of where tokens and sequences are from."""
+    return dataclasses.replace(
+        inputs,
+        lags=micro.lags,
+        versions=micro.version - micro.lags,
+        finishes=micro.finishes,
+        sources=micro.sources,
+    )
+
+
+def importance_ratios(part: Sequence[MicroBatch], proximals: Sequence[Tensor]) -> list[Tensor]:
+    """[T] of each micro-batch: the policy before the step over those that sampled, 1 where these told no
+    number. Empty without proximal log-probs, on all pipeline stages but the last."""
+    found = zip(part, proximals, strict=True) if proximals else ()
+    return [
+        bounded_ratio(proximal, torch.where(behavior.isfinite(), behavior, proximal))
+        for micro, proximal in found
+        for behavior in (micro.behavior.to(proximal.device),)
+    ]
 
 
 def kl_penalties(

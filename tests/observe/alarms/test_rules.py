@@ -351,6 +351,9 @@ def test_most_tokens_are_left_out_of_the_loss() -> None:
         in (log.rows[0]["text"])
     )
     assert alarms_of(series(12, **columns), left_out_share=0.8) == set()
+    log = AlarmLog()
+    log.run(series(12, **columns, masked_cut_off_tokens=200.0))
+    assert "3300 were too stale, 600 of responses that were cut off, 4500 masked" in log.rows[0]["text"]
 
 
 def test_a_spike_that_sits_in_one_row_is_named() -> None:

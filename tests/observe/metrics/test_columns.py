@@ -20,7 +20,7 @@ def test_columns_of_the_controller_have_a_group() -> None:
     )
     columns = [column for section in sections for column in get_type_hints(section)]
     # A dictionary becomes a column per key.
-    ends = ("outcomes", "by_verifier", "by_outcome", "decode", "prefill")
+    ends = ("outcomes", "by_verifier", "by_outcome", "by_part", "decode", "prefill")
     columns = [f"{column}_x" if column.endswith(ends) else column for column in columns]
     assert [column for column in columns if step_name(column).startswith("other/")] == []
 

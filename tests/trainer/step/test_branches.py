@@ -37,7 +37,14 @@ def rendered(name: str, last: list[int]) -> Trajectory:
 
 def scored(trajectory: Trajectory, advantage: float) -> list[ScoredSequence]:
     return sequences_of_trajectory(
-        trajectory, reward=1.0, advantage=advantage, credits=[], turn_advantages=[], branch_rewards={}
+        trajectory,
+        reward=1.0,
+        advantage=advantage,
+        credits=[],
+        turn_advantages=[],
+        branch_rewards={},
+        outcome="correct",
+        source="",
     )
 
 

@@ -11,6 +11,8 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from fakes.sequences import with_turns
 from torch import Tensor
 
+from asyncrl.algorithms.batch_advantages import mask_cut_off
+from asyncrl.algorithms.values import end_rewards, generalised_advantages, length_adaptive_lambda
 from asyncrl.model.memory import rank_memory
 from asyncrl.records import Batch
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
@@ -91,6 +93,67 @@ def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Pat
         length = len(sequence.response_tokens)
         wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
     assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
+
+
+def test_a_response_that_was_cut_off_and_masked_trains_no_value(folder: Path):
+    learner, batch = critic_learner(folder), random_batch(1)
+    cut_off, *rest = batch.sequences
+    sequences = [dataclasses.replace(cut_off, finish="length"), *rest]
+    masked = mask_cut_off(dataclasses.replace(batch, sequences=sequences))
+    _, total = learner.critic.accumulate(micro_batches(learner, masked), 1.0)
+    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    _, alone = learner.critic.accumulate(
+        micro_batches(learner, dataclasses.replace(batch, sequences=rest)), 1.0
+    )
+    wanted = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    assert total.tolist() == pytest.approx(alone.tolist(), rel=1e-5)
+    assert torch.allclose(got["lm_head.weight"], wanted["lm_head.weight"], rtol=1e-4, atol=1e-6)
+
+
+def of_the_policy(learner: Learner, batch: Batch) -> Batch:
+    """The batch as sampled by the learner's own policy."""
+    (micro,) = micro_batches(learner, batch)
+    (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], batch.temperature)
+    own = {name: found[micro.sequence_ids == i].tolist() for i, name in enumerate(micro.names)}
+    sequences = [dataclasses.replace(s, behavior_logprobs=own[s.sequence_id]) for s in batch.sequences]
+    return dataclasses.replace(batch, sequences=sequences)
+
+
+def test_v_trace_has_the_step_of_gae_where_the_policy_itself_has_sampled(folder: Path):
+    algorithm = {"advantage": "gae", "gae_lambda": 1.0, "gae_gamma": 0.98}
+    heads = {}
+    for name, has_sampled in (("gae", True), ("v_trace", True), ("v_trace", False)):
+        learner = critic_learner(folder, algorithm=algorithm, critic={"targets": name})
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            learner.critic.model[0].output_layer.weight.normal_(generator=generator)
+        batch = random_batch(1)
+        learner.step(of_the_policy(learner, batch) if has_sampled else batch)
+        heads[name, has_sampled] = copy_weights(learner.critic.model)["lm_head.weight"]
+    wanted = heads["gae", True]
+    assert torch.allclose(heads["v_trace", True], wanted, atol=1e-6, rtol=0)
+    assert (heads["v_trace", False] - wanted).abs().max() > 5e-5
+
+
+def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder: Path):
+    learner = critic_learner(
+        folder,
+        algorithm=GAE | {"gae_is_whitened": False, "gae_length_alpha": 0.2},
+        critic={"gae_lambda": 1.0},
+    )
+    with torch.no_grad():
+        learner.critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    (micro,) = micro_batches(learner, random_batch(1))
+    (values,) = learner.critic.values([micro], 1.0)
+    found, targets = learner.critic._estimates(micro, values)
+    keys = {"gamma": 0.98}
+    rewards, ids = end_rewards(micro.advantages, micro.line_ids), micro.line_ids
+    lambdas = length_adaptive_lambda(ids, 0.2)
+    assert 0.0 in lambdas.tolist() and lambdas.max() > 0.4
+    wanted = generalised_advantages(rewards, values, ids, gae_lambda=lambdas, **keys)
+    assert torch.equal(found, wanted)
+    wanted = generalised_advantages(rewards, values, ids, gae_lambda=1.0, **keys) + values
+    assert torch.equal(targets, wanted)
 
 
 def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):

@@ -12,7 +12,9 @@ from fakes.models import random_batch, reference_logprobs, reference_model
 from fakes.sequences import with_observed
 from torch import Tensor
 
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.logprobs import token_logprobs
@@ -53,7 +55,12 @@ COMBINATIONS = [
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
     budget = learner.section.tokens_per_micro_batch
-    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    lengths = learner.objective.prompt_lengths(batch)
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
+    if imitation := learner.objective.imitation(batch):
+        micro_batches = rank_micro_batches(
+            batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths, imitation=imitation
+        )
     now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
@@ -533,12 +540,112 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
     assert (metrics["too_stale_tokens"], metrics["nonfinite_tokens"]) == (size, 0.0)
 
 
+@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "prompt_mean"])
+def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Path, reduction: str):
+    algorithm = {"reduction": reduction, "kl_coefficient": 0.1, "entropy_coefficient": 0.01}
+    batch = near(random_batch(3), folder)
+    sequences = [
+        dataclasses.replace(s, finish="length" if i % 3 == 1 else "stop")
+        for i, s in enumerate(batch.sequences)
+    ]
+    left = [s for s in sequences if s.finish == "stop"]
+    masking = Algorithm(masks_cut_off=True, **algorithm)
+    found = {}
+    for budget in (8192, 30):
+        learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        masked = finish_batch(dataclasses.replace(batch, sequences=sequences), masking)
+        found[budget] = gradients(learner, masked)
+    wanted_metrics, wanted = gradients(
+        make_learner(folder, algorithm=algorithm), dataclasses.replace(batch, sequences=left)
+    )
+    num_cut_off = sum(s.num_sampled() for s in sequences) - sum(s.num_sampled() for s in left)
+    for metrics, got in found.values():
+        assert worst_difference(got, wanted) < 1e-5
+        assert metrics["loss"] == pytest.approx(wanted_metrics["loss"], rel=1e-5)
+        assert (metrics["masked_cut_off_tokens"], metrics["too_stale_tokens"]) == (num_cut_off, 0.0)
+        share = num_cut_off / (num_cut_off + metrics["num_tokens"])
+        assert metrics["masked_cut_off_share"] == pytest.approx(share)
+        assert metrics["left_out_share"] == pytest.approx(share)
+
+
+def test_correct_responses_are_imitated_by_the_mean_of_their_tokens_however_they_are_packed(folder: Path):
+    algorithm = {"surrogate": "reinforce", "importance_weight": "none", "nll_coefficient": 0.3}
+    batch = near(random_batch(2), folder)
+    sequences = [
+        dataclasses.replace(s, outcome="correct" if i % 3 == 1 else "wrong", advantage=0.0)
+        for i, s in enumerate(batch.sequences)
+    ]
+    batch = dataclasses.replace(batch, sequences=sequences)
+    correct = dataclasses.replace(
+        batch, sequences=[dataclasses.replace(s, advantage=0.3) for s in sequences if s.is_correct()]
+    )
+    plain = {key: value for key, value in algorithm.items() if key != "nll_coefficient"}
+    _, wanted = gradients(make_learner(folder, algorithm=plain), correct)
+    for budget in (8192, 30):
+        learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        assert [learner.objective.teaches(s) for s in sequences] == [s.is_correct() for s in sequences]
+        metrics, got = gradients(learner, batch)
+        assert worst_difference(got, wanted) < 1e-5
+    nobody = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
+    metrics, _ = gradients(learner, nobody)
+    assert metrics["loss"] == 0.0
+
+
+def test_a_step_of_responses_that_were_all_cut_off_moves_no_weight(folder: Path):
+    learner = make_learner(folder, algorithm={"masks_cut_off": True})
+    before = copy_weights(learner.model)
+    batch = random_batch(1)
+    cut_off = [dataclasses.replace(s, finish="length") for s in batch.sequences]
+    metrics = learner.step(dataclasses.replace(batch, sequences=cut_off))
+    assert (metrics["num_tokens"], metrics["masked_cut_off_share"]) == (0.0, 1.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
 def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
     before = copy_weights(learner.model)
     metrics = learner.step(Batch(0, 1.0, [ScoredSequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
     assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+ORIGINS = """
+from asyncrl.algorithms.inputs import per_token
+def weigh(inputs, algorithm):
+    ended = zip(inputs.finishes, inputs.sources)
+    shares = [1.0 + 2.0 * (finish == "length") + 4.0 * (source == "hard") for finish, source in ended]
+    return per_token(shares, inputs) / (1 + inputs.lags) + inputs.versions
+"""
+
+
+def test_a_term_of_ones_own_knows_lag_version_finish_and_source_however_it_is_packed(
+    folder: Path, tmp_path: Path
+):
+    (tmp_path / "own.py").write_text(ORIGINS)
+    batch = random_batch(3)
+    sequences = [
+        dataclasses.replace(
+            s, finish=("stop", "length")[i % 2], source=("easy", "hard", "other")[i % 3], is_masked=i == 5
+        )
+        for i, s in enumerate(batch.sequences)
+    ]
+    wanted = [
+        (1 + 2 * (s.finish == "length") + 4 * (s.source == "hard")) / (1 + 3 - version) + version
+        for s in sequences
+        if not s.is_masked
+        for version in s.token_versions
+    ]
+    found = []
+    for budget in (8192, 30):
+        learner = make_learner(
+            folder,
+            algorithm={"importance_weight": f"{tmp_path}/own.py:weigh"},
+            trainer={"tokens_per_micro_batch": budget},
+        )
+        metrics, slopes = gradients(learner, dataclasses.replace(batch, sequences=sequences))
+        assert metrics["weight_mean"] == pytest.approx(sum(wanted) / len(wanted))
+        found.append(slopes)
+    assert worst_difference(*found) < 1e-5
 
 
 def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
