@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.exact import Source, TextAnswer, answer_text, response_of
 from verifiers.extract import Fallback, Think
 from verifiers.letter_choice import LetterChoice, chosen_letters, read_choice, without_markup
 from verifiers.math.verifier import MathVerifier
@@ -100,6 +100,9 @@ class ChoiceVerifier:
     def verify_fast(self, response: str, reference: ChoiceReference) -> Verdict | None:
         # Texts of options may be compared as mathematics, which takes a worker.
         return self.verify(response, reference) if len(response) < 2000 and not reference.options else None
+
+    def response_with(self, answer: str) -> str:
+        return response_of(answer, self._where)
 
     def _may_stand(self, choice: LetterChoice, reference: ChoiceReference, letters: str) -> bool:
         if not choice.text:

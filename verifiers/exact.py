@@ -37,6 +37,12 @@ def answer_text(response: str, where: TextAnswer) -> tuple[str | None, str, str]
     return found.answer, found.method, found.reason
 
 
+def response_of(answer: str, where: TextAnswer) -> str:
+    """A response from which `answer_text` takes `answer`."""
+    text = f"\\boxed{{{answer}}}" if where.source == "boxed" else answer
+    return f"</think>{text}" if where.think == "required" else text
+
+
 class ExactVerifier:
     """The answer, character for character; by default without case, outer space and repeated space."""
 
@@ -80,6 +86,9 @@ class ExactVerifier:
 
     def verify_fast(self, response: str, reference: frozenset[str]) -> Verdict | None:
         return self.verify(response, reference) if len(response) < 4000 else None
+
+    def response_with(self, answer: str) -> str:
+        return response_of(answer, self._where)
 
     def _normal(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text)

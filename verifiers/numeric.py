@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
-from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.exact import Source, TextAnswer, answer_text, response_of
 from verifiers.extract import Fallback, Think
 from verifiers.math.answer import read_answer
 from verifiers.math.arithmetic import NotNumber, real_fraction
@@ -66,6 +66,9 @@ class NumericVerifier:
 
     def verify_fast(self, response: str, reference: NumericReference) -> Verdict | None:
         return None
+
+    def response_with(self, answer: str) -> str:
+        return response_of(answer, self._where)
 
 
 def read_number_of(text: str) -> tuple[Fraction | None, Unit | None, str]:

@@ -87,6 +87,16 @@ class GroupVerifier(Protocol):
 
 
 @runtime_checkable
+class AnswerVerifier(Protocol):
+    """A verifier whose golds are answers as responses give them: two answers are the same where the second is
+    correct with the first as its gold. Majority votes (maj@k) count by that."""
+
+    def response_with(self, answer: str) -> str:
+        """A response that answers `answer`, which was extracted from another one; cheap."""
+        ...
+
+
+@runtime_checkable
 class CheckedVerifier(Protocol):
     """A verifier that needs something of the machine (a sandbox, a server) for any verdict at all."""
 

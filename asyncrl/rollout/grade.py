@@ -12,14 +12,16 @@ from pathlib import Path
 
 from asyncrl.observe.metrics.exposition import Histogram
 from asyncrl.recipe import Verifying
-from asyncrl.records import Score, Task
+from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.fault_limit import FaultWatch
 from asyncrl.rollout.told_task import Conversation, told_task
 from asyncrl.rollout.verdict_waits import VerdictWaits
-from asyncrl.tasks.verifier_cache import VerifierCache
+from asyncrl.tasks.verifier_cache import VerifierCache, reference_of
 from verifiers.groups import all_faults
+from verifiers.own import in_thread, is_built_in
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
+from verifiers.verifier import AnswerVerifier
 from verifiers.weighted_sum import weighted_sum
 
 VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
@@ -87,6 +89,7 @@ class Grader:
         """Text that verifiers print goes to the file `prints`, else to standard error. `on_retried` is called
         with each fault whose retry gave a verdict."""
         self._folder = verifiers.folder
+        self._verifiers = verifiers
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
         self.seconds = Histogram(VERDICT_BOUNDS)
@@ -202,6 +205,25 @@ class Grader:
                 break
             self._faults.failed(task, verdicts[0].detail)
         return faults, verdicts
+
+    def has_equality(self, spec: VerifierSpec) -> bool:
+        """Whether the verifier says which answers are the same (`AnswerVerifier`)."""
+        return isinstance(self._verifiers.get(spec), AnswerVerifier)
+
+    async def is_same_answer(self, spec: VerifierSpec, first: str, second: str) -> bool:
+        """Whether the verifier, with the answer `first` as its gold, finds `second` correct. False where it
+        reads no gold in `first`, and where it fails."""
+        verifier = self._verifiers.get(spec)
+        assert isinstance(verifier, AnswerVerifier)
+        try:
+            reference = reference_of(verifier, first)
+        except ValueError:
+            return False
+        make_response = partial(verifier.response_with, second)
+        # The code of others may take its time.
+        response = make_response() if is_built_in(verifier) else await in_thread(make_response)
+        verdict = await self._pool.verify(spec.name, spec.options, response, reference, folder=self._folder)
+        return verdict.outcome is Outcome.CORRECT
 
     def _retried(self, task: Task, fault: Verdict) -> None:
         self.num_retried += 1

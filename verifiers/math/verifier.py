@@ -158,6 +158,9 @@ class MathVerifier:
             extraction.method,
         )
 
+    def response_with(self, answer: str) -> str:
+        return f"{'</think>' if self._think == 'required' else ''}\\boxed{{{answer}}}"
+
     def _extract(self, response: str) -> Extraction:
         return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
 
