@@ -47,18 +47,25 @@ def pass_at_k(tasks: Sequence[Sequence[bool]], k: int) -> Estimate:
     """pass@k: mean over tasks of the unbiased estimate (Chen et al. 2021, arxiv.org/abs/2107.03374).
 
     `tasks` holds, per task, which of its graded samples are correct; tasks with fewer than k are left out.
-    The interval is Wilson's with the effective number of tasks p(1 - p) / (variance of the mean), as complex
-    surveys use it (Franco, Little, Louis and Slud 2019, J. Survey Statistics and Methodology 7(3)), kept
-    between the number of tasks and the number of disjoint sets of k samples.
-    Raises ValueError when no task is left.
+    The interval is that of `mean_of_draws`. Raises ValueError when no task is left.
     """
     usable = [samples for samples in tasks if len(samples) >= k]
     if not usable:
         raise ValueError(f"pass@{k} needs at least one task with {k} graded samples.")
     scores = [chance_of_a_correct_draw(sum(samples), len(samples), k=k) for samples in usable]
+    return mean_of_draws(scores, [len(samples) for samples in usable], k)
+
+
+def mean_of_draws(scores: Sequence[float], num_samples: Sequence[int], k: int) -> Estimate:
+    """Mean over tasks of scores in [0, 1], each the expectation over draws of k of the task's `num_samples`.
+
+    The interval is Wilson's with the effective number of tasks p(1 - p) / (variance of the mean), as complex
+    surveys use it (Franco, Little, Louis and Slud 2019, J. Survey Statistics and Methodology 7(3)), kept
+    between the number of tasks and the number of disjoint sets of k samples. There is at least one task.
+    """
     num_tasks = len(scores)
-    mean = math.fsum(scores) / num_tasks
-    most = math.fsum(len(samples) / k for samples in usable)
+    mean = min(1.0, math.fsum(scores) / num_tasks)
+    most = math.fsum(num / k for num in num_samples)
     squares = math.fsum((score - mean) ** 2 for score in scores)
     if squares == 0.0:
         # No spread was seen: at 0 or 1 that is no evidence of precision, in between all samples count.
@@ -141,8 +148,11 @@ def with_two_tasks_more(differences: Sequence[float]) -> tuple[float, float]:
 def held_to_exact_test(low: float, high: float, differences: Sequence[float]) -> tuple[float, float]:
     """The interval `low` to `high` of the mean of `differences`; where it leaves 0 outside although
     `sign_flip_margin` calls that mean chance, its nearer end moves as far from the mean as that."""
+    # The test costs more than the interval: it is asked only where it may change something.
+    if low <= 0 <= high:
+        return low, high
     mean, margin = math.fsum(differences) / len(differences), sign_flip_margin(differences)
-    if low <= 0 <= high or abs(mean) > margin:
+    if abs(mean) > margin:
         return low, high
     return (mean - margin, high) if mean > 0 else (low, mean + margin)
 
