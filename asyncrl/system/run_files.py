@@ -5,6 +5,8 @@ RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
 METRICS = "metrics.jsonl"
 STATUS = "status.json"
+ANSWERS = "answers.sqlite"
+"""Answers and results of `asyncrl eval`."""
 REPORT = "report.html"
 CURVES = "curves.png"
 
