@@ -7,7 +7,12 @@ import dataclasses
 import json
 import secrets
 import sys
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
 
 from asyncrl.commands.arguments import is_override
 from asyncrl.commands.train import explained
@@ -21,8 +26,11 @@ from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.model_results import Comparison
+from asyncrl.evaluation.sample_tallies import tallies_of
+from asyncrl.journal.kept_answers import AnswerStore
 from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.engine_only import ServedModel, serve_folder, serve_nothing
+from asyncrl.launch.evaluated_answers import answers_file, keep_answers
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
 from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
@@ -30,7 +38,9 @@ from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
 from asyncrl.model.gguf import is_gguf
+from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.model_differences import comparison_table
+from asyncrl.observe.terminal.sample_curves import curve_plot, curve_tables
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.observe.terminal.table import Table, print_table, table_console
@@ -78,6 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-tokens", type=int, help="maximum tokens of a response")
     parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
+    parser.add_argument(
+        "--regrade", action="store_true", help="ask for verdicts again, also on kept answers that have one"
+    )
+    parser.add_argument("--fresh", action="store_true", help="ask for answers again that are kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="a file for the same JSON, written after each benchmark")
 
@@ -127,7 +141,8 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     inputs = _inputs(recipe, names, arguments)
     comparison = Comparison([model.label for model in models], inputs.eval_sets, file=arguments.out)
     started.append(comparison)
-    asyncio.run(_evaluate(inputs, models, comparison))
+    with AnswerStore(answers_file(recipe)) as store:
+        asyncio.run(_evaluate(inputs, models, comparison, store, arguments))
     return comparison
 
 
@@ -206,26 +221,58 @@ def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
     )
 
 
-async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Comparison) -> None:
+async def _evaluate(
+    inputs: Inputs,
+    models: list[EvaluatedModel],
+    comparison: Comparison,
+    store: AnswerStore,
+    arguments: argparse.Namespace,
+) -> None:
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
     watching = background(grader.waits.watch(), "waits for verdicts")
     folder = recipe.folder()
     hidden = hidden_files(recipe, folder if folder.is_dir() else None, inputs.eval_sets)
-    async with grader, watching, episodes_of(recipe, hidden) as episodes:
+    async with grader, watching, episodes_of(recipe, hidden) as episodes, serve_nothing() as nothing:
         conversations = make_conversations(inputs, episodes)
         agents = make_agent_kit(recipe, inputs.codec, hidden=hidden)
         for model in models:
-            async with serve_folder(recipe, model.folder) as served:
-                run_id = secrets.token_hex(4)
-                evaluator = make_evaluator(
-                    inputs, run_id, served.fleet, served.waits, grader, conversations, agents
-                )
+            run_id = secrets.token_hex(4)
+            evaluator = make_evaluator(
+                inputs, run_id, nothing.fleet, nothing.waits, grader, conversations, agents
+            )
+            # Weights take as long as the disk needs.
+            keep = partial(keep_answers, recipe, model, inputs.verifiers, store)
+            evaluator.kept = await asyncio.to_thread(keep, regrades=arguments.regrade)
+            asking = _serve_for(inputs, model, evaluator, store, is_fresh=arguments.fresh)
+            async with asking as served:
+                evaluator = dataclasses.replace(evaluator, fleet=served.fleet, waits=served.waits)
                 for eval_set in inputs.eval_sets:
-                    await _give(eval_set, evaluator, model.label, comparison)
+                    await _give(eval_set, evaluator, model.label, comparison, is_fresh=arguments.fresh)
 
 
-async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, comparison: Comparison) -> None:
+def _serve_for(
+    inputs: Inputs, model: EvaluatedModel, evaluator: Evaluator, store: AnswerStore, *, is_fresh: bool
+) -> AbstractAsyncContextManager[ServedModel]:
+    """Servers of the model, with a seed of their own; none where every answer is kept."""
+    slots = [slot for eval_set in inputs.eval_sets for slot in eval_set.slots(evaluator)]
+    kept = evaluator.kept
+    if kept is not None and is_fresh:
+        kept.forget(slots)
+    if kept is not None and not kept.num_missing(slots):
+        return serve_nothing()
+    # Servers of an earlier seed would draw the samples again that are kept.
+    return serve_folder(inputs.recipe, model.folder, seed=store.new_seed(inputs.recipe.seed))
+
+
+async def _give(
+    eval_set: EvaluationSet,
+    evaluator: Evaluator,
+    label: str,
+    comparison: Comparison,
+    *,
+    is_fresh: bool,
+) -> None:
     comparison.begin(label, eval_set)
     with stage(f"{eval_set.name} on {label}", eval_set.num_responses) as progress:
 
@@ -234,7 +281,23 @@ async def _give(eval_set: EvaluationSet, evaluator: Evaluator, label: str, compa
             progress.advance(num_responses)
 
         result = await eval_set.measure(eval_set.evaluator(evaluator, graded))
-    comparison.end(label, eval_set, result)
+        tallies = []
+        if result.sampled_responses:
+            tallies = await tallies_of(eval_set.tasks, result.sampled_responses, evaluator.grader)
+    num_kept = 0 if evaluator.kept is None else evaluator.kept.take_num_found()
+    row = comparison.end(label, eval_set, result, tallies, num_kept=num_kept)
+    if evaluator.kept is not None:
+        evaluator.kept.store.keep_result(
+            *(
+                eval_set.name,
+                eval_set.settings_digest(eval_set.slots(evaluator)),
+                evaluator.kept.model,
+                label,
+            ),
+            {**row, "tasks": [task.task_id for task in eval_set.tasks]},
+            num_samples=eval_set.num_sampled,
+            is_fresh=is_fresh or evaluator.kept.regrades,
+        )
 
 
 def _print(comparison: Comparison) -> None:
@@ -242,6 +305,7 @@ def _print(comparison: Comparison) -> None:
     for eval_set in comparison.eval_sets:
         console.print()
         print_table(comparison_table(comparison.models, comparison.rows(eval_set)), console)
+        _print_curves(eval_set, comparison, console)
     console.print()
     words = "95% intervals over tasks, Wilson's"
     if len(comparison.models) > 1:
@@ -250,6 +314,19 @@ def _print(comparison: Comparison) -> None:
             f"asked the same prompts"
         )
     console.print(f"{words}.", markup=False)
+
+
+def _print_curves(eval_set: EvaluationSet, comparison: Comparison, console: Console) -> None:
+    compared = comparison.compared(eval_set)
+    lines = [] if compared is None else curve_plot(compared)
+    if compared is None or not lines:
+        return
+    for table in curve_tables(eval_set.name, compared):
+        console.print()
+        print_table(table, console)
+    console.print()
+    for line in [*lines, "", *compared["sentences"]]:
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _print_catalog() -> None:

@@ -4,7 +4,9 @@ Prompts are rendered once, with one tokenizer: base model and checkpoints answer
 """
 
 import dataclasses
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_ti
 from asyncrl.data.rows import grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
+from asyncrl.evaluation.kept_answers import Slot
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Evaluation, Recipe, Rollout, Source
@@ -64,6 +67,26 @@ class EvaluationSet:
     @property
     def num_responses(self) -> int:
         return len(self.tasks) * (self.is_greedy + self.num_sampled)
+
+    def slots(self, evaluator: Evaluator) -> list[Slot]:
+        """All responses that `measure` asks the model of `evaluator` for, or finds kept."""
+        mine = self.evaluator(evaluator)
+        ways = ((1, True), (self.num_sampled, False)) if self.is_greedy else ((self.num_sampled, False),)
+        return [
+            slot
+            for num_samples, is_greedy in ways
+            for slot in mine.slots(self.tasks, num_samples=num_samples, is_greedy=is_greedy)
+        ]
+
+    def settings_digest(self, slots: Sequence[Slot]) -> str:
+        """Digest of what is asked and how it is graded: results of several models with the same one may be
+        compared, whatever their number of samples. `slots` are those of any model."""
+        graders = {slot.task.task_id: None if slot.grader is None else slot.grader.hex() for slot in slots}
+        asked = [[task.task_id, list(task.prompt_tokens), graders[task.task_id]] for task in self.tasks]
+        ends = [list(self.sampling.stop_token_ids), list(self.codec.stop.strings)]
+        settings = {**self.describe(), "temperature": self.sampling.temperature}
+        text = json.dumps([settings, ends, asked], sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     async def measure(self, evaluator: Evaluator) -> Result:
         """Result of the model of `evaluator`. Raises EvaluationFailed."""

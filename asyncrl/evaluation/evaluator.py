@@ -17,6 +17,7 @@ from typing import Any
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.agents import EvaluatedAgents, answer_line, play
 from asyncrl.evaluation.by_source import numbers_by_source
+from asyncrl.evaluation.kept_answers import KeptAnswers, Slot
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
@@ -26,6 +27,7 @@ from asyncrl.evaluation.result import (
     greedy_result,
     sampled_result,
 )
+from asyncrl.journal.kept_answers import KeptAnswer
 from asyncrl.loops.waits import Waits, now_seconds
 from asyncrl.model.stop import cut
 from asyncrl.model.tokenizer import TextCodec
@@ -47,8 +49,8 @@ log = logging.getLogger(__name__)
 
 PROMPTS_PER_REQUEST = 32
 MAX_ATTEMPTS = 3
-Ask = Callable[[list[Task]], Coroutine[Any, Any, list[GradedResponse]]]
-"""One response to each task."""
+Ask = Callable[[list[Slot]], Coroutine[Any, Any, list[GradedResponse]]]
+"""A response for each slot."""
 
 
 def _nothing(num_responses: int) -> None:
@@ -90,6 +92,8 @@ class Evaluator:
     """Make the samples; None where the recipe has no agent."""
     answering: dict[object, Callable[[], bool]] = field(default_factory=dict)
     """Tools, environments and agents at work, each with whether it has time left."""
+    kept: KeptAnswers | None = None
+    """Answers that are not asked for again, and where new ones are kept: those of one turn."""
 
     async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
@@ -122,13 +126,15 @@ class Evaluator:
         Requests spread over the servers, and only as many go out at once as these can run: the next goes to
         the server that has room first.
         """
-        wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
+        slots = self.slots(tasks, num_samples=num_samples, is_greedy=is_greedy)
+        found = await self._kept(slots)
+        wanted = [index for index in range(len(slots)) if index not in found]
         size = PROMPTS_PER_REQUEST if self.conversations is None and self.agents is None else 1
-        parts = [wanted[i : i + size] for i in range(0, len(wanted), size)]
+        parts = [[slots[i] for i in wanted[first : first + size]] for first in range(0, len(wanted), size)]
         failure: Exception | None = None
         try:
             async with self._asking(size, is_greedy) as ask, asyncio.TaskGroup() as requests:
-                running = [requests.create_task(ask([task for task, _ in part])) for part in parts]
+                running = [requests.create_task(ask(part)) for part in parts]
                 if self.agents is not None:
                     requests.create_task(self._fail_without_server(running))
         except* (ServerError, EvaluationFailed) as errors:
@@ -136,7 +142,9 @@ class Evaluator:
         # Not raised above: what an `except*` raises arrives in a group.
         if failure is not None:
             raise EvaluationFailed(str(failure)) from failure
-        answers = [answer for request in running for answer in request.result()]
+        new = [answer for request in running for answer in request.result()]
+        found |= dict(zip(wanted, new, strict=True))
+        answers = [found[index] for index in range(len(slots))]
         if all(answer.score.correctness is None for answer in answers):
             raise EvaluationFailed(
                 f"All {len(answers)} verifications of the evaluation ended in a fault, such as: "
@@ -144,13 +152,35 @@ class Evaluator:
             )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
+    def slots(self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool) -> list[Slot]:
+        """The responses that are asked for, task after task."""
+        if self.kept is None or self.conversations is not None or self.agents is not None:
+            return [Slot(task, sample) for task in tasks for sample in range(num_samples)]
+        return self.kept.slots(
+            *(tasks, num_samples, self.sampling, self.codec.stop),
+            is_greedy=is_greedy,
+            is_completion=self.is_completion,
+            context_tokens=self.context_tokens,
+        )
+
+    async def _kept(self, slots: Sequence[Slot]) -> dict[int, GradedResponse]:
+        """Index of a slot -> its response, where its answer is kept; graded where the verdict is not."""
+        if self.kept is None or not all(slot.key for slot in slots):
+            return {}
+
+        async def grade(asked: list[Slot], answers: list[KeptAnswer]) -> list[GradedResponse]:
+            sampled = [_Sampled(a.tokens, [0] if a.tokens else [], a.is_cut) for a in answers]
+            return await self._grade_all(asked, sampled)
+
+        return await self.kept.responses(slots, self.codec.decode, grade, self.on_graded)
+
     @contextlib.asynccontextmanager
     async def _asking(self, size: int, is_greedy: bool) -> AsyncIterator[Ask]:
         """The way to ask for `size` responses at once, while the block lasts."""
         if self.agents is None:
             places = asyncio.Semaphore(self._num_requests(size))
             ask = self._ask_in_turn if self.conversations is None else self._converse_in_turn
-            yield lambda tasks: ask(places, tasks, is_greedy)
+            yield lambda slots: ask(places, slots, is_greedy)
             return
         numbers = itertools.count()
         async with self.agents.playing(
@@ -163,7 +193,7 @@ class Evaluator:
             streamed=self._streamed,
         ) as player:
             with self._working(player.is_answering_in_time):
-                yield lambda tasks: self._play_in_turn(player, tasks, is_greedy, numbers)
+                yield lambda slots: self._play_in_turn(player, slots, is_greedy, numbers)
 
     @contextlib.contextmanager
     def _working(self, has_time: Callable[[], bool]) -> Iterator[None]:
@@ -199,24 +229,34 @@ class Evaluator:
         return max(1, capacity // size)
 
     async def _ask_in_turn(
-        self, places: asyncio.Semaphore, tasks: list[Task], is_greedy: bool
+        self, places: asyncio.Semaphore, slots: list[Slot], is_greedy: bool
     ) -> list[GradedResponse]:
-        prefixes = [self._prefix(task.prompt_tokens, self.sampling.max_new_tokens) for task in tasks]
+        limit = self.sampling.max_new_tokens
+        prefixes = [self._prefix(slot.task.prompt_tokens, limit) for slot in slots]
         async with places:
             responses = await self._sample_with_retries(prefixes, is_greedy)
-        names = ", ".join(sorted({f'"{task.verifier.name}"' for task in tasks}))
-        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts by {names}"):
+        if self.kept is not None and all(slot.key for slot in slots):
+            pairs = zip(slots, responses, strict=True)
+            self.kept.add((slot, KeptAnswer(answer.tokens, answer.is_cut)) for slot, answer in pairs)
+        return await self._grade_all(slots, responses)
+
+    async def _grade_all(self, slots: list[Slot], responses: list[_Sampled]) -> list[GradedResponse]:
+        names = ", ".join(sorted({f'"{slot.task.verifier.name}"' for slot in slots}))
+        with self.waits.waiting("evaluation", f"{len(slots)} verdicts by {names}"):
             async with asyncio.TaskGroup() as verdicts:
-                graded = [
-                    verdicts.create_task(self._grade(task, response))
-                    for task, response in zip(tasks, responses, strict=True)
+                running = [
+                    verdicts.create_task(self._grade(slot.task, response))
+                    for slot, response in zip(slots, responses, strict=True)
                 ]
-        return [verdict.result() for verdict in graded]
+        graded = [verdict.result() for verdict in running]
+        if self.kept is not None:
+            self.kept.grade((slot, r.text, r.score) for slot, r in zip(slots, graded, strict=True))
+        return graded
 
     async def _converse_in_turn(
-        self, places: asyncio.Semaphore, tasks: list[Task], is_greedy: bool
+        self, places: asyncio.Semaphore, slots: list[Slot], is_greedy: bool
     ) -> list[GradedResponse]:
-        return [await self._converse(places, task, is_greedy) for task in tasks]
+        return [await self._converse(places, slot.task, is_greedy) for slot in slots]
 
     async def _converse(self, places: asyncio.Semaphore, task: Task, is_greedy: bool) -> GradedResponse:
         """Turns and their answers, until the conversation is over. No place is held while a tool works."""
@@ -273,9 +313,9 @@ class Evaluator:
         )
 
     async def _play_in_turn(
-        self, player: AgentPlayer, tasks: list[Task], is_greedy: bool, numbers: Iterator[int]
+        self, player: AgentPlayer, slots: list[Slot], is_greedy: bool, numbers: Iterator[int]
     ) -> list[GradedResponse]:
-        return [await self._play(player, task, is_greedy, next(numbers)) for task in tasks]
+        return [await self._play(player, slot.task, is_greedy, next(numbers)) for slot in slots]
 
     async def _play(self, player: AgentPlayer, task: Task, is_greedy: bool, number: int) -> GradedResponse:
         trajectory, score = await play(player, task, number, is_greedy=is_greedy)

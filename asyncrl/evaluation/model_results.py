@@ -9,6 +9,7 @@ from typing import Any
 from asyncrl.errors import DiskError, InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.result import Result
+from asyncrl.observe.metrics.sample_curves import Compared, Contrast, Tally, compare_rows, curves_of
 from asyncrl.observe.terminal.model_differences import differences
 from asyncrl.system.whole_file import write_whole
 
@@ -39,16 +40,34 @@ class Comparison:
         """Adds to the responses of the evaluation set that has begun."""
         self._num_graded += num_responses
 
-    def end(self, model: str, eval_set: EvaluationSet, result: Result) -> None:
-        """Raises DiskError."""
-        self._rows[model, eval_set.name] = {**eval_set.describe(), **result.row()}
+    def end(
+        self,
+        model: str,
+        eval_set: EvaluationSet,
+        result: Result,
+        tallies: Sequence[Tally] = (),
+        *,
+        num_kept: int = 0,
+    ) -> dict[str, Any]:
+        """The row of the result; `tallies` are those of its samples, `num_kept` of the responses were there
+        before. Raises DiskError."""
+        row = {**eval_set.describe(), **result.row(), "num_kept": num_kept}
+        if tallies:
+            row |= {"curves": curves_of(tallies), "tallies": [tally.as_json() for tally in tallies]}
+        self._rows[model, eval_set.name] = row
         self._current = None
         if self._file is not None:
             self._write(self._file)
+        return row
 
     def rows(self, eval_set: EvaluationSet) -> list[dict[str, Any] | None]:
         """One per model; None where it was not measured."""
         return [self._rows.get((model, eval_set.name)) for model in self.models]
+
+    def compared(self, eval_set: EvaluationSet) -> Compared | None:
+        """The curves of the models that were measured by samples; None where there are none."""
+        pairs = zip(self.models, self.rows(eval_set), strict=True)
+        return compare_rows([(model, row) for model, row in pairs if row is not None])
 
     def progress(self) -> str:
         """Finished evaluation sets, and the one that was under way, in one sentence."""
@@ -78,6 +97,8 @@ class Comparison:
             if first is not None and row is not first:
                 pairs = differences(first, row).items()
                 found[model] = {name: dataclasses.asdict(difference) for name, difference in pairs}
+        compared = self.compared(eval_set)
+        contrasts = {} if compared is None else _by_model(compared)
         return {
             **description,
             "tasks": [task.task_id for task in eval_set.tasks],
@@ -86,6 +107,8 @@ class Comparison:
                 for model, row in rows.items()
             },
             "differences": found,
+            "contrasts": contrasts,
+            "sentences": [] if compared is None else compared["sentences"],
         }
 
     def _write(self, file: Path) -> None:
@@ -96,3 +119,13 @@ class Comparison:
                 f"--out is {file}, which could not be written: {error.strerror}. Name a file in a folder "
                 f"that is there and has room."
             ) from error
+
+
+def _by_model(compared: Compared) -> dict[str, dict[str, Contrast]]:
+    """Model -> measure -> its curve less the first model's."""
+    found: dict[str, dict[str, Contrast]] = {}
+    for measure, contrasts in compared["contrasts"].items():
+        for model, contrast in zip(compared["models"], contrasts, strict=True):
+            if contrast is not None:
+                found.setdefault(model, {})[measure] = contrast
+    return found

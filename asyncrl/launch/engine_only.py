@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
+from asyncrl.errors import ServerError
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import LocalSite
@@ -48,9 +49,32 @@ class LoggedProcesses:
         await self.servers.end(url)
 
 
+class _NoProcesses:
+    """Owner of no server."""
+
+    async def restart_server(self, url: str) -> str:
+        raise ServerError(f"{url} is no server of this evaluation")
+
+    async def end_server(self, url: str) -> None:
+        pass
+
+
 @contextlib.asynccontextmanager
-async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[ServedModel]:
-    """Starts the recipe's servers on `model_folder`; they are gone when the block ends.
+async def serve_nothing() -> AsyncIterator[ServedModel]:
+    """No server, in the place of servers that have nothing to answer."""
+    async with new_session() as session:
+        waits = Waits()
+        settings = FleetSettings(max_running_requests=1)
+        fleet = Fleet([], settings, session=session, waits=waits, processes=_NoProcesses())
+        yield ServedModel(session, fleet, waits)
+
+
+@contextlib.asynccontextmanager
+async def serve_folder(
+    recipe: Recipe, model_folder: Path, *, seed: int | None = None
+) -> AsyncIterator[ServedModel]:
+    """Starts the recipe's servers on `model_folder`; they are gone when the block ends. `seed` is that of the
+    first server, in place of the recipe's; the others count up.
 
     The engine loads the folder itself and nothing updates it, so its start-up version is the only one. A
     server that dies is started again; what it said last is logged, because its log ends with the block.
@@ -64,7 +88,7 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
         )
         site = LocalSite(recipe.cluster, place(recipe, ("servers",)))
         servers = LocalServers(
-            recipe.model_copy(update={"serving": fixed}),
+            recipe.model_copy(update={"serving": fixed, "seed": recipe.seed if seed is None else seed}),
             model_folder=model_folder,
             logs=logs,
             session=session,

@@ -1,7 +1,9 @@
-"""`asyncrl eval` on real engines: two models side by side although a server is killed, and Ctrl-C."""
+"""`asyncrl eval` on real engines: two models although a server is killed, Ctrl-C, and what is kept."""
 
 import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ RECIPE = {
     "evaluation": {"every_steps": 0, "samples_per_task": 64},
 }
 NUM_RESPONSES = 8 * 64
+LIMIT_SECONDS = 600
+"""For a command that hangs: a machine with much else to do takes minutes."""
 
 
 @pytest.fixture
@@ -46,6 +50,7 @@ class Evaluating:
             self.process = subprocess.Popen(
                 [ASYNCRL, "eval", "recipe.yaml", "rows.jsonl", *words],
                 cwd=folder,
+                env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 # Tests that run in the background of a script inherit that Ctrl-C is ignored.
@@ -56,7 +61,7 @@ class Evaluating:
         return self._log.read_text()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not condition():
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
@@ -67,7 +72,7 @@ class Evaluating:
         return [child for child in family if "sglang.launch_server" in " ".join(child.cmdline())]
 
     def finish(self) -> int:
-        return self.process.wait(timeout=240)
+        return self.process.wait(timeout=LIMIT_SECONDS)
 
 
 @pytest.mark.exhaustive
@@ -141,3 +146,45 @@ def test_ctrl_c_ends_in_one_line_that_says_what_was_finished(project: Path) -> N
     assert last.endswith(f" of {NUM_RESPONSES:,} responses.")
     gone, left = psutil.wait_procs(servers, timeout=120)
     assert gone and not left
+
+
+def kept_answers(project: Path) -> list[tuple[bytes, bytes]]:
+    """(key, tokens) of each kept answer."""
+    file = project / "cache" / "asyncrl" / "evaluations" / "answers.sqlite"
+    if not file.is_file():
+        return []
+    database = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=60)
+    try:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE name = 'answers'").fetchall()
+        return database.execute("SELECT key, tokens FROM answers").fetchall() if tables else []
+    finally:
+        database.close()
+
+
+@pytest.mark.exhaustive
+def test_a_call_that_is_killed_leaves_its_answers_to_a_call_for_more_samples(project: Path) -> None:
+    shorter = {**RECIPE, "rollout": {"max_new_tokens": 24}}
+    (project / "recipe.yaml").write_text(yaml.safe_dump(shorter))
+    first = Evaluating(project, "--k", "24")
+    first.wait_for(lambda: len(kept_answers(project)) > 0)
+    first.process.kill()
+    assert first.finish() == -signal.SIGKILL
+    num_kept = len(kept_answers(project))
+    assert 0 < num_kept < 8 * 24
+
+    out = project / "out.json"
+    second = Evaluating(project, "--k", "32", "--out", str(out))
+    assert second.finish() == 0, second.said()
+    ((found,),) = [each["results"].values() for each in json.loads(out.read_text())["benchmarks"]]
+    assert (found["num_kept"], found["num_faults"], len(found["curves"]["pass"]["mean"])) == (num_kept, 0, 32)
+    answers = kept_answers(project)
+    assert len(answers) == 8 * 32
+    # Servers that began with one seed would have drawn the same samples again.
+    long = [answer for answer in answers if len(answer[1]) >= 4 * 12]
+    assert len(long) > 8 * 16 and len(set(long)) == len(long)
+
+    third = Evaluating(project, "--k", "32", "--out", str(out))
+    assert third.finish() == 0, third.said()
+    assert "starting" not in third.said()
+    ((again,),) = [each["results"].values() for each in json.loads(out.read_text())["benchmarks"]]
+    assert {**again, "num_kept": num_kept} == found and again["num_kept"] == 8 * 32

@@ -13,6 +13,7 @@ from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.metrics.sample_curves import Tally
 from asyncrl.records import SamplingParams
 
 TASKS = [make_task(1), make_task(2)]
@@ -58,6 +59,23 @@ def test_the_file_holds_what_is_finished_and_differences_to_the_first(
     assert found["results"]["step 4"]["greedy_scores"] == [1.0, 1.0]
     assert found["differences"]["step 4"]["greedy"]["mean"] == 0.5
     assert found == json.loads(json.dumps(comparison.as_json()))["benchmarks"][0]
+
+
+def test_the_file_holds_the_curves_of_each_model_and_what_the_last_k_says(
+    eval_set: EvaluationSet, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    comparison = Comparison(["base", "step 4"], [eval_set], file=file)
+    assert comparison.compared(eval_set) is None
+    comparison.end("base", eval_set, result(0.0, 0.0), [Tally(2, 0, ()), Tally(2, 1, ((1, 1),))], num_kept=3)
+    comparison.end("step 4", eval_set, result(1.0, 1.0), [Tally(2, 2, ((2, 2),))] * 2)
+    (found,) = json.loads(file.read_text())["benchmarks"]
+    assert [row["num_kept"] for row in found["results"].values()] == [3, 0]
+    assert found["results"]["base"]["curves"]["pass"]["mean"] == [0.25, 0.5]
+    (first, last) = found["contrasts"]["step 4"]["pass"]["differences"]
+    assert (first["k"], first["mean"], last["k"], last["mean"]) == (1, 0.75, 2, 0.5)
+    (sentence,) = found["sentences"]
+    assert sentence.startswith("At k = 2 the 95% interval of the difference between step 4 and base holds 0")
 
 
 def test_two_evaluation_sets_are_kept_apart(eval_set: EvaluationSet) -> None:

@@ -19,6 +19,7 @@ PLAIN: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("response tokens", "response_tokens_mean", compact),
     ("cut at the limit", "cut_share", lambda share: as_percent(share, 1)),
     ("faults, not counted", "num_faults", lambda number: f"{number:,}" if number else NOTHING),
+    ("kept from before", "num_kept", lambda number: f"{number:,}" if number else NOTHING),
 )
 """Further rows: title, column, words of its value."""
 CUTS = {"top_p": "top-p", "top_k": "top-k", "min_p": "min-p"}
