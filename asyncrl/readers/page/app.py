@@ -21,6 +21,7 @@ from asyncrl.readers.page import (
     answers,
     compared_runs,
     curves,
+    evaluations,
     faults,
     groups,
     ledger,
@@ -45,17 +46,18 @@ document holds: path -> answer."""
 WHOLE: dict[str, Callable[[Run], Any]] = {
     "conservation": ledger.read_books,
     "servers": servers.read_servers,
+    "evaluations": evaluations.read_evaluations,
     "faults": faults.read_causes,
     "log": log.read_log,
 }
 """End of a run's path -> what is answered and exported, whole."""
 STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
-    *("trajectories.css", "compare.css"),
+    *("trajectories.css", "compare.css", "evaluations.css"),
 )
 SHELL = ("shell.js", "charts.js", "turns.js")
 VIEWS = (
-    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
+    *("overview.js", "curves.js", "evaluations.js", "groups.js", "answers.js", "ledger.js"),
     *("servers.js", "faults.js", "log.js", "compare.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""

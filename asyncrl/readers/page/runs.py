@@ -18,13 +18,13 @@ from asyncrl.model.token_text import TokenTexts
 from asyncrl.observe.metrics.metrics_file import MetricsFollower
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
+from asyncrl.system.run_files import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
 from asyncrl.system.text_file import read_text
 
 MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""
-WRITTEN = (METRICS, JOURNAL, f"{JOURNAL}-wal", STATUS)
-"""Files that change while a run trains."""
+WRITTEN = (METRICS, JOURNAL, f"{JOURNAL}-wal", STATUS, ANSWERS, f"{ANSWERS}-wal")
+"""Files that change while a run trains, or is evaluated."""
 
 
 class Run:

@@ -25,6 +25,7 @@ from asyncrl.model.source import is_of_hub
 from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
+from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.costs import flops_of, is_number, time_of
 from asyncrl.recipe import Recipe
@@ -62,6 +63,7 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
         run=_run(run_folder, recipe, metrics, has_journal=journal is not None),
         heldout=_heldout(metrics),
         benchmarks=_benchmarks(metrics),
+        evaluations=[_evaluated(measured) for measured in read_measured(run_folder)],
         response_tokens=_ends(metrics.steps, "response_tokens_mean"),
         cut_share=_ends(metrics.steps, "cut_share"),
         reward=_ends(metrics.steps, "reward_mean"),
@@ -146,6 +148,20 @@ def _benchmark(name: str, rows: Sequence[Row]) -> schema.Benchmark:
         after=None if after is None else flat(after),
         during=[flat(row) for row in during],
         changes={} if before is None or after is None else differences_of_rows(before, after),
+    )
+
+
+def _evaluated(measured: Measured) -> schema.Evaluated:
+    compared = measured.compared
+    return schema.Evaluated(
+        name=measured.name,
+        seconds=round(measured.seconds, 3),
+        models=measured.models,
+        results=measured.short_rows(),
+        sampled=[] if compared is None else compared["models"],
+        curves={} if compared is None else compared["curves"],
+        contrasts={} if compared is None else compared["contrasts"],
+        sentences=[] if compared is None else compared["sentences"],
     )
 
 

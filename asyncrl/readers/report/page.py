@@ -14,8 +14,9 @@ from asyncrl.readers.report.tables import provenance, tables_of
 from asyncrl.recipe.yaml_text import write_yaml
 
 
-def render(report: RunReport, svg: str, commands: Mapping[str, str]) -> str:
-    """`svg` has the curves; `commands` maps what to do next to its command line."""
+def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str]) -> str:
+    """`svg` has the curves, `samples` those over k or nothing; `commands` maps what to do next to its command
+    line."""
     import jinja2
 
     static = resources.files("asyncrl.readers.report") / "static"
@@ -24,6 +25,7 @@ def render(report: RunReport, svg: str, commands: Mapping[str, str]) -> str:
     return environment.from_string((static / "report.html").read_text(encoding="utf-8")).render(
         style=Markup((static / "report.css").read_text(encoding="utf-8")),
         curves=Markup(svg),
+        samples=Markup(samples),
         recipe=write_yaml(report.recipe),
         title=report.run.name,
         model=report.model.path,

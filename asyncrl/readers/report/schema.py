@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.fault_causes import FaultCause
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
-SCHEMA_VERSION: Final = "2"
+SCHEMA_VERSION: Final = "3"
 
 
 class Part(BaseModel):
@@ -48,6 +48,27 @@ class Benchmark(Part):
     """Rows of the evaluations during training, in order of steps."""
     changes: dict[str, Difference]
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
+
+
+class Evaluated(Part):
+    """The last results of `asyncrl eval` on one evaluation set, of models that were asked alike."""
+
+    name: str
+    seconds: float
+    """Unix time of the newest."""
+    models: list[str]
+    """Labels; the base model first."""
+    results: list[Row]
+    """A row for each model, without the scores of tasks."""
+    sampled: list[str]
+    """Models that were sampled."""
+    curves: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` mean, low, high and num_tasks, from k = 1; null where it has
+    none."""
+    contrasts: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and
+    the k at which the curves cross; null for the first one."""
+    sentences: list[str]
 
 
 class Model(Part):
@@ -151,12 +172,13 @@ class Run(Part):
 
 
 class RunReport(Part):
-    schema_version: Literal["2"] = SCHEMA_VERSION
+    schema_version: Literal["3"] = SCHEMA_VERSION
     written_seconds: float
     """Unix time."""
     run: Run
     heldout: HeldOut | None
     benchmarks: list[Benchmark]
+    evaluations: list[Evaluated]
     response_tokens: Ends
     """Lengths of the sampled responses of each step."""
     cut_share: Ends

@@ -1,16 +1,20 @@
 """The tables of a report, as rows of words: on the page, in Markdown and at the end of a run."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.observe.metrics.sample_curves import Compared
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
     comparison_rows,
     comparison_table,
+    comparison_title,
 )
+from asyncrl.observe.terminal.sample_curves import curve_tables
 from asyncrl.observe.terminal.table import Table
-from asyncrl.readers.report.schema import RunReport
+from asyncrl.readers.report.schema import Evaluated, RunReport
 from asyncrl.system.rounding import as_percent
 
 OPTIMISTIC = (
@@ -34,11 +38,39 @@ def tables_of(report: RunReport) -> list[Table]:
 
 
 def learned(report: RunReport) -> list[Table]:
-    """The held-out evaluations and the benchmarks."""
+    """The held-out evaluations, the benchmarks, and what `asyncrl eval` measured."""
     tables = [_heldout(report)]
     for each in report.benchmarks:
         tables.append(comparison_table(("before training", "after"), (each.before, each.after)))
         tables.append(_during(each.name, each.during))
+    for evaluated in report.evaluations:
+        tables += _evaluated(evaluated)
+    return tables
+
+
+def compared_of(evaluated: Evaluated) -> Compared:
+    """The curves as they were computed."""
+    return cast(
+        Compared,
+        {
+            "models": evaluated.sampled,
+            "curves": evaluated.curves,
+            "contrasts": evaluated.contrasts,
+            "sentences": evaluated.sentences,
+        },
+    )
+
+
+def _evaluated(evaluated: Evaluated) -> list[Table]:
+    # Differences are paired over tasks, whose scores stay in the run folder.
+    header = comparison_header(evaluated.models, has_differences=False)
+    rows = comparison_rows(evaluated.results, has_differences=False)
+    title = comparison_title(evaluated.results[0])
+    tables = [Table(title, header, rows, "Measured by asyncrl eval.")]
+    if evaluated.curves:
+        passed, *others = curve_tables(evaluated.name, compared_of(evaluated))
+        note = " ".join([*([passed.note] if passed.note else []), *evaluated.sentences])
+        tables += [Table(passed.title, passed.header, passed.rows, note), *others]
     return tables
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.observe.terminal import curves
+from asyncrl.observe.terminal.sample_pictures import draw_samples
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.page import remarks_of, render
 from asyncrl.readers.report.schema import RunReport
-from asyncrl.readers.report.tables import as_markdown, tables_of
+from asyncrl.readers.report.tables import as_markdown, compared_of, tables_of
 from asyncrl.system.run_files import CURVES, METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 
@@ -39,7 +40,9 @@ def write_report(
     place.mkdir(parents=True, exist_ok=True)
     if "html" in formats:
         picture = curves.draw_curves(metrics)
-        texts["html"] = lambda: render(report, picture.svg, commands or {})
+        sampled = [(each.name, compared_of(each)) for each in report.evaluations if each.curves]
+        samples = draw_samples(sampled)
+        texts["html"] = lambda: render(report, picture.svg, samples, commands or {})
         (place / CURVES).write_bytes(picture.png)
     for name in formats:
         write_whole(place / FORMATS[name], texts[name]())

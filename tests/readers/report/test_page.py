@@ -1,11 +1,13 @@
 """The report: one self-contained page and a picture."""
 
+import json
 import re
 import sqlite3
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fakes.evaluated_run import evaluate_run
 from fakes.finished_run import EVALUATION, write_run
 
 from asyncrl.observe.metrics.metrics_file import MetricsWriter
@@ -122,6 +124,26 @@ def test_benchmarks_stand_side_by_side_and_the_template_is_named(run_folder: Pat
     assert "greedy accuracy 50.0% [10.0, 90.0] 50.0% [10.0, 90.0] +50.0 [-39.8, +89.8]" in text
     assert "10 tasks, template &lt;r1&gt;" in text
     assert "gsm8k during training step greedy 5 25.0% 10 75.0%" in text
+
+
+def test_base_and_trained_stand_in_one_picture_with_the_curves_over_k(run_folder: Path) -> None:
+    assert "<h2>Samples" not in _written(run_folder)
+    evaluate_run(run_folder, last="$step <40>$")
+    page = _written(run_folder)
+    assert "<h2>Samples: pass@k of base and trained</h2>" in page and page.count("<svg") == 2
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert "k base $step &lt;40&gt;$ difference 1 6.3% [3.6, 10.6] 50.0%" in text
+    assert "The curves cross at k = 9; at k = 16 base solves more tasks" in text
+    report = json.loads((run_folder / "report.json").read_text())
+    (evaluated,) = report["evaluations"]
+    assert evaluated["sampled"] == evaluated["models"] == ["base", "$step <40>$"]
+    assert [len(curve["mean"]) for curve in evaluated["curves"]["maj"]] == [16, 16]
+    assert evaluated["contrasts"]["pass"][1]["crossing"] == 9
+
+
+def _written(run_folder: Path) -> str:
+    write_report(run_folder)
+    return (run_folder / "report.html").read_text()
 
 
 def test_markdown_keeps_its_columns_whatever_stands_in_them() -> None:

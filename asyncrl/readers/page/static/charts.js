@@ -4,6 +4,7 @@
 //   series        [{ name, points: [[x, y]], low, high, color }]: y may be null; low and high are arrays parallel to
 //                 points, or absent; color is a CSS variable such as "--accent", or any CSS colour
 //   isLog         logarithmic axis; what is not positive is not drawn
+//   xTicks, xText places of the numbers at the horizontal axis, and x -> text (default: round numbers, short)
 //   smoothing     0 to 0.99: the weight of what was, in an exponential mean; the raw line stays, faint
 //   format        number -> text (default: short)
 //   onPick        called with x of the nearest point, and its index, on a click
@@ -67,6 +68,7 @@ function nearest(points, x) {
 function chart(root, options) {
   const group = chartGroup(root);
   const format = (value) => (options.format ?? short)(value);
+  const xText = (x) => (options.xText ?? short)(x);
   const canvas = element("canvas", { role: "img" });
   const title = element("b");
   const legend = element("span", { className: "legend" });
@@ -177,10 +179,11 @@ function chart(root, options) {
       pen.fillText(format(value), MARGIN.left - 6, y);
     }
     pen.textBaseline = "alphabetic";
-    const columns = ticks(ends.from, ends.to, Math.max(2, Math.floor(width / 90)));
+    const most = Math.max(2, Math.floor(width / 90));
+    const columns = options.xTicks ? options.xTicks.filter((_, index) => index % Math.ceil(options.xTicks.length / (2 * most)) === 0) : ticks(ends.from, ends.to, most);
     columns.forEach((x) => {
       pen.textAlign = x === ends.from ? "left" : "center";
-      if (place.x(x) < width - 14) pen.fillText(short(x), place.x(x), CHART_HEIGHT - 5);
+      if (place.x(x) < width - 14) pen.fillText(xText(x), place.x(x), CHART_HEIGHT - 5);
     });
     pen.textAlign = "right";
     pen.fillText(options.x ?? "", width - MARGIN.right, CHART_HEIGHT - 5);
@@ -288,12 +291,12 @@ function chart(root, options) {
       const index = nearest(one.points, at.x);
       const point = one.points[index];
       if (!point) return "";
-      const away = point[0] === at.x ? "" : ` (at ${short(point[0])})`;
+      const away = point[0] === at.x ? "" : ` (at ${xText(point[0])})`;
       const interval = one.low && isNumber(one.low[index]) ? `  ${format(one.low[index])} to ${format(one.high[index])}` : "";
       const mean = options.smoothing ? `, smoothed ${format(one.drawn[index][1])}` : "";
       return `${lines.length > 1 ? `${one.name} ` : ""}${format(point[1])}${interval}${mean}${away}`;
     });
-    readout.textContent = [`${options.x ?? "x"} ${short(at.x)}`, ...rows.filter(Boolean)].join("\n");
+    readout.textContent = [`${options.x ?? "x"} ${xText(at.x)}`, ...rows.filter(Boolean)].join("\n");
     const isRight = event.offsetX > figure.clientWidth / 2;
     readout.style.left = isRight ? "" : `${event.offsetX + 14}px`;
     readout.style.right = isRight ? `${figure.clientWidth - event.offsetX + 14}px` : "";

@@ -7,7 +7,7 @@
 // Model output reaches the document through textContent only.
 
 const UPDATE_MILLISECONDS = 2000;
-const RUN_TABS = ["curves", "groups", "answers", "ledger", "servers", "faults", "log"];
+const RUN_TABS = ["curves", "groups", "answers", "evaluations", "ledger", "servers", "faults", "log"];
 const PAGE_TABS = ["overview", "compare"];
 const KEYS = [
   ["j / k", "next, previous row"],
