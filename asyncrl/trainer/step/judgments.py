@@ -1,4 +1,4 @@
-"""What terms judge over a whole optimizer step, all micro-batches and ranks, before the loss of any of them.
+"""Judgments of terms over a whole optimizer step, all micro-batches and ranks, made before its loss.
 
 It is judged by the policy before the batch: at one optimizer step per batch the one in training, whose
 log-probs then cost a forward pass of their own. Entropies are those of the policy in training.
