@@ -18,7 +18,7 @@ PROBABILITIES = [0.9, 0.6, 0.5, 0.4, 0.1, 0.2, 0.8]
 ADVANTAGES = [1.0, -2.0, 3.0, 0.5, -1.0, 0.0, 4.0]
 MASK = [True, True, True, True, True, True, False]
 BY_HAND = ["likely_positive", "likely_negative", "likely_positive", "unlikely_positive", "unlikely_negative"]
-"""Of the first five tokens; the sixth has no advantage, the seventh does not count."""
+"""Quadrants of the first five tokens; the sixth has no advantage, the seventh does not count."""
 
 
 def quadrant_inputs():
