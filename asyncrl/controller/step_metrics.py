@@ -153,7 +153,7 @@ class Verdicts(TypedDict):
     most_common_answer_share: float
     reward_mean_by_outcome: dict[str, float]
     score_mean_by_part: dict[str, float]
-    """Of each named score (`Verdict.scores`), over the responses whose verdict has it."""
+    """Mean of each named score (`Verdict.scores`) over the responses whose verdict has it."""
     response_tokens_mean_by_outcome: dict[str, float]
     """A fault has a length and no reward."""
 

@@ -24,7 +24,7 @@ class Critic(Section):
     """Lambda of the critic's targets, where it is not the policy's (VAPO: 1, beside
     algorithm.gae_length_alpha). Default: algorithm.gae_lambda."""
     targets: Literal["gae", "v_trace"] = "gae"
-    """What values are trained towards.
+    """Targets of the values.
     gae: generalized advantages plus the values, of the policies that sampled.
     v_trace: the same of the trainer's policy, by importance ratios capped at v_trace_cap; the policy's
     advantages follow from it. For stale data; costs one more forward pass of the policy."""

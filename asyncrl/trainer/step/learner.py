@@ -161,14 +161,14 @@ class Learner:
             evaluated = [
                 self.passes.both_logprobs(self.parallel_chunks, part, batch.temperature) for part in parts
             ]
-            found = [[found for found, _ in part] for part in evaluated]
+            kept = [[found for found, _ in part] for part in evaluated]
             if not self.objective.is_interpolated():
-                proximals = list(found)
+                proximals = list(kept)
             if self.algorithm.has_kl_reward():
                 wholes = [[whole for _, whole in part] for part in evaluated]
                 penalties = self._kl_penalties(parts, wholes, batch.temperature)
             if has_v_trace:
-                ratios = [importance_ratios(part, own) for part, own in zip(parts, found, strict=True)]
+                ratios = [importance_ratios(part, found) for part, found in zip(parts, kept, strict=True)]
         if self.critic is not None:
             steps = self.critic.optimizer_steps_per_batch
             own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
