@@ -221,7 +221,7 @@ def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:
     rates = PassRates(num_rows, half_life=20)
     for row, s in enumerate(pass_rates):
         rates.add(row, VISIT(float(random.binomial(whole, s)) / whole))
-    rates.fit()
+    rates.fit(0)
     spent = {False: 0, True: 0}
     taught = {False: 0.0, True: 0.0}
     mixed = {False: 0, True: 0}
