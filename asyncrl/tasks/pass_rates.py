@@ -95,8 +95,8 @@ class PassRates:
 
 
 def _most_likely(right: Counts, wrong: Counts, weights: Floats) -> tuple[float, float]:
-    """a and b that maximize sum of w log[(a)_k (b)_l / (a + b)_(k+l)] over k right and l wrong answers, by the
-    fixed point of Minka (2000), Estimating a Dirichlet distribution, equation 55. [V] each."""
+    """a and b that maximize the sum of w log[(a)_k (b)_l / (a + b)_(k + l)] over k right and l wrong answers,
+    by the fixed point of Minka (2000), Estimating a Dirichlet distribution, for Polya's. [V] each."""
     rights, wrongs, both = (_weight_above(counts, weights) for counts in (right, wrong, right + wrong))
     a = b = 1.0
     for _ in range(_NUM_ITERATIONS):

@@ -1,16 +1,17 @@
-"""Choices of rows and pilots at equal numbers of generated tokens: a recipe in several arms, on several seeds.
+"""Choices of rows and pilots at equal numbers of generated tokens: a recipe in several arms, by seed.
 
     python tests/benchmarks/selection_bench.py RECIPE [--arm "NAME: section.key=value ..."] [--seeds 0,1,2]
-        [--folder .bench/selection] [section.key=value ...]
+        [--folder .bench/selection] [--until STEP] [--read-only] [section.key=value ...]
 
-The first arm is what the others are compared with, seed by seed. Each run has a folder that stays, without its
-checkpoints: a complete run is not run again, one that was cut resumes. Prints per arm the *waste*, the share of
-the generated tokens in groups of which all graded trajectories have one reward, dropped groups included; the
-tokens generated until held-out accuracies; the mean accuracy over the same number of tokens. Means and
-differences have 95% intervals over seeds (Student's t). The numbers of each run go into FOLDER/RECIPE.jsonl.
+The first arm is what the others are compared with, seed by seed. Each run has a folder that stays, without
+its checkpoints: a complete run is not run again, one that was cut resumes. Prints per arm the *waste*, the
+share of the generated tokens in groups of which all graded trajectories have one reward, dropped groups
+included; the tokens generated until held-out accuracies; the mean accuracy over the same number of tokens.
+Means and differences have 95% intervals over seeds (Student's t). FOLDER/RECIPE.jsonl gets each run's numbers.
 
-Tokens count as generated before version v where an older version sampled them: what is sampled ahead for later
-steps counts, what an evaluation samples does not.
+Tokens count as generated before version v where an older version sampled them: what is sampled ahead for
+later steps counts, what an evaluation samples does not. The last steps of a run sample nothing ahead; --until
+leaves them out of all numbers.
 """
 
 import argparse
@@ -106,13 +107,14 @@ class Run:
         return area / (places[-1] - places[0])
 
 
-def read_run(arm: str, seed: int, folder: Path) -> Run:
-    """`folder`: of a complete run."""
-    counts = JournalReader(folder / JOURNAL).read(_SAMPLED)
+def read_run(arm: str, seed: int, folder: Path, until: int | None = None) -> Run:
+    """`until`: the version that the run is read to, as if it had ended there."""
+    end = math.inf if until is None else until
+    counts = [row for row in JournalReader(folder / JOURNAL).read(_SAMPLED) if row[0] < end]
     latest: dict[int, float] = {}
     for row in read_evaluations(folder):
         latest[row["step"]] = row["greedy_accuracy"]
-    steps = sorted(latest)
+    steps = sorted(step for step in latest if step <= end)
     return Run(
         arm,
         seed,
@@ -185,7 +187,7 @@ def _ratio(logs: Sequence[float]) -> str:
 
 
 def parse_arm(text: str) -> tuple[str, list[str]]:
-    """"name: section.key=value ..." as the name and its overrides."""
+    """ "name: section.key=value ..." as the name and its overrides."""
     name, _, overrides = text.partition(":")
     return name.strip(), overrides.split()
 
@@ -205,6 +207,8 @@ def main() -> None:
     parser.add_argument("--arm", action="append", metavar="NAME: KEY=VALUE ...", help="instead of ARMS")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--folder", type=Path, default=Path(".bench/selection"))
+    parser.add_argument("--until", type=int, metavar="STEP", help="an evaluated one; default: to the end")
+    parser.add_argument("--read-only", action="store_true", help="trains nothing, reads what is there")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="of every arm")
     arguments = parser.parse_args()
     base = (arguments.folder / arguments.recipe.stem).absolute()
@@ -213,8 +217,11 @@ def main() -> None:
     for seed in map(int, arguments.seeds.split(",")):
         for name, own in arms:
             folder = base / f"{name}-{seed}"
-            run_arm(arguments.recipe, seed, folder, [*arguments.overrides, *own])
-            runs.append(read_run(name, seed, folder))
+            if not arguments.read_only:
+                run_arm(arguments.recipe, seed, folder, [*arguments.overrides, *own])
+            elif not folder.exists():
+                continue
+            runs.append(read_run(name, seed, folder, arguments.until))
             rows: list[dict[str, Any]] = [asdict(run) for run in runs]
             base.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     print(table(runs))

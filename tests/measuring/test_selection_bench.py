@@ -37,7 +37,7 @@ def test_tokens_of_groups_with_one_reward_are_wasted_whatever_became_of_them(tmp
     queue.take(0)
     queue.announce(1)
     open_group = queue.admit(make_task())
-    queue.append(open_group, open_group.trajectories[0], [Segment(1, [7] * 7, [-0.5] * 7)])
+    queue.append(open_group, open_group.trajectories[0], [Segment(1, [7] * 7, [-0.5] * 7)], None)
     journal.barrier_blocking()
     journal.close()
     rows = [{"kind": "eval", "when": "x", "step": v, "greedy_accuracy": 0.1 * v} for v in (0, 1, 2)]
@@ -45,6 +45,8 @@ def test_tokens_of_groups_with_one_reward_are_wasted_whatever_became_of_them(tmp
     folder.with_suffix(".minutes").write_text("2.5")
     run = read_run("shipped", 0, folder)
     assert (run.generated, run.wasted, run.tokens) == (23, 10, [0, 16, 23])
+    early = read_run("shipped", 0, folder, until=1)
+    assert (early.generated, early.wasted, early.tokens, early.accuracy) == (16, 10, [0, 16], [0.0, 0.1])
     assert (run.accuracy, run.steps, run.minutes) == ([0.0, 0.1, 0.2], [0, 1, 2], 2.5)
 
 
