@@ -7,7 +7,7 @@ The first arm is what the others are compared with, seed by seed. Each run has a
 its checkpoints: a complete run is not run again, one that was cut resumes. Prints per arm the *waste*, the
 share of the generated tokens in groups of which all graded trajectories have one reward, dropped groups
 included; the tokens generated until held-out accuracies; the mean accuracy over the same number of tokens.
-Means and differences have 95% intervals over seeds (Student's t). FOLDER/RECIPE.jsonl gets each run's numbers.
+Means and differences have 95% intervals over seeds (Student's t). FOLDER/RECIPE.jsonl gets all numbers.
 
 Tokens count as generated before version v where an older version sampled them: what is sampled ahead for
 later steps counts, what an evaluation samples does not. The last steps of a run sample nothing ahead; --until
@@ -74,7 +74,6 @@ class Run:
     """Tokens of the whole run."""
     wasted: int
     """Of these, tokens of groups with one reward."""
-    minutes: float
 
     def waste(self) -> float:
         return self.wasted / self.generated
@@ -123,7 +122,6 @@ def read_run(arm: str, seed: int, folder: Path, until: int | None = None) -> Run
         steps,
         sum(count for _, _, count in counts),
         sum(count for _, is_one_reward, count in counts if is_one_reward),
-        float(folder.with_suffix(".minutes").read_text()),
     )
 
 

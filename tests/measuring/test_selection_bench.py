@@ -16,7 +16,7 @@ from tests.benchmarks.selection_bench import Run, fewer_tokens, parse_arm, read_
 
 
 def run_of(arm: str, seed: int, tokens: list[int], accuracy: list[float], wasted: int = 0) -> Run:
-    return Run(arm, seed, tokens, accuracy, list(range(len(tokens))), tokens[-1], wasted, minutes=1.0)
+    return Run(arm, seed, tokens, accuracy, list(range(len(tokens))), tokens[-1], wasted)
 
 
 def test_tokens_of_groups_with_one_reward_are_wasted_whatever_became_of_them(tmp_path: Path) -> None:
@@ -42,12 +42,11 @@ def test_tokens_of_groups_with_one_reward_are_wasted_whatever_became_of_them(tmp
     journal.close()
     rows = [{"kind": "eval", "when": "x", "step": v, "greedy_accuracy": 0.1 * v} for v in (0, 1, 2)]
     (folder / METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder.with_suffix(".minutes").write_text("2.5")
     run = read_run("shipped", 0, folder)
     assert (run.generated, run.wasted, run.tokens) == (23, 10, [0, 16, 23])
     early = read_run("shipped", 0, folder, until=1)
     assert (early.generated, early.wasted, early.tokens, early.accuracy) == (16, 10, [0, 16], [0.0, 0.1])
-    assert (run.accuracy, run.steps, run.minutes) == ([0.0, 0.1, 0.2], [0, 1, 2], 2.5)
+    assert (run.accuracy, run.steps) == ([0.0, 0.1, 0.2], [0, 1, 2])
 
 
 def test_a_curve_is_read_along_its_straight_lines() -> None:
