@@ -32,14 +32,11 @@ from asyncrl.system.run_files import JOURNAL
 from tests.benchmarks.ablation import interval
 from tests.benchmarks.seeds import read_evaluations, train
 
-PILOT = "rollout.pilot_samples=2"
-LEARNABLE = "data.selection=learnable"
 ARMS = (
     "shipped:",
-    "drops: replay.drops_no_signal=true",
-    f"learnable: replay.drops_no_signal=true {LEARNABLE}",
-    f"pilot: replay.drops_no_signal=true {PILOT}",
-    f"both: replay.drops_no_signal=true {LEARNABLE} {PILOT}",
+    "learnable: data.selection=learnable",
+    "pilot: rollout.pilot_samples=2",
+    "both: data.selection=learnable rollout.pilot_samples=2",
 )
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Held-out accuracies whose tokens are compared."""
