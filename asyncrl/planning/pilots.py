@@ -78,7 +78,7 @@ def _prior_of(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
     for row, rate in enumerate(rates):
         share = sum(chance.random() < rate for _ in range(num_samples)) / num_samples
         known.add(row, RowVisit(0, row, num_samples, share))
-    known.fit()
+    known.fit(0)
     return known.prior()
 
 

@@ -1,8 +1,13 @@
 """Pass rates of rows, as far as a run knows them, and the chance that a group of answers has a signal.
 
-A row's pass rate s is Beta distributed: the prior is fitted to the rows visited so far (method of moments of
-the beta-binomial distribution), the evidence is the row's own graded trajectories, halved every `half_life`
-versions, because the policy moves. A row that was not asked for long is therefore as open as a new one.
+A row's pass rate s is Beta distributed. The prior is fitted to the last visits of the rows seen so far, by
+maximum likelihood of the beta-binomial distribution; the evidence is the row's own graded trajectories. Both
+count half after `half_life` versions, because the policy moves: a row that was not asked for long is as open
+as a new one, and the prior is that of the rows asked lately.
+
+Likelihood, not moments, because groups that end with their pilot have fewer answers where all were alike:
+k / n is then biased to 0 and 1, but the likelihood of k of n answers is s^k (1 - s)^(n - k) whatever stopped
+them (the stopping rule depends on the answers alone).
 
 The chance of a signal is E[1 - s^N - (1 - s)^N] with E[s^N] = (a)_N / (a + b)_N for Beta(a, b), where (x)_N =
 x (x + 1) ... (x + N - 1).
@@ -16,12 +21,14 @@ from numpy.typing import NDArray
 from asyncrl.records import PolicyVersion, RowVisit
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 FEWEST_VISITED = 16
 """Rows that the prior is fitted to at least; before, every pass rate is equally likely."""
 _MEANS = (0.02, 0.98)
 _SPREADS = (0.05, 0.95)
 """Bounds of the share of the variance that is between rows: 1 / (a + b + 1)."""
+_NUM_ITERATIONS = 300
 
 
 class PassRates:
@@ -46,18 +53,15 @@ class PassRates:
         self._as_of[row] = visit.version
         self._last_rate[row], self._last_size[row] = visit.correct, visit.num_graded
 
-    def fit(self) -> None:
-        """Fits the prior to the last visit of each row."""
+    def fit(self, version: PolicyVersion) -> None:
+        """Fits the prior to the last visit of each row, as known at `version`."""
         visited = self._last_size > 0
-        if visited.sum() < FEWEST_VISITED:
+        sizes = self._last_size[visited]
+        if len(sizes) < FEWEST_VISITED or sizes.max() <= 1:
             return
-        rates, size = self._last_rate[visited], float(self._last_size[visited].mean())
-        if size <= 1:
-            return
-        mean = float(np.clip(rates.mean(), *_MEANS))
-        # Var(k / n) = m (1 - m) (1 / n + rho (1 - 1 / n)), with rho = 1 / (a + b + 1).
-        rho = (float(rates.var()) / (mean * (1.0 - mean)) - 1.0 / size) / (1.0 - 1.0 / size)
-        self._prior = beta_of(mean, rho)
+        right = np.rint(self._last_rate[visited] * sizes)
+        weights = self._decay(version - self._as_of[visited])
+        self._prior = _most_likely(right.astype(np.int64), (sizes - right).astype(np.int64), weights)
 
     def prior(self) -> tuple[float, float]:
         """a and b of the Beta distribution of a row that nothing is known of."""
@@ -93,6 +97,35 @@ class PassRates:
 def beta_of(mean: float, share_between: float) -> tuple[float, float]:
     """a and b of the Beta distribution of this mean whose variance is `share_between` of mean (1 - mean)."""
     strength = 1.0 / float(np.clip(share_between, *_SPREADS)) - 1.0
+    return mean * strength, (1.0 - mean) * strength
+
+
+def _most_likely(right: Counts, wrong: Counts, weights: Floats) -> tuple[float, float]:
+    """a and b that maximize the sum of w log[(a)_k (b)_l / (a + b)_(k + l)] over k right and l wrong answers,
+    by the fixed point of Minka (2000), Estimating a Dirichlet distribution, for Polya's. [V] each."""
+    rights, wrongs, both = (_weight_above(counts, weights) for counts in (right, wrong, right + wrong))
+    a = b = 1.0
+    for _ in range(_NUM_ITERATIONS):
+        whole = _harmonic(both, a + b)
+        a, b = _within_bounds(a * _harmonic(rights, a) / whole, b * _harmonic(wrongs, b) / whole)
+    return a, b
+
+
+def _weight_above(counts: Counts, weights: Floats) -> Floats:
+    """[max(counts)] of i = 0, 1, ...: the weight of all counts above i."""
+    found: Floats = np.bincount(counts, weights)[::-1].cumsum()[::-1][1:]
+    return found
+
+
+def _harmonic(weights: Floats, a: float) -> float:
+    """Sum of w_i / (a + i)."""
+    return float((weights / (a + np.arange(len(weights)))).sum())
+
+
+def _within_bounds(a: float, b: float) -> tuple[float, float]:
+    mean = min(max(a / (a + b), _MEANS[0]), _MEANS[1])
+    least, most = (1.0 / spread - 1.0 for spread in reversed(_SPREADS))
+    strength = min(max(a + b, least), most)
     return mean * strength, (1.0 - mean) * strength
 
 

@@ -221,7 +221,7 @@ class RowSelection:
             self._awaited_until[row] = -1
             if self._rule is not None:
                 self._rule.learned(row, visit)
-        self.rates.fit()
+        self.rates.fit(version)
         if self._rule is not None:
             self._may_ask = self._rule.may_ask(version)
             self._num_left = [self._count_left(source) for source in range(len(self._starts))]

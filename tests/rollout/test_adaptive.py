@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,6 +212,38 @@ def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the
     assert num_tokens / (num_groups * whole) >= weight - 0.02
 
 
+@pytest.mark.parametrize(("pilot", "whole"), [(2, 8), (2, 16), (4, 16)])
+@pytest.mark.parametrize("record", [(4, 0.75), (16, 0.9375), (1, 0.0)])
+def test_the_least_waste_is_at_the_chance_that_the_docs_name(
+    pilot: int, whole: int, record: tuple[int, float]
+) -> None:
+    """By the exact distribution of the pilot: u is the share of the trajectories in mixed groups."""
+    rates = PassRates(1, half_life=10)
+    rates.add(0, RowVisit(0, 0, *record))
+    (a,), (b,) = rates.posterior(0)
+
+    def useful(min_chance: float) -> float:
+        spent = taught = 0.0
+        for right in range(pilot + 1):
+            ways = math.comb(pilot, right)
+            likely = ways * math.exp(log_beta(a + right, b + pilot - right) - log_beta(a, b))
+            chance = 1.0
+            if right in (0, pilot):
+                counts = {"num_right": right, "num_wrong": pilot - right, "num_more": whole - pilot}
+                chance = rates.mixed_chance(0, 0, **counts)
+            is_extended = chance >= min_chance
+            spent += likely * (whole if is_extended else pilot)
+            taught += likely * chance * whole * is_extended
+        return taught / spent
+
+    most = max(useful(step / 200) for step in range(201))
+    assert useful(most * (1 - pilot / whole)) == pytest.approx(most)
+
+
+def log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
 def test_the_weight_of_a_hopeless_row_is_the_share_of_the_pilot() -> None:
     found = kept_weight(1e-9, pilot=4, whole=16, stops_wrong=True, stops_right=True)
     assert found == pytest.approx(4 / 16, abs=1e-6)
@@ -223,7 +256,7 @@ def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:
     rates = PassRates(num_rows, half_life=20)
     for row, s in enumerate(pass_rates):
         rates.add(row, VISIT(float(random.binomial(whole, s)) / whole))
-    rates.fit()
+    rates.fit(0)
     spent = {False: 0, True: 0}
     taught = {False: 0.0, True: 0.0}
     mixed = {False: 0, True: 0}

@@ -58,20 +58,60 @@ def test_the_prior_is_that_of_the_rows_seen(strength: float) -> None:
     rates = PassRates(num_rows, half_life=10)
     for row, s in enumerate(random.beta(mean * strength, (1 - mean) * strength, num_rows)):
         rates.add(row, visit(0, size, float(random.binomial(size, s)) / size))
-    rates.fit()
+    rates.fit(0)
     a, b = rates.prior()
     assert a / (a + b) == pytest.approx(mean, abs=0.02)
     assert a + b == pytest.approx(strength, rel=0.15)
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.5, 0.1), (0.18, 0.12), (0.85, 0.6)])
+def test_groups_that_end_with_their_pilot_do_not_make_rows_seem_more_different(
+    mean: float, spread: float
+) -> None:
+    random, num_rows, pilot, whole = np.random.default_rng(3), 6000, 2, 8
+    strength = 1 / spread - 1
+    rates = PassRates(num_rows, half_life=10)
+    for row, s in enumerate(random.beta(mean * strength, (1 - mean) * strength, num_rows)):
+        size, right = pilot, random.binomial(pilot, s)
+        if 0 < right < pilot:
+            size, right = whole, right + random.binomial(whole - pilot, s)
+        rates.add(row, visit(0, size, float(right) / size))
+    rates.fit(0)
+    a, b = rates.prior()
+    assert a / (a + b) == pytest.approx(mean, abs=0.02)
+    # By moments of k / n the spread of the first would be 0.5.
+    assert 1 / (a + b + 1) == pytest.approx(spread, abs=0.04)
+
+
+def test_the_prior_follows_the_rows_asked_lately() -> None:
+    rates, random = PassRates(2000, half_life=10), np.random.default_rng(4)
+    for row in range(2000):
+        s = 0.2 if row < 1000 else 0.8
+        version = 0 if row < 1000 else 50
+        rates.add(row, visit(version, 8, float(random.binomial(8, s)) / 8))
+    rates.fit(50)
+    a, b = rates.prior()
+    # 1000 rows at 0.2 count 1 / 32 each.
+    assert a / (a + b) == pytest.approx((0.2 / 32 + 0.8) / (1 / 32 + 1), abs=0.02)
+
+
+def test_answers_that_are_all_alike_give_a_prior_within_its_bounds() -> None:
+    rates = PassRates(20, half_life=10)
+    for row in range(20):
+        rates.add(row, visit(0, 8, 1.0))
+    rates.fit(0)
+    a, b = rates.prior()
+    assert a / (a + b) == pytest.approx(0.98) and b > 0
 
 
 def test_few_rows_say_nothing_of_the_others() -> None:
     rates = PassRates(100, half_life=10)
     for row in range(15):
         rates.add(row, visit(0, 8, 0.0))
-    rates.fit()
+    rates.fit(0)
     assert rates.prior() == (1.0, 1.0)
     rates.add(15, visit(0, 8, 0.0))
-    rates.fit()
+    rates.fit(0)
     a, b = rates.prior()
     assert a / (a + b) == pytest.approx(0.02)
 
@@ -80,7 +120,7 @@ def test_rows_of_one_sample_do_not_tell_how_rows_differ() -> None:
     rates = PassRates(50, half_life=10)
     for row in range(50):
         rates.add(row, visit(0, 1, float(row % 2)))
-    rates.fit()
+    rates.fit(0)
     assert rates.prior() == (1.0, 1.0)
 
 

@@ -28,7 +28,8 @@ class Rollout(Section):
     pilot_min_chance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.2
     """Least chance of two rewards in the whole group for which a pilot of equal rewards is extended: by the
     row's record, its verdicts halved every data.selection.half_life_steps, and by how often other rows are
-    solved. 0 extends always; 1 only where rewards differ."""
+    solved. 0 extends always; 1 only where rewards differ. Fewest tokens without a signal: the share of tokens
+    that are in groups with two rewards, times 1 - pilot_samples / samples_per_group."""
     max_staleness: Count = 2
     """Maximum trainer version minus token version of a trained token. 0: synchronous, on-policy."""
     abort_staleness: Count | None = None
