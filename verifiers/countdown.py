@@ -90,6 +90,16 @@ class NotAnEquation(ValueError):
     """The text is no expression over whole numbers, or has no value."""
 
 
+def read_numbers(expression: str) -> list[int]:
+    """The whole numbers of an expression, in their order. Raises NotAnEquation."""
+    return [token for token in _tokens(expression) if isinstance(token, int)]
+
+
+def evaluate(expression: str) -> Fraction:
+    """The exact value of an expression. Raises NotAnEquation."""
+    return _Parser(_tokens(expression)).value()
+
+
 def _problem(answer: str, reference: CountdownReference) -> str:
     """The error in the answer; "" when there is none. Raises NotAnEquation."""
     tokens = _tokens(answer)

@@ -1,0 +1,52 @@
+"""Makes games of Countdown and a base model that has read arithmetic, but no game: a `prepare.target`.
+
+The same small model and plain next-token training as pretrain.py, on the lines of equation_text.py, with a
+token per number. Not a trainer to build on."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from asyncrl.examples.countdown import row_of, solvable_games
+from asyncrl.examples.equation_text import VALUES, LineMix, draw_lines
+from asyncrl.examples.options import parse_options
+from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.rows import write_rows
+from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.recipe.sections.section import Positive
+
+TAGS = ("<answer>", "</answer>")
+WORDS = (" is ", " not ", " over ", " under ")
+VOCABULARY = (*SPECIAL, *TAGS, *WORDS, *"+-*()=;: ", *map(str, VALUES))
+
+
+class CountdownOptions(Pretraining):
+    """`prepare.options` of a recipe whose target is `prepare`."""
+
+    examples_per_batch: Positive = 64
+    num_heldout: Positive = 256
+    """Rows of heldout.jsonl; all other games are rows of train.jsonl."""
+    num_lines: Positive = 20000
+    """Lines of the corpus; each is seen once."""
+
+
+def prepare(folder: Path, progress: Progress, **options: Any) -> None:
+    """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
+    settings = parse_options(CountdownOptions, options)
+    random, games = Random(settings.seed), solvable_games()
+    random.shuffle(games)
+    heldout, train = games[: settings.num_heldout], games[settings.num_heldout :]
+    write_rows(folder / "train.jsonl", (row_of(game, random) for game in train))
+    write_rows(folder / "heldout.jsonl", (row_of(game, random) for game in heldout))
+    lines = draw_lines(LineMix(), count=settings.num_lines, seed=settings.seed + 1, without=heldout)
+    make_base_model(
+        folder / "model", build_tokenizer(), lines, settings, progress, max_position_embeddings=128
+    )
+
+
+def build_tokenizer() -> Tokenizer:
+    """<bos> stands in front of what is encoded; what is no token is an error."""
+    words = "|".join(WORDS)
+    return split_tokenizer(VOCABULARY, rf"</?answer>|{words}|\d+|[\s\S]")

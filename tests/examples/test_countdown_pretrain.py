@@ -1,0 +1,39 @@
+"""Rows and tokenizer of the Countdown example."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.examples.countdown import Game, game_of
+from asyncrl.examples.countdown_pretrain import build_tokenizer, prepare
+from asyncrl.examples.equation_text import LineMix, draw_lines
+
+
+def rows_of(file: Path) -> list[Game]:
+    return [game_of(json.loads(line)["prompt"]) for line in file.read_text("utf-8").splitlines()]
+
+
+def test_every_game_is_trained_or_held_out_never_both(tmp_path: Path) -> None:
+    told: list[str] = []
+    prepare(tmp_path, lambda stage, done, total: told.append(stage), num_lines=8, examples_per_batch=4)
+    train, heldout = rows_of(tmp_path / "train.jsonl"), rows_of(tmp_path / "heldout.jsonl")
+    assert (len(train), len(heldout), len({*train, *heldout})) == (1063, 256, 1319)
+    assert set(told) == {"base model"}
+    assert (tmp_path / "model" / "tokenizer.json").exists()
+
+
+def test_the_tokenizer_has_a_token_per_number_and_gives_lines_back() -> None:
+    tokenizer = build_tokenizer()
+    assert len(tokenizer.encode("3 5 7 22:").ids) == 9
+    assert len(tokenizer.encode("3*5+7=22 is 22", add_special_tokens=False).ids) == 9
+    for line in draw_lines(LineMix(), count=100, seed=0, without=()):
+        ids = tokenizer.encode(line.prompt + line.response).ids
+        assert tokenizer.decode(ids) == line.prompt + line.response
+        assert len(ids) < 128
+
+
+def test_an_unknown_option_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"prepare.options.lines: .*Options: .*num_heldout, num_lines"):
+        prepare(tmp_path, lambda *progress: None, lines=3)
