@@ -59,6 +59,14 @@ MAX_STRETCH = 1.5
 """The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A base model's size and positions."""
+
+    hidden_size: int = 128
+    rope_theta: float = 1e4
+
+
 class Pretraining(Section):
     """The options of every target that makes a base model."""
 
@@ -129,12 +137,13 @@ def make_base_model(
     progress: Progress,
     *,
     max_position_embeddings: int = 256,
+    shape: Shape = Shape(),
 ) -> None:
     """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`."""
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
-    model = build_model(max_position_embeddings, num_tokens=tokenizer.get_vocab_size())
+    model = build_model(max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), shape=shape)
     pretrain(model, batches, settings, progress)
     # The caller draws the only bar; transformers would draw one more, of one file.
     transformers.utils.logging.disable_progress_bar()
@@ -142,17 +151,20 @@ def make_base_model(
     write_tokenizer(folder, tokenizer)
 
 
-def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters, randomly initialized from torch's seed."""
+def build_model(
+    max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY), shape: Shape = Shape()
+) -> Qwen3ForCausalLM:
+    """A Qwen3 of 0.6 million parameters if `shape` is the default, randomly initialized from torch's seed."""
     config = Qwen3Config(
         vocab_size=num_tokens,
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=shape.hidden_size,
+        intermediate_size=3 * shape.hidden_size,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=max_position_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=False,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
