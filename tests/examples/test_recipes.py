@@ -28,7 +28,7 @@ def test_a_recipe_is_valid_and_named_like_its_file(path):
 
 @pytest.mark.parametrize("path", MADE_HERE, ids=lambda path: path.stem)
 def test_what_a_recipe_prepares_is_what_it_reads(path):
-    from asyncrl.examples import gym_pretrain, linked_sums, pretrain, tool_sums
+    from asyncrl.examples import gym_pretrain, lettered_sums, pretrain, tool_sums
 
     recipe = load_recipe(path)
     target = load_object(recipe.prepare.target)
