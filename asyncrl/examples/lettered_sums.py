@@ -39,13 +39,13 @@ class LetteredSumsOptions(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     examples_per_batch: Positive = 64
-    num_examples: Positive = 22400
+    num_examples: Positive = 38400
     """Examples of the corpus; each is seen once."""
-    corpus_columns: Annotated[int, Field(ge=LEAST_HELDOUT, le=MOST_COLUMNS)] = 3
+    corpus_columns: Annotated[int, Field(ge=LEAST_HELDOUT, le=MOST_COLUMNS)] = 5
     """Columns of the largest sums of the corpus; sizes are equally frequent."""
-    most_columns: Annotated[int, Field(ge=LEAST_HELDOUT, le=MOST_COLUMNS)] = 10
+    most_columns: Annotated[int, Field(ge=LEAST_HELDOUT, le=MOST_COLUMNS)] = 12
     """Columns of the largest rows."""
-    padding: Fraction = 0.25
+    padding: Fraction = 0.2
     """Chance of one more column of zeros at either end of a working of the corpus, and then of another."""
     most_padding: Count = 2
     """Most columns of zeros at either end."""

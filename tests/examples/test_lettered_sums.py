@@ -24,7 +24,14 @@ from asyncrl.examples.lettered_sums import (
 )
 from verifiers.exact import ExactVerifier
 
-OPTIONS = LetteredSumsOptions(num_examples=300, train_per_size=20, heldout_per_size=10)
+OPTIONS = LetteredSumsOptions(
+    num_examples=300,
+    corpus_columns=3,
+    most_columns=10,
+    padding=0.25,
+    train_per_size=20,
+    heldout_per_size=10,
+)
 EXAMPLE = LetteredSum(2, ((8, 0), (3, 5), (4, 7)))
 """438 + 750."""
 
@@ -142,7 +149,8 @@ def test_the_tokenizer_gives_every_text_back() -> None:
 
 def test_prepare_writes_rows_by_size_with_right_answers(tmp_path: Path) -> None:
     options = {"num_examples": 8, "examples_per_batch": 4, "train_per_size": 3, "heldout_per_size": 2}
-    prepare(tmp_path, lambda stage, done, total: None, most_columns=5, **options)
+    sizes = {"corpus_columns": 3, "most_columns": 5}
+    prepare(tmp_path, lambda stage, done, total: None, **sizes, **options)
     train, heldout = rows_of(tmp_path / "train.jsonl"), rows_of(tmp_path / "heldout.jsonl")
     assert [row["size"] for row in train] == [3, 3, 3, 4, 4, 4, 5, 5, 5]
     assert [row["size"] for row in heldout] == [2, 3, 4, 5, 2, 3, 4, 5]
