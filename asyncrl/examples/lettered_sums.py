@@ -141,7 +141,8 @@ def pad(problem: LetteredSum, settings: LetteredSumsOptions, random: Random) -> 
     """`problem` with columns of zeros at either end, as far as there are letters."""
     most, end = settings.most_padding, problem.start + len(problem.columns)
     before, behind = (
-        min(_draw_length(settings.padding, most, random), room) for room in (problem.start, MOST_COLUMNS - end)
+        min(_draw_length(settings.padding, most, random), room)
+        for room in (problem.start, MOST_COLUMNS - end)
     )
     zeros = ((0, 0),)
     return LetteredSum(problem.start - before, zeros * before + problem.columns + zeros * behind)
