@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import Pretraining, Progress, Shape, make_base_model
+from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
 from asyncrl.examples.rows import DataRow, write_rows
 from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe.sections.section import Count, Fraction, Positive
@@ -95,7 +95,7 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
         draw_corpus(settings, without=without),
         settings,
         progress,
-        shape=Shape(hidden_size=settings.hidden_size),
+        hidden_size=settings.hidden_size,
     )
 
 

@@ -59,14 +59,6 @@ MAX_STRETCH = 1.5
 """The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A base model's size and positions."""
-
-    hidden_size: int = 128
-    rope_theta: float = 1e4
-
-
 class Pretraining(Section):
     """The options of every target that makes a base model."""
 
@@ -137,13 +129,15 @@ def make_base_model(
     progress: Progress,
     *,
     max_position_embeddings: int = 256,
-    shape: Shape = Shape(),
+    hidden_size: int = 128,
 ) -> None:
     """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`."""
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
-    model = build_model(max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), shape=shape)
+    model = build_model(
+        max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size
+    )
     pretrain(model, batches, settings, progress)
     # The caller draws the only bar; transformers would draw one more, of one file.
     transformers.utils.logging.disable_progress_bar()
@@ -152,19 +146,18 @@ def make_base_model(
 
 
 def build_model(
-    max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY), shape: Shape = Shape()
+    max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY), hidden_size: int = 128
 ) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters if `shape` is the default, randomly initialized from torch's seed."""
+    """A Qwen3 of 0.6 million parameters at a hidden size of 128, randomly initialized from torch's seed."""
     config = Qwen3Config(
         vocab_size=num_tokens,
-        hidden_size=shape.hidden_size,
-        intermediate_size=3 * shape.hidden_size,
+        hidden_size=hidden_size,
+        intermediate_size=3 * hidden_size,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=max_position_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=False,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
