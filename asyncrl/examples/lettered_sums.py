@@ -32,7 +32,7 @@ MOST_COLUMNS = len(LETTERS) - 1
 LEAST_HELDOUT = 2
 """Columns of the smallest held-out sums: the corpus may have every sum of one column."""
 Identity = tuple[tuple[int, int], ...]
-"""Of a problem: its columns from the right, the smaller digit of each first."""
+"""A problem's columns from the right, the smaller digit of each first."""
 
 
 class LetteredSumsOptions(Pretraining):
