@@ -129,12 +129,15 @@ def make_base_model(
     progress: Progress,
     *,
     max_position_embeddings: int = 256,
+    hidden_size: int = 128,
 ) -> None:
     """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`."""
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
-    model = build_model(max_position_embeddings, num_tokens=tokenizer.get_vocab_size())
+    model = build_model(
+        max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size
+    )
     pretrain(model, batches, settings, progress)
     # The caller draws the only bar; transformers would draw one more, of one file.
     transformers.utils.logging.disable_progress_bar()
@@ -142,12 +145,14 @@ def make_base_model(
     write_tokenizer(folder, tokenizer)
 
 
-def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters, randomly initialized from torch's seed."""
+def build_model(
+    max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY), hidden_size: int = 128
+) -> Qwen3ForCausalLM:
+    """A Qwen3 of 0.6 million parameters at a hidden size of 128, randomly initialized from torch's seed."""
     config = Qwen3Config(
         vocab_size=num_tokens,
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=hidden_size,
+        intermediate_size=3 * hidden_size,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,

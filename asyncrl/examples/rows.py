@@ -21,6 +21,8 @@ class DataRow(TypedDict):
     """As the verifier wants it."""
     verifier: NotRequired[str]
     """Else `verifying.default`, with its options."""
+    size: NotRequired[int]
+    """How hard the row is, for data.selection."""
 
 
 def draw_problems(draw: Draw, *, count: int, seed: int) -> list[Terms]:

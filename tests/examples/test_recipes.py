@@ -14,6 +14,7 @@ from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
+GROWS = REASONING.with_name("r1_zero_grow_cpu.yaml")
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 MADE_HERE = [path for path in RECIPES if load_recipe(path).prepare is not None]
 
@@ -74,3 +75,17 @@ def test_the_base_model_of_a_gym_saw_other_tasks_than_the_run_and_no_held_out_on
 
 def seeds(source: Source) -> set[int]:
     return set(range(source.seed, source.seed + source.size))
+
+
+def test_the_base_model_of_the_recipe_that_grows_has_read_no_size_that_a_curriculum_adds() -> None:
+    from asyncrl.examples.lettered_sums import LetteredSumsOptions, draw_train
+
+    recipe = load_recipe(GROWS)
+    options = parse_options(LetteredSumsOptions, recipe.prepare.options)
+    sizes = {len(problem.columns) for problem in draw_train(options, without=set())}
+    # The first stage is what the corpus ends with.
+    assert min(sizes) == options.corpus_columns and recipe.data.selection.stages == len(sizes)
+    # A worked answer of the largest size, a last carry and the end of text included.
+    longest = len(("<think>", "</think>", "<eos>")) + 5 * max(sizes) + 2
+    assert longest <= recipe.rollout.max_new_tokens
+    assert 3 * max(sizes) + 2 + recipe.rollout.max_new_tokens <= recipe.model.context_tokens
