@@ -231,7 +231,7 @@ class Algorithm(Section):
     """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
     itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
     refresh_resets_optimizer: bool = False
-    """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
+    """The optimizer begins at zero at each refresh (ProRL). The learning rate's schedule does not."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus; with entropy_target that of the first step."""
     entropy_target: PositiveFloat | None = None
