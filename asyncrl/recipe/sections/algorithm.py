@@ -68,6 +68,13 @@ class Algorithm(Section):
     reinforce_pp: REINFORCE++'s, with KL in the reward.
     ppo: PPO with a critic, as verl sets it.
     scale_rl: ScaleRL's, asynchronous.
+    dppo: DPPO's, by total variation, as verl sets it.
+    ipo: prime-rl's, asynchronous.
+    sapo: SAPO's.
+    m2po: M2PO's, for very stale data.
+    vapo: VAPO's, with a critic that trains alone for 50 steps.
+    max_rl: MaxRL's, for hard tasks.
+    a3po: A-3PO's as AReaL sets it, asynchronous, without the proximal forward pass.
     recommended: something to begin with, asynchronous."""
     advantage: Annotated[AdvantageName, OBJECT] = "grpo"
     """Reward to advantage.
