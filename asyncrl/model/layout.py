@@ -57,7 +57,8 @@ def make_layout(recipe: Recipe) -> Layout:
     data = section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline)
     is_distributed, overlaps_gradients = parallel.distributed_optimizer, parallel.overlap_grad_reduce
     if is_distributed is None:
-        is_distributed = on_gpu
+        # Muon takes its steps on whole matrices.
+        is_distributed = on_gpu and section.optimizer == "adam"
     if overlaps_gradients is None:
         # Context-parallel ranks share gradients and optimizer as data-parallel ones do.
         overlaps_gradients = is_distributed and data * parallel.context > 1 and on_gpu

@@ -26,17 +26,22 @@ LOGIT_COPIES = 4
 
 @dataclass(frozen=True, slots=True)
 class AdamStates:
-    """Where Adam's states are, and bytes per parameter."""
+    """Where Adam's states are, bytes per parameter, and whether Muon has the matrices."""
 
     exp_avg: int = 4
     exp_avg_sq: int = 4
     is_on_host: bool = False
+    is_muon: bool = False
+    """Matrices inside the layers have one float32 momentum in place of two moments."""
 
     @classmethod
     def of(cls, section: Trainer) -> "AdamStates":
         widths = {"float32": 4, "bfloat16": 2}
         return cls(
-            widths[section.exp_avg_dtype], widths[section.exp_avg_sq_dtype], section.optimizer_cpu_offload
+            widths[section.exp_avg_dtype],
+            widths[section.exp_avg_sq_dtype],
+            section.optimizer_cpu_offload,
+            section.optimizer == "muon",
         )
 
 
@@ -121,6 +126,9 @@ def rank_memory(
     )
     kept = (4 if is_mixed else 0) + adam.exp_avg + adam.exp_avg_sq
     computed = 0 if adam.is_on_host else kept
+    # Muon's matrices are whole on every rank, and the critic has the same.
+    saved = adam.exp_avg_sq * _rank_matrices(shape, layout) if adam.is_muon else 0
+    saved_copy = int(saves_in_background) * (saved // (layout.data * layout.context))
     copied = int(saves_in_background) * (width + kept)
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
@@ -131,16 +139,16 @@ def rank_memory(
     return RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
-        optimizer=optimized * computed,
-        checkpoint_copy=(copied + int(saves_in_background and saves_reference) * width) * share,
+        optimizer=optimized * computed - saved,
+        checkpoint_copy=(copied + int(saves_in_background and saves_reference) * width) * share - saved_copy,
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
         # A CPU has no product of bfloat16 that is summed in float32, and converts the layer.
         logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor
         + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
         output_gradient=output_gradient,
-        critic=values * (width + 4) + values_optimized * computed,
-        critic_copy=copied * values_share,
+        critic=values * (width + 4) + values_optimized * computed - int(has_critic) * saved,
+        critic_copy=copied * values_share - int(has_critic) * saved_copy,
         reference=parameters * width if has_reference else 0,
         offloaded=(optimized + values_optimized) * OFFLOADED if adam.is_on_host else 0,
     )
@@ -174,6 +182,16 @@ def _kind(name: str) -> str:
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
     """Parameters of the fullest rank."""
     return sum(_dense_and_experts(shape, layout, is_critic=is_critic))
+
+
+def _rank_matrices(shape: ModelShape, layout: Layout) -> int:
+    """Parameters of the matrices inside the layers of the fullest rank of a layout for Muon."""
+    matrices = (
+        math.prod(size)
+        for name, size in expected_tensors(shape)
+        if len(size) == 2 and _kind(name) not in ("embedding", "output layer")
+    )
+    return round(math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers * sum(matrices))
 
 
 def _data_share(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:

@@ -37,8 +37,16 @@ def _loss(advantage: str, reduction: str, *, low: float | None, high: float, **o
     return {f"algorithm.{key}": value for key, value in keys.items()}
 
 
+def _unclipped(advantage: str, reduction: str, **others: Any) -> dict[str, Any]:
+    """As `_loss`, for surrogates without a clip range."""
+    keys = _loss(advantage, reduction, low=None, high=0.0, **others)
+    return {key: value for key, value in keys.items() if "clip_low" not in key and "clip_high" not in key}
+
+
 _TRUNCATED = {"surrogate": "cispo", "importance_weight": "none", "clip_around": "behavior"}
 """CISPO truncates the ratio to the policy that sampled."""
+_AROUND_BEHAVIOR = {"surrogate": "ratio", "importance_weight": "none", "clip_around": "behavior"}
+"""Under a trust region: the plain ratio to the policy that sampled."""
 PRESETS: Mapping[str, Preset] = {
     "grpo": Preset(
         "DeepSeekMath, arXiv 2402.03300, equations 3 and 4, section 4.2",
@@ -103,6 +111,59 @@ PRESETS: Mapping[str, Preset] = {
             "trainer.adam_epsilon": 1e-15,
             "trainer.weight_decay": 0.01,
         },
+    ),
+    "dppo": Preset(
+        "DPPO, arXiv 2602.04879; verl's dppo_trainer/run_qwen3_30b_a3b_megatron.sh",
+        # A truncation at 10,000, verl's clip_ratio_c.
+        _loss("dr_grpo", "dr_grpo_constant", low=None, high=9999.0, **_TRUNCATED)
+        | {"algorithm.trust_region": ["dppo_tv"], "algorithm.tv_limit": 0.15},
+    ),
+    "ipo": Preset(
+        "prime-rl's default since September 2026 (pull requests 3418 and 3586)",
+        _unclipped("dr_grpo", "token_mean", **_AROUND_BEHAVIOR, behavior_kl_coefficient=0.0)
+        | {"algorithm.trust_region": ["ipo"], "algorithm.probability_limit": 0.3},
+    ),
+    "sapo": Preset(
+        "SAPO, arXiv 2511.20347; TRL's paper index; verl's sapo_trainer/run_qwen3_8b_fsdp.sh",
+        _unclipped(
+            *("grpo", "sequence_mean"),
+            surrogate="sapo",
+            sapo_tau_positive=1.0,
+            sapo_tau_negative=1.05,
+        ),
+    ),
+    "m2po": Preset(
+        "M2PO, arXiv 2510.01161; its authors' m2po-qwen-math-7b-s256.sh",
+        _unclipped("grpo", "token_mean", **_AROUND_BEHAVIOR)
+        | {"algorithm.trust_region": ["second_moment_clip"], "algorithm.second_moment_limit": 0.04},
+    ),
+    "vapo": Preset(
+        "VAPO, arXiv 2504.05118",
+        _loss(
+            *("gae", "token_mean"),
+            low=0.2,
+            high=0.28,
+            gae_gamma=1.0,
+            gae_length_alpha=0.05,
+            nll_coefficient=0.1,
+        )
+        | {"critic.gae_lambda": 1.0, "critic.warmup_steps": 50},
+    ),
+    "max_rl": Preset(
+        "MaxRL, arXiv 2602.02710; its authors' run_qwen3_training.sh",
+        _loss("max_rl", "token_mean", low=0.2, high=0.2) | {"trainer.clip_grad_norm": 0.3},
+    ),
+    "a3po": Preset(
+        "A-3PO, arXiv 2512.06547; AReaL's gsm8k_grpo_prox_approx.yaml",
+        _loss(
+            *("grpo", "token_mean"),
+            low=0.4,
+            high=0.4,
+            proximal="interpolated",
+            importance_weight="masked",
+            mask_low=0.0,
+            mask_high=5.0,
+        ),
     ),
     "recommended": Preset(
         "a judgement over the defaults of six libraries (docs/algorithms.md)",

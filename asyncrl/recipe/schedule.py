@@ -27,6 +27,8 @@ class Schedule:
     """The version that the model is first trained from."""
     steps_per_batch: int | None = None
     """Optimizer steps per batch where the schedule counts those; None where it counts batches."""
+    muon_share: float = 1.0
+    """Rate of Muon's matrices, as a share of the rate of each step."""
 
     def rate(self, version: PolicyVersion, part: int = 0) -> float:
         """The rate of the mini-batch `part`, counted from 0, of the batch that is trained from `version`."""
@@ -80,4 +82,5 @@ def make_schedule(
         decay_steps=decay,
         first_version=first_version,
         steps_per_batch=None if counts_batches else steps_per_batch,
+        muon_share=(section.muon_learning_rate or section.learning_rate) / section.learning_rate,
     )

@@ -78,6 +78,13 @@ def test_on_gpus_data_parallel_ranks_overlap_messages_unless_told_otherwise(
     assert found() == on_cpu
 
 
+def test_with_muon_ranks_on_gpus_share_no_optimizer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device_module, "has_gpu", lambda: True)
+    trainer = {"num_processes": 2, "optimizer": "muon"}
+    layout = check_layout(make_recipe(Path("m"), trainer=trainer), SHAPE)
+    assert (layout.is_optimizer_distributed, layout.overlaps_gradients) == (False, False)
+
+
 def test_a_run_on_the_cpu_is_not_refused_for_gpus_that_cannot_be_listed(monkeypatch: pytest.MonkeyPatch):
     def has_gpu() -> bool:
         raise InputError("nvidia-smi did not answer")

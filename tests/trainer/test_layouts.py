@@ -29,6 +29,7 @@ MODELS = {
 }
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
+MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
 MODELS["judged"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
@@ -86,6 +87,10 @@ ALGORITHMS = {
 choices among all tokens of a step."""
 STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2, "judged": 2}
 SCALING = {"judged": "ess"}
+MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
+LOOSE = {"muon": 5e-5}
+"""Largest difference of a weight, where it is not 1e-5. Muon's iterations are in bfloat16 and make directions
+of a tiny gradient as large as any: here a quarter of an update of 2e-4, after three of them."""
 CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
 OVERLAP = {
     "distributed_optimizer": True,
@@ -129,6 +134,9 @@ TWO_RANKS = {
     "judged, context": ("judged", {"context": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
+    "muon, data": ("muon", {}),
+    "muon, pipeline": ("muon", {"pipeline": 2}),
+    "muon, resumed as context": ("muon", {"context": 2}),
     "whitened, data": ("whitened", {}),
     "whitened, pipeline": ("whitened", {"pipeline": 2}),
     "whitened, context": ("whitened", {"context": 2}),
@@ -159,6 +167,7 @@ CRITIC_ON_TWO_RANKS = {
 }
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
+    "muon, resumed as context": "muon, pipeline",
     "resumed as overlapped": "data, optimizer",
     "critic, resumed as overlapped": "critic, overlapped",
     "resumed as tensor, sequence": "data, optimizer",
@@ -177,6 +186,7 @@ EXHAUSTIVE = {
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
     *("critic, tensor", "critic, pipeline", "critic, resumed as pipeline"),
+    *("muon, pipeline", "muon, resumed as context"),
     *("tensor, tied", "pipeline, interleaved", "context", "everything, optimizer", "rloo, pipeline"),
 }
 """Parts of what the other cases put together."""
@@ -269,6 +279,7 @@ def trainer_keys(model: str) -> dict[str, int | str]:
     return {
         "optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1),
         "learning_rate_scaling": SCALING.get(model, "none"),
+        **(MUON if model == "muon" else {}),
     }
 
 
@@ -326,7 +337,8 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         found, expected = (safetensors.torch.load_file(path / model) for path in (got, wanted))
         assert found.keys() == expected.keys()
         worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
-        assert max(worst.values()) < 1e-5, (model, max(worst, key=worst.get))
+        limit = LOOSE.get(wanted.name, 1e-5)
+        assert max(worst.values()) < limit, (model, max(worst, key=worst.get))
 
 
 def assert_same_tokens(got: Path, wanted: Path) -> None:

@@ -248,6 +248,26 @@ def test_steps_led_by_entropy_and_effective_samples_are_identical(
     assert f"step {step} is identical to the last digit." in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.exhaustive
+def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """From the checkpoint, and from the base model over a change of the matrices' own rate."""
+    trainer = {"optimizer": "muon", "muon_learning_rate": 1e-2, "optimizer_steps_per_batch": 2}
+    run = record_run(
+        tmp_path,
+        num_processes=2,
+        trainer=trainer,
+        resumed={"muon_learning_rate": 1e-3},
+        model={"dtype": "bfloat16"},
+    )
+    for since in ("checkpoint step-2", "the base model"):
+        assert cli.main(["reproduce", str(run), "4"]) == 0
+        output = capfd.readouterr().out
+        assert f"again, from {since}" in output
+        assert output.count("step 4 is identical to the last digit.") == 1
+        shutil.rmtree(run / "checkpoints" / "step-2", ignore_errors=True)
+
+
 @pytest.mark.slow
 def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0

@@ -68,6 +68,13 @@ class Algorithm(Section):
     reinforce_pp: REINFORCE++'s, with KL in the reward.
     ppo: PPO with a critic, as verl sets it.
     scale_rl: ScaleRL's, asynchronous.
+    dppo: DPPO's, by total variation, as verl sets it.
+    ipo: prime-rl's, asynchronous.
+    sapo: SAPO's.
+    m2po: M2PO's, for very stale data.
+    vapo: VAPO's, with a critic that trains alone for 50 steps.
+    max_rl: MaxRL's, for hard tasks.
+    a3po: A-3PO's as AReaL sets it, asynchronous, without the proximal forward pass.
     recommended: something to begin with, asynchronous."""
     advantage: Annotated[AdvantageName, OBJECT] = "grpo"
     """Reward to advantage.
@@ -231,7 +238,7 @@ class Algorithm(Section):
     """Every n steps of the run the policy becomes the reference, so that the KL bounds each stretch by
     itself (ProRL). 0: the base model stays the reference. Checkpoints then hold the reference too."""
     refresh_resets_optimizer: bool = False
-    """Adam begins at zero at each refresh (ProRL). The learning rate's schedule does not begin again."""
+    """The optimizer begins at zero at each refresh (ProRL). The learning rate's schedule does not."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus; with entropy_target that of the first step."""
     entropy_target: PositiveFloat | None = None

@@ -85,7 +85,7 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
             if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
                 names = OUTER["embedding.word_embeddings.weight"]
             parts = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
-            parameter.copy_(_own_part(parameter, _merge(chunk.config, parts), names))
+            parameter.copy_(_own_part(parameter, merge_parts(chunk.config, parts), names))
 
 
 @torch.no_grad()
@@ -165,7 +165,7 @@ def _parts(
     """The Hugging Face tensors of a whole parameter."""
     chunk = _chunks(model)[0]
     whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
-    yield from zip(entry.names, _split(chunk.config, whole, len(entry.names)), strict=True)
+    yield from zip(entry.names, split_parts(chunk.config, whole, len(entry.names)), strict=True)
 
 
 def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
@@ -294,14 +294,14 @@ def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
     ]
 
 
-def _merge(config: TransformerConfig, parts: list[Tensor]) -> Tensor:
+def merge_parts(config: TransformerConfig, parts: list[Tensor]) -> Tensor:
     if len(parts) == 3:
         groups = (part.unflatten(0, (config.num_query_groups, -1)) for part in parts)
         return torch.cat(list(groups), dim=1).flatten(0, 1)
     return torch.cat(parts)
 
 
-def _split(config: TransformerConfig, tensor: Tensor, num_parts: int) -> list[Tensor]:
+def split_parts(config: TransformerConfig, tensor: Tensor, num_parts: int) -> list[Tensor]:
     if num_parts == 3:
         size = config.kv_channels
         heads = config.num_attention_heads // config.num_query_groups

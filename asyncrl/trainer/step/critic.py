@@ -164,7 +164,7 @@ class CriticLearner:
             sums.append(total)
             if total[SUMS.index("tokens")] > 0:
                 rate = self.schedule.rate(version, i)
-                set_learning_rate(self.optimizer, rate, self._trainer)
+                set_learning_rate(self.optimizer, rate, self._trainer, muon_share=self.schedule.muon_share)
                 norms.append(
                     take_step(self.optimizer, "critic.learning_rate", self.schedule.peak, version=version)
                 )

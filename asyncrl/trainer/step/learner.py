@@ -50,7 +50,7 @@ from asyncrl.trainer.step.optimizer import (
     set_learning_rate,
     take_step,
 )
-from asyncrl.trainer.step.optimizer_state import reset_adam
+from asyncrl.trainer.step.optimizer_state import reset_state
 from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.step.passes import LossOf, Passes, Result
 from asyncrl.trainer.step.spikes import SpikeWatch
@@ -209,7 +209,7 @@ class Learner:
             if metrics["surviving_tokens"] > num_survivors:
                 scale = self._rate_scale(tally)
                 rate = scale * self.schedule.rate(batch.taken_version, i)
-                set_learning_rate(self.optimizer, rate, self.section)
+                set_learning_rate(self.optimizer, rate, self.section, muon_share=self.schedule.muon_share)
                 norms.append(self._take_step(batch.taken_version))
                 self.spikes.look(norms[-1])
             num_survivors = metrics["surviving_tokens"]
@@ -245,7 +245,7 @@ class Learner:
         if version and version % every == 0:
             self.reference.copy_from(self.model)
             if self.algorithm.refresh_resets_optimizer:
-                reset_adam(self.optimizer)
+                reset_state(self.optimizer)
         return {"reference_version": float(version - version % every)}
 
     def _take_step(self, version: PolicyVersion) -> float:

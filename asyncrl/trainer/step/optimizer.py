@@ -1,4 +1,4 @@
-"""The optimizer of a model, the policy or the critic: gradients of all ranks, Adam, learning rate, steps."""
+"""The optimizer of a model, policy or critic: gradients of all ranks, Adam or Muon, learning rate, steps."""
 
 import math
 from typing import Any
@@ -18,6 +18,7 @@ from asyncrl.model.layout import Layout
 from asyncrl.recipe import Trainer
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.model import DTYPES, Policy
+from asyncrl.trainer.step.muon import make_muon
 
 
 def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
@@ -67,7 +68,8 @@ def divide_gradients(chunks: list[DistributedDataParallel], denominator: Tensor)
 def make_optimizer(
     policy: Policy, chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
 ) -> MegatronOptimizer:
-    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
+    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping; with
+    trainer.optimizer muon for what is no matrix inside a layer."""
     settings = chunks[0].ddp_config
     config = OptimizerConfig(
         optimizer="adam",
@@ -84,8 +86,12 @@ def make_optimizer(
         overlap_param_gather=settings.overlap_param_gather,
         **state_settings(section),
     )
-    optimizer = get_megatron_optimizer(config, chunks)
-    for group in optimizer.param_groups:
+    if section.optimizer == "muon":
+        optimizer, of_adam = make_muon(policy, chunks, config, section)
+    else:
+        optimizer = get_megatron_optimizer(config, chunks)
+        of_adam = optimizer.param_groups
+    for group in of_adam:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
         group["fused"] = True
     if dtype is torch.bfloat16:
@@ -108,10 +114,13 @@ def state_settings(section: Trainer) -> dict[str, Any]:
     }
 
 
-def set_learning_rate(optimizer: MegatronOptimizer, rate: float, section: Trainer) -> None:
-    """Sets the rate of the next step, and the weight decay, which norms and biases go without."""
+def set_learning_rate(
+    optimizer: MegatronOptimizer, rate: float, section: Trainer, *, muon_share: float = 1.0
+) -> None:
+    """Sets the rate of the next step, of Muon's matrices `muon_share` of it, and the weight decay, which
+    norms and biases go without."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * muon_share if "num_parts" in group else rate
         group["weight_decay"] = section.weight_decay * group.get("wd_mult", 1.0)
 
 

@@ -1,7 +1,8 @@
 """State of Megatron's optimizers per parameter, in place: a checkpoint writes and reads it.
 
 A distributed optimizer holds a range of each flattened parameter, any other one all of it. Adam counts its
-steps per parameter (torch) or per group (Transformer Engine, apex); all counts are the same.
+steps per parameter (torch) or per group (Transformer Engine, apex); all counts are the same. Muon, which has
+no use for a count, holds its momentum.
 """
 
 from collections.abc import Iterator
@@ -28,12 +29,12 @@ class HeldState:
     num_ranks: int
     """Data-parallel ranks that hold a range each; 1 where every rank holds all."""
     tensors: dict[str, Tensor]
-    """Adam's moments by torch's names, [end - begin] each; where the model computes in another type, "param"
-    in float32 too."""
+    """Adam's moments or Muon's momentum by torch's names, [end - begin] elements each; where the model
+    computes in another type, "param" in float32 too."""
 
 
 def held_states(optimizer: Any) -> dict[Tensor, HeldState]:
-    """By the model's parameter. Adam's state is made where no step has made it yet."""
+    """By the model's parameter. State is made where no step has made it yet."""
     found = {}
     for member in _members(optimizer):
         _make_state(member)
@@ -63,12 +64,12 @@ def set_adam_steps(optimizer: Any, count: int) -> None:
         for state in member.optimizer.state.values():
             if STEP in state:
                 state[STEP].fill_(count)
-        if not isinstance(member.optimizer, torch.optim.AdamW):
+        if not isinstance(member.optimizer, torch.optim.AdamW | torch.optim.Muon):
             for group in member.optimizer.param_groups:
                 group[STEP] = count
 
 
-def reset_adam(optimizer: Any) -> None:
+def reset_state(optimizer: Any) -> None:
     """Moments and count as before the first step; float32 weights stay."""
     for state in held_states(optimizer).values():
         for name, tensor in state.tensors.items():

@@ -23,3 +23,51 @@ def test_a_layout_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         make_recipe(Path("m"), trainer={"num_processes": num_processes, "parallel": parallel})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"num_processes": 2, "parallel": {"tensor": 2}},
+            r"parallel\.tensor is 2 but trainer\.optimizer is muon",
+        ),
+        (
+            {"num_processes": 2, "parallel": {"expert": 2}},
+            r"parallel\.expert is 2 but trainer\.optimizer is muon",
+        ),
+        (
+            {"parallel": {"distributed_optimizer": True}},
+            r"distributed_optimizer is true but .* Muon steps on whole matrices\. Set "
+            r".*distributed_optimizer to false, or trainer\.optimizer to adam",
+        ),
+        (
+            {"exp_avg_dtype": "bfloat16"},
+            r"exp_avg_dtype is bfloat16 .* only a distributed optimizer has that",
+        ),
+        (
+            {"optimizer_cpu_offload": True},
+            r"trainer\.optimizer_cpu_offload is true but trainer\.optimizer is muon",
+        ),
+        ({"muon_newton_schulz_steps": 0}, r"muon_newton_schulz_steps"),
+    ],
+)
+def test_what_muon_does_not_work_with_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_recipe(Path("m"), trainer={"optimizer": "muon"} | keys)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"muon_learning_rate": 1e-3}, {"muon_momentum": 0.9}, {"muon_newton_schulz_steps": 6}]
+)
+def test_keys_of_muon_without_it_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"trainer\.optimizer adam has no use for it"):
+        make_recipe(Path("m"), trainer=keys)
+
+
+def test_muon_has_the_rate_of_adam_or_its_own() -> None:
+    assert make_recipe(Path("m"), trainer={"optimizer": "muon"}).policy_schedule().muon_share == 1.0
+    keys = {"optimizer": "muon", "learning_rate": 1e-6, "muon_learning_rate": 4e-6}
+    recipe = make_recipe(Path("m"), trainer=keys, critic={"learning_rate": 1e-5})
+    for schedule in (recipe.policy_schedule(), recipe.critic_schedule()):
+        assert schedule.muon_share == pytest.approx(4.0)
