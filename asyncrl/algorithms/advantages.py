@@ -15,7 +15,7 @@ from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
