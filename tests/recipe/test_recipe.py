@@ -178,6 +178,13 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "gae_length_alpha is 0.05 but critic.targets is v_trace",
         ),
         (
+            {
+                "algorithm": {"advantage": "gae", "gae_lambda": 0.95},
+                "critic": {"targets": "v_trace", "gae_lambda": 1.0},
+            },
+            "v_trace, whose targets give the policy its advantages: there is one lambda",
+        ),
+        (
             {"algorithm": {"advantage": "gdpo"}, "rollout": {"pilot_samples": 2}},
             "rollout.pilot_samples is set but algorithm.advantage is gdpo",
         ),

@@ -108,6 +108,12 @@ def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic
             f"policy before the step, for mini-batches that both share. Set the two to one number, or "
             f"critic.targets to gae."
         )
+    if critic.gae_lambda not in (None, algorithm.gae_lambda):
+        raise ValueError(
+            f"critic.gae_lambda is {critic.gae_lambda} and algorithm.gae_lambda {algorithm.gae_lambda} but "
+            f"critic.targets is v_trace, whose targets give the policy its advantages: there is one lambda. "
+            f"Set the two to one number, or critic.targets to gae."
+        )
     if algorithm.gae_length_alpha is not None:
         raise ValueError(
             f"algorithm.gae_length_alpha is {algorithm.gae_length_alpha} but critic.targets is "
