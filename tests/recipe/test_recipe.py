@@ -141,7 +141,7 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ({"algorithm": {"advantage": "pass_at_k_training", "pass_k": 9}}, "no 9 answers to take the best"),
         (
             {"algorithm": {"advantage": "pass_at_k_training"}, "rollout": {"samples_per_group": 4}},
-            "a group has one subset of so many answers",
+            "a group has one subset of that many answers",
         ),
         (
             {"rollout": {"samples_per_group": 1}},

@@ -37,7 +37,7 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
     if algorithm.advantage == "pass_at_k_training" and algorithm.pass_k == rollout.samples_per_group:
         raise ValueError(
             f"algorithm.pass_k is {algorithm.pass_k}, as is rollout.samples_per_group: a group has one "
-            f"subset of so many answers, so that all advantages of pass_at_k_training would be 0. Lower "
+            f"subset of that many answers, so that all advantages of pass_at_k_training would be 0. Lower "
             f"algorithm.pass_k or raise rollout.samples_per_group."
         )
     if algorithm.advantage == "gdpo" and (rollout.pilot_samples or agent.verdict == "branch"):

@@ -623,8 +623,8 @@ def test_correct_responses_are_imitated_by_the_mean_of_their_tokens_however_they
         assert [learner.objective.teaches(s) for s in sequences] == [s.is_correct() for s in sequences]
         metrics, got = gradients(learner, batch)
         assert worst_difference(got, wanted) < 1e-5
-    nobody = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
-    metrics, _ = gradients(learner, nobody)
+    none_correct = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
+    metrics, _ = gradients(learner, none_correct)
     assert metrics["loss"] == 0.0
 
 
