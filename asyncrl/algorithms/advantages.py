@@ -15,7 +15,7 @@ from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.system.plugins import load_object
 
 LARGEST = 3.4028234663852886e38
@@ -205,7 +205,7 @@ def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """(r - mean r) / mean r; 0 where the mean is not above 0
 
     Source: MaxRL 2026 (arXiv 2602.02710); prime-rl's max_rl. With scores 0 and 1 the expected gradient is
-    that of sum_k pass@k / k, k up to n - 1: the likelihood of a right answer, cut after so many terms.
+    that of sum_k pass@k / k, k up to n - 1: the likelihood of a right answer, cut after n - 1 terms.
     Use: hard tasks, in large groups: one right answer of n has n - 1, one of a nearly solved task little.
     Fails: made for scores of at least 0; a lone lucky or wrongly accepted answer has the largest step of all.
     """

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from asyncrl.algorithms.advantages import STD_EPSILON, is_flat
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
 from asyncrl.records import Batch, Finish, PolicyVersion, ScoredSequence, root_id
 
 

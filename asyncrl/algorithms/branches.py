@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.algorithm import Algorithm
 
 
 def mean_reward(rewards: Sequence[float]) -> float:

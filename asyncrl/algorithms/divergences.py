@@ -1,7 +1,7 @@
 """Estimates of KL(pi || reference) per token, from tokens of pi: a pull back to a frozen reference.
 
 Below, d = log pi - log pi_ref of one token, and r = pi / mu the ratio to the policy that sampled it, without
-correction by an importance weight. No d is so large that the pull ends: beyond d = -20 exponentials go on as
+correction by an importance weight. No d is so large that the pull ends: beyond d = -20 exponentials become
 straight lines, finite in float32. Shapes: T response tokens.
 """
 

@@ -49,8 +49,8 @@ class LossInputs:
     """[T] float32, weight of the token's negative log-likelihood: for those of correct responses the number
     of tokens that count over that of theirs, in the optimizer step; else 0. None without such a term."""
     second_moment_bound: float = math.inf
-    """(log rho)^2 up to which the rejection second_moment and the trust region second_moment_clip keep the
-    tokens that they judge: found over all micro-batches and ranks of the optimizer step
+    """Squared log-ratio up to which the rejection second_moment and the trust region second_moment_clip keep
+    the tokens that they judge: found over all micro-batches and ranks of the optimizer step
     (`rejections.find_second_moment_bound`)."""
 
     hit: Tensor | None = None

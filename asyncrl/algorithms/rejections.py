@@ -52,22 +52,22 @@ def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: under a large drift of all tokens it costs those of most entropy, around which reasoning branches;
     with one optimizer step per batch a forward pass more.
     """
-    return ~moves_away(inputs) | (_squares(inputs) <= inputs.second_moment_bound)
+    moved = inputs.proximal - inputs.behavior
+    return ~_moves_away(moved, inputs) | (moved.square() <= inputs.second_moment_bound)
 
 
-def moves_away(inputs: LossInputs) -> Tensor:
-    """[T] bool: the policy has left mu in the direction in which the advantage pushes on."""
-    is_higher, is_lower = inputs.proximal > inputs.behavior, inputs.proximal < inputs.behavior
-    return ((inputs.advantages > 0) & is_higher | (inputs.advantages < 0) & is_lower) & inputs.mask
+def _moves_away(moved: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] bool: the policy has left mu in the direction in which the advantage pushes on. `moved` are [T]
+    log-ratios."""
+    return ((inputs.advantages > 0) & (moved > 0) | (inputs.advantages < 0) & (moved < 0)) & inputs.mask
 
 
-def squares_of_tokens_that_move_away(inputs: LossInputs) -> Tensor:
-    """[K] float32, (log rho)^2."""
-    return _squares(inputs)[moves_away(inputs)]
-
-
-def _squares(inputs: LossInputs) -> Tensor:
-    return (inputs.proximal - inputs.behavior).square()
+def squares_of_tokens_that_move_away(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """[K] float32: (log rho)^2, and under the trust region second_moment_clip, which clips pi / mu whatever
+    was interpolated, (log pi / mu)^2 with pi the policy that was evaluated."""
+    policy = inputs.policy() if "second_moment_clip" in algorithm.trust_region else inputs.proximal
+    moved = policy - inputs.behavior
+    return moved.square()[_moves_away(moved, inputs)]
 
 
 def second_moment_sums(squares: Tensor, bound: float, algorithm: Algorithm) -> Tensor:

@@ -82,8 +82,8 @@ def off_policy_sequence(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
 def second_moment_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """inside unless A > 0 and p / m > max(e^tau, 1.5), or A < 0 and p / m < min(e^-tau, 0.7); tau is the
-    largest for which the mean of min((log rho)^2, tau^2) over the tokens that move away is <=
-    second_moment_limit
+    largest for which the mean of min((log q / m)^2, tau^2) over the tokens that move away is <=
+    second_moment_limit, q the policy before the batch (in training, where the proximal is interpolated)
 
     Source: M2PO as its authors' code has it (arXiv 2510.01161, 2025), over the tokens of an optimizer step,
     of all micro-batches and ranks; theirs is per micro-batch.

@@ -26,7 +26,7 @@ from asyncrl.algorithms.advantages import (
     group_advantages,
     with_equal_rewards,
 )
-from asyncrl.recipe.sections.algorithm import Algorithm
+from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.records import Credits, TurnAdvantages
 from verifiers.weighted_sum import weighted_sum
 

@@ -31,7 +31,7 @@ class PlannedPilots:
     prior: tuple[float, float] = (1.0, 1.0)
     """a and b of the Beta distribution that is known of rows."""
     max_dropped_in_a_row: int = 0
-    """Groups without a signal are dropped, up to so many in a row; 0: they are trained."""
+    """Groups without a signal are dropped, up to this many in a row; 0: they are trained."""
 
     def rewards(self, number: int) -> list[bool]:
         """Rewards of the whole group that is admitted as `number`, from 0."""

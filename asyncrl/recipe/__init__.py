@@ -3,10 +3,10 @@
 The classes are imported from here; file.py reads and writes recipes, keys.py lists their keys.
 """
 
+from asyncrl.recipe.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.recipe import Recipe as Recipe
 from asyncrl.recipe.sections.agent import Agent as Agent
 from asyncrl.recipe.sections.alarms import Alarms as Alarms
-from asyncrl.recipe.sections.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.sections.cluster import Cluster as Cluster
 from asyncrl.recipe.sections.critic import Critic as Critic
 from asyncrl.recipe.sections.data import Data as Data

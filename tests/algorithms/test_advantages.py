@@ -30,7 +30,8 @@ from asyncrl.algorithms.advantages import (
     w_reinforce,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES, Algorithm
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES
 
 DEFAULT = Algorithm()
 

@@ -1,5 +1,8 @@
 """The catalog: every term is documented, and every name of the recipe is a term."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from asyncrl.algorithms.advantages import ADVANTAGES
@@ -26,6 +29,15 @@ NAMED_BY_THE_KEY = (
 def test_every_term_has_a_formula_a_source_with_a_year_a_use_and_a_failure(entry):
     assert entry.formula and len(entry.use) > 20 and len(entry.fails) > 20
     assert any(f"{year}" in entry.source for year in (1992, *range(2015, 2027))), entry.source
+
+
+def test_the_table_of_the_docs_has_a_row_for_every_term():
+    text = (Path(__file__).parents[2] / "docs/algorithms.md").read_text(encoding="utf-8")
+    table = text.partition("## Which term when")[2].partition("\n## ")[0]
+    first_column = "".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| "))
+    named = set(re.findall(r"[\w.]+", first_column))
+    missing = [entry.name for entry in catalog() if not {entry.name, entry.key} & named]
+    assert not missing
 
 
 def test_every_name_in_the_recipe_is_a_term():

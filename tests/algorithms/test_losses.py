@@ -1,6 +1,7 @@
 """The loss as a whole: weight x surrogate, penalties, reduction."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from fakes.loss_inputs import gradient, make_inputs
 from torch import Tensor
 
+from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.surrogates import SURROGATES, ppo_clip
+from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS, truncated
 from asyncrl.recipe import Algorithm
 
@@ -186,3 +189,27 @@ def test_correct_responses_are_imitated_by_hand():
     total, denominator, *_ = make_loss(Algorithm(nll_coefficient=0.1), max_new_tokens=8)(inputs)
     assert (total / denominator).item() == pytest.approx(0.15)
     assert gradient(total, inputs) == pytest.approx([-0.2, -0.2, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_however_far_policies_are_apart_no_term_has_a_gradient_that_is_no_number(surrogate: str):
+    inputs = make_inputs(
+        current=[-800.0, -1e-7, 1e-7, -90.0, -1.0, -800.0],
+        behavior=[-1e-7, -800.0, -1e-7, -1.0, -90.0, -0.1],
+        advantages=[1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
+        mask=[True] * 5 + [False],
+        sequence_ids=[0, 0, 0, 1, 1, 1],
+        reference=[-1.0, -800.0, 0.0, -1.0, -300.0, -1.0],
+    )
+    inputs = dataclasses.replace(
+        inputs, hit=inputs.mask.roll(1), is_top=inputs.mask.roll(2), imitated=torch.ones(6)
+    )
+    more = {"probability_damping": 0.2, "top_entropy_share": 0.5, "entropy_control": "kl_cov"}
+    more |= {"behavior_kl_coefficient": 0.1, "nll_coefficient": 0.1, "kl_coefficient": 0.1}
+    anchors = ({}, {"clip_around": "behavior", "importance_weight": "none"})
+    for region, estimator in itertools.product(TRUST_REGIONS, (*DIVERGENCES, *WEIGHTED_DIVERGENCES)):
+        for anchor in anchors[: 1 if surrogate == "reinforce" else 2]:
+            keys = {"surrogate": surrogate, "trust_region": [region], "kl_estimator": estimator}
+            algorithm = Algorithm(**keys, **anchor, **more)
+            found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+            assert all(map(math.isfinite, found)) and found[-1] == 0.0, keys

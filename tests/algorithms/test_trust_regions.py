@@ -1,6 +1,7 @@
 """Trust regions, against values worked out by hand: three tokens, sampled with 0.5, 0.2 and 0.8, that the
 policy now gives 0.6, 0.1 and 0.4."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -99,6 +100,19 @@ def test_the_authors_second_moment_clips_where_the_papers_drops():
     # A wider drift widens the range: 0.25 fits when it is the limit's mean.
     wide = Algorithm(trust_region=["second_moment_clip"], second_moment_limit=0.0975)
     assert second_moment_clip(with_second_moment_bound(inputs, wide), wide).tolist() == [True] * 4
+
+
+def test_the_authors_second_moment_is_of_the_whole_drift_also_where_the_proximal_is_interpolated():
+    # At a staleness of 1 the interpolated policy is mu itself: a ratio to it would bound nothing.
+    inputs = make_inputs(current=[-1.0] * 4, behavior=[-1.1, -1.2, -1.3, -1.5])
+    algorithm = Algorithm(trust_region=["second_moment_clip"], proximal="interpolated")
+    fresh = dataclasses.replace(inputs, proximal=inputs.behavior, evaluated=inputs.current.detach())
+    bounded = with_second_moment_bound(fresh, algorithm)
+    assert bounded.second_moment_bound == pytest.approx(0.055, abs=1e-6)
+    assert second_moment_clip(bounded, algorithm).tolist() == [True, True, True, False]
+    # The rejection is of the interpolated ratio, as weights are.
+    dropping = Algorithm(rejection=["second_moment"], proximal="interpolated")
+    assert with_second_moment_bound(fresh, dropping).second_moment_bound == math.inf
 
 
 def test_outside_a_region_kl_and_entropy_pull_and_the_denominator_stays():

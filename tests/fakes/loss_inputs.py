@@ -49,7 +49,7 @@ def gradient(total: Tensor, inputs: LossInputs) -> list[float]:
 
 def with_second_moment_bound(inputs: LossInputs, algorithm: Algorithm) -> LossInputs:
     """As the learner finds it where these are all tokens of an optimizer step."""
-    squares = squares_of_tokens_that_move_away(inputs).double()
+    squares = squares_of_tokens_that_move_away(inputs, algorithm).double()
 
     def count_and_sum(bound: float) -> tuple[float, float]:
         count, total = second_moment_sums(squares, bound, algorithm).tolist()

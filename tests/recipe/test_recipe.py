@@ -141,7 +141,7 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ({"algorithm": {"advantage": "pass_at_k_training", "pass_k": 9}}, "no 9 answers to take the best"),
         (
             {"algorithm": {"advantage": "pass_at_k_training"}, "rollout": {"samples_per_group": 4}},
-            "a group has one subset of so many answers",
+            "a group has one subset of that many answers",
         ),
         (
             {"rollout": {"samples_per_group": 1}},
@@ -176,6 +176,13 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
                 "critic": {"targets": "v_trace"},
             },
             "gae_length_alpha is 0.05 but critic.targets is v_trace",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae", "gae_lambda": 0.95},
+                "critic": {"targets": "v_trace", "gae_lambda": 1.0},
+            },
+            "v_trace, whose targets give the policy its advantages: there is one lambda",
         ),
         (
             {"algorithm": {"advantage": "gdpo"}, "rollout": {"pilot_samples": 2}},

@@ -1,10 +1,10 @@
-"""The section `algorithm`: the terms of the loss, and the checks of terms against each other."""
+"""The keys of the section `algorithm`: the terms of the loss. `recipe/algorithm.py` checks them together."""
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT
@@ -53,7 +53,7 @@ TrustRegionName = Annotated[str, AfterValidator(_one_of(*TRUST_REGION_NAMES))]
 SurrogateName = Annotated[str, AfterValidator(_one_of(*SURROGATE_NAMES))]
 
 
-class Algorithm(Section):
+class AlgorithmKeys(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
     rejection, trust region and surrogate may be your own: "package.module:name" or "./file.py:name"."""
 
@@ -314,181 +314,3 @@ class Algorithm(Section):
         """Whether an importance weight, rejection, trust region or surrogate is the user's own."""
         names = (self.importance_weight, self.surrogate, *self.rejection, *self.trust_region)
         return any(":" in name for name in names)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_clip_range(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict):
-            return raw
-        low, high = CLIP_RANGES.get(str(raw.get("surrogate", "ppo_clip")), (0.2, 0.2))
-        return {"clip_low": low, "clip_high": high, **raw}
-
-    @model_validator(mode="after")
-    def _check_bounds(self) -> "Algorithm":
-        for kind, low, high in (
-            ("mask", self.mask_low, self.mask_high),
-            ("geometric", self.geometric_low, self.geometric_high),
-            ("clip_cov", self.clip_cov_low, self.clip_cov_high),
-        ):
-            if low >= high:
-                raise ValueError(
-                    f"algorithm.{kind}_low is {low} but algorithm.{kind}_high is {high}: the range "
-                    f"is empty. Lower algorithm.{kind}_low or raise algorithm.{kind}_high."
-                )
-        if self.clip_around == "behavior" and self.importance_weight != "none":
-            raise ValueError(
-                f"algorithm.clip_around is behavior and algorithm.importance_weight is "
-                f"{self.importance_weight}: the same ratio would count twice. Set "
-                f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
-            )
-        if self.clip_around == "behavior" and self.surrogate == "reinforce":
-            raise ValueError(
-                "algorithm.clip_around is behavior but algorithm.surrogate reinforce has no ratio: nothing "
-                "would correct for the behavior policy. Set algorithm.clip_around to proximal and "
-                "algorithm.importance_weight to truncated, or algorithm.surrogate to cispo."
-            )
-        if self.dual_clip is not None and self.surrogate in SURROGATE_NAMES and self.surrogate != "ppo_clip":
-            raise ValueError(
-                f"algorithm.dual_clip is {self.dual_clip} but algorithm.surrogate {self.surrogate} has no "
-                f"second bound. Remove algorithm.dual_clip, or set algorithm.surrogate to ppo_clip."
-            )
-        if self.importance_floor >= self.importance_cap:
-            raise ValueError(
-                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_cap is "
-                f"{self.importance_cap}: every weight would be the same. Lower algorithm.importance_floor."
-            )
-        if self.importance_floor and self.importance_weight in ("none", "masked", "sequence_masked"):
-            raise ValueError(
-                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_weight "
-                f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
-                f"algorithm.importance_weight to truncated or sequence_truncated."
-            )
-        self._check_proximal()
-        self._check_entropy_target()
-        self._check_entropy_keys()
-        self._check_credit()
-        self._check_kl()
-        self._check_scale()
-        self._check_ratio_of_one()
-        self._check_refresh()
-        return self
-
-    def _check_proximal(self) -> None:
-        if self.proximal == "forward":
-            return
-        if self.clip_around == "behavior":
-            raise ValueError(
-                "algorithm.proximal is interpolated but algorithm.clip_around is behavior: no ratio is taken "
-                "against a proximal policy. Set algorithm.clip_around to proximal, or remove "
-                "algorithm.proximal."
-            )
-        if self.surrogate == "reinforce":
-            raise ValueError(
-                "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
-                "of the staleness that importance weights leave to it would go uncorrected. Set "
-                "algorithm.surrogate to ppo_clip or cispo, or remove algorithm.proximal."
-            )
-
-    def _check_entropy_target(self) -> None:
-        if self.entropy_target is not None and self.entropy_coefficient > self.max_entropy_coefficient:
-            raise ValueError(
-                f"algorithm.entropy_coefficient is {self.entropy_coefficient} but under "
-                f"algorithm.entropy_target it is at most algorithm.max_entropy_coefficient, "
-                f"{self.max_entropy_coefficient}. Lower the first or raise the last."
-            )
-
-    def _check_entropy_keys(self) -> None:
-        """Keys of what is off."""
-        control, has_target = self.entropy_control, self.entropy_target is not None
-        for key, is_used, switch in (
-            ("covariance_share", control != "none", "entropy_control to clip_cov or kl_cov"),
-            ("clip_cov_low", control == "clip_cov", "entropy_control to clip_cov"),
-            ("clip_cov_high", control == "clip_cov", "entropy_control to clip_cov"),
-            ("kl_cov_coefficient", control == "kl_cov", "entropy_control to kl_cov"),
-            ("entropy_step", has_target, "entropy_target"),
-            ("max_entropy_coefficient", has_target, "entropy_target"),
-        ):
-            if not is_used and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(
-                    f"algorithm.{key} is {getattr(self, key)} but nothing uses it. Remove it, or set "
-                    f"algorithm.{switch}."
-                )
-
-    def _check_credit(self) -> None:
-        if self.credit == "outcome" or self.advantage in TURN_ADVANTAGES:
-            return
-        if self.needs_critic():
-            raise ValueError(
-                "algorithm.credit is turns but algorithm.advantage is gae, which takes each reward at its "
-                "token already. Remove algorithm.credit."
-            )
-        raise ValueError(
-            f"algorithm.credit is turns but algorithm.advantage {self.advantage} is defined for the rewards "
-            f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
-            f"{', '.join(TURN_ADVANTAGES)}."
-        )
-
-    def _check_kl(self) -> None:
-        if self.has_kl_reward() and self.kl_estimator in ("k3_plus", "unbiased"):
-            raise ValueError(
-                f"algorithm.kl_estimator is {self.kl_estimator}, which is a gradient, but algorithm.kl_in is "
-                f"reward, which takes a value. Set algorithm.kl_estimator to k1, or algorithm.kl_in to loss."
-            )
-        if "second_moment" in self.rejection and "second_moment_clip" in self.trust_region:
-            raise ValueError(
-                "algorithm.rejection has second_moment and algorithm.trust_region has second_moment_clip: "
-                "both are M2PO, and share algorithm.second_moment_limit. Remove one of them."
-            )
-
-    def _check_scale(self) -> None:
-        if self.divides_by_batch_std and self.advantage in SCALED_ADVANTAGES:
-            raise ValueError(
-                f"algorithm.divides_by_batch_std is true but algorithm.advantage {self.advantage} has a "
-                f"scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
-                f"set algorithm.divides_by_batch_std to false."
-            )
-        if self.advantage == "gdpo" and (self.overlong_buffer_tokens or self.cut_off_reward is not None):
-            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
-            raise ValueError(
-                f"algorithm.{key} is {getattr(self, key)}, which changes the reward, but algorithm.advantage "
-                f"gdpo takes the named scores of verdicts. Remove algorithm.{key}, and let a part of the "
-                f"verifier judge the length."
-            )
-        if self.advantage == "max_rl" and (self.overlong_buffer_tokens or (self.cut_off_reward or 0) < 0):
-            key = "overlong_buffer_tokens" if self.overlong_buffer_tokens else "cut_off_reward"
-            raise ValueError(
-                f"algorithm.{key} is {getattr(self, key)}, which makes rewards negative, but "
-                f"algorithm.advantage max_rl divides by their mean, which must be above 0. Remove "
-                f"algorithm.{key}, or set algorithm.advantage to another one, such as grpo."
-            )
-
-    def _check_refresh(self) -> None:
-        if self.reference_refresh_steps and not self.kl_coefficient:
-            raise ValueError(
-                f"algorithm.reference_refresh_steps is {self.reference_refresh_steps} but "
-                f"algorithm.kl_coefficient is 0: there is no reference. Set algorithm.kl_coefficient, or "
-                f"remove algorithm.reference_refresh_steps."
-            )
-        if self.refresh_resets_optimizer and not self.reference_refresh_steps:
-            raise ValueError(
-                "algorithm.refresh_resets_optimizer is true but algorithm.reference_refresh_steps is 0: "
-                "nothing is refreshed. Set algorithm.reference_refresh_steps to 1 or more."
-            )
-
-    def _check_ratio_of_one(self) -> None:
-        """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""
-        for key, low, high in (
-            ("mask_low", self.mask_low, 1.0),
-            ("mask_high", 1.0, self.mask_high),
-            ("geometric_low", self.geometric_low, 1.0),
-            ("geometric_high", 1.0, self.geometric_high),
-            ("importance_cap", 1.0, self.importance_cap),
-            ("importance_floor", self.importance_floor, 1.0),
-            ("veto_low", self.veto_low, 1.0),
-        ):
-            if low > high:
-                side, verb = ("at least", "Raise") if low == 1.0 else ("at most", "Lower")
-                raise ValueError(
-                    f"algorithm.{key} is {getattr(self, key)}, which excludes a ratio of 1: that of every "
-                    f"token of the current policy. Expected {side} 1. {verb} algorithm.{key}."
-                )

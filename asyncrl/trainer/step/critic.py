@@ -4,7 +4,8 @@ It starts as the base model, in the policy's layout, with a value head of zeros 
 and has its own optimizer. Values, advantages and targets of a batch come from the critic before the step.
 Gradients are summed and divided as the policy's are, so packing and layout change nothing. Importance weights
 and rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
-rollout.mask_staleness masks are left out of the value loss, of its metrics and of the whitening.
+rollout.mask_staleness and algorithm.masks_cut_off take out, and those without a log-prob, are left out of the
+value loss, of its metrics and of the whitening.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """

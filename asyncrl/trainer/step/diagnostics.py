@@ -52,13 +52,15 @@ def micro_batch_sums(
     """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
     assert inputs.entropies is not None
-    kinds = token_kinds(micro.lags, micro.are_continued)[mask]
-    log_ratio = (inputs.policy() - inputs.behavior)[mask].double()
-    ratio = bounded_ratio(inputs.policy(), inputs.behavior)[mask].double()
+    # On a GPU each choice by a mask waits for the number of what it chooses: one wait for all of them.
+    places = mask.nonzero().squeeze(1)
+    kinds = token_kinds(micro.lags, micro.are_continued)[places]
+    log_ratio = (inputs.policy() - inputs.behavior)[places].double()
+    ratio = bounded_ratio(inputs.policy(), inputs.behavior)[places].double()
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
-    lags = micro.lags[mask].double()
+    lags = micro.lags[places].double()
     is_finite = micro.behavior.isfinite()
     is_masked = torch.zeros_like(is_finite) if micro.is_masked is None else micro.is_masked
     totals = [
@@ -73,24 +75,27 @@ def micro_batch_sums(
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
         (_held_back(inputs) & mask).sum(),
     ]
-    entropies = inputs.entropies[mask].detach().double()
-    capped, *interventions = _interventions(inputs, parts, algorithm)
+    entropies = inputs.entropies[places].detach().double()
+    capped, *interventions = _interventions(inputs, parts, algorithm, places)
     per_token = torch.stack([entropies, ratio, ratio.square(), lags, capped, *interventions])
-    per_sequence, longest = _sequence_sums(inputs)
+    num_counted = sequence_sum(mask.double(), inputs)
+    sequences = (num_counted > 0).nonzero().squeeze(1)
+    log_ratios = sequence_sum((inputs.policy() - inputs.behavior).double(), inputs)[sequences]
+    oldest = effective_samples.oldest_lags(inputs, micro.lags, len(num_counted))[sequences]
     per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square(), capped], dim=1)
-    quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds
+    quarters = response_quarters(inputs.sequence_ids)[places] * len(KINDS) + kinds
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),
-        per_sequence,
+        _sequence_sums(log_ratios),
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
-        effective_samples.sequence_sums(inputs, inputs.policy() - inputs.behavior, micro.lags),
+        effective_samples.sequence_sums(log_ratios, oldest),
         quadrants.token_sums(inputs),
     ]
     first_stale = KINDS.index(LAGS[0])
     is_fresh, is_stale = kinds == 0, kinds >= first_stale
-    extremes = [ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, longest]
+    extremes = [ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, log_ratios.abs()]
     extremes += [ratio * (kinds == first_stale + i) for i in range(len(LAGS))]
     zero = ratio.new_zeros(1)
     return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
@@ -115,30 +120,29 @@ def response_quarters(sequence_ids: Tensor) -> Tensor:
     return positions * NUM_QUARTERS // sizes[sequence_ids]
 
 
-def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
-    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi / mu) summed over a sequence."""
-    log_ratios = sequence_sum((inputs.policy() - inputs.behavior).double(), inputs)
-    log_ratios = log_ratios[sequence_sum(inputs.mask.double(), inputs) > 0]
+def _sequence_sums(log_ratios: Tensor) -> Tensor:
+    """[len(SEQUENCE_SUMS)] float64, of log(pi / mu) summed over each sequence with a token that counts."""
     squares = bounded_exp(2 * log_ratios)
     parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)
-    return torch.stack([part.sum() for part in parts]), log_ratios.abs()
+    return torch.stack([part.sum() for part in parts])
 
 
-def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
-    """Effects of the loss on each token that counts: capped, masked, clipped, outside a trust region, its
-    weight and the weight's square; and how far the policy moved."""
-    mask = inputs.mask
-    weights, applied = parts.weights[mask], parts.applied[mask].double()
+def _interventions(
+    inputs: LossInputs, parts: LossParts, algorithm: Algorithm, places: Tensor
+) -> list[Tensor]:
+    """Effects of the loss on the tokens that count, those at `places`: capped, masked, clipped, outside a
+    trust region, its weight and the weight's square; and how far the policy moved."""
+    weights, applied = parts.weights[places], parts.applied[places].double()
     is_capped = weights >= algorithm.importance_cap
     if algorithm.importance_weight not in CAPPED:
         is_capped = torch.zeros_like(is_capped)
     current = inputs.current.detach()
-    moved = (current - inputs.proximal)[mask].double()
-    policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
+    moved = (current - inputs.proximal)[places].double()
+    policy_kl = bounded_ratio(current, inputs.proximal)[places].double() - 1 - moved
     # A surrogate that does not report what it clipped has no share: NaN.
-    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
+    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[places].double()
     is_masked = (weights == 0).double()
-    outside = parts.outside[mask].double()
+    outside = parts.outside[places].double()
     return [is_capped.double(), is_masked, clipped, outside, applied, applied.square(), policy_kl]
 
 
@@ -177,6 +181,8 @@ class Tally:
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
+    # One wait for the device each, however many numbers follow.
+    sums, maxima = sums.cpu(), maxima.cpu()
     totals, per_token, per_sequence, per_kind, per_quarter, effective, by_quadrant = sums.split(SIZES)
     names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
     total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))

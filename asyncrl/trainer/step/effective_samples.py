@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.inputs import LossInputs, sequence_sum
+from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
 AGES = ("0", *LAGS)
@@ -25,15 +25,17 @@ MAX_SEQUENCE_LOG_RATIO = 300.0
 square of e^300 is finite in float64."""
 
 
-def sequence_sums(inputs: LossInputs, log_ratios: Tensor, lags: Tensor) -> Tensor:
-    """[NUM_SUMS] float64. `log_ratios` and `lags` are [T]."""
-    totals = sequence_sum(log_ratios.double(), inputs)
-    oldest = lags.new_zeros(len(totals)).scatter_reduce(
-        0, inputs.sequence_ids, torch.where(inputs.mask, lags, 0), "amax"
-    )
-    has_tokens = sequence_sum(inputs.mask.double(), inputs) > 0
-    weights = totals.clamp(-MAX_SEQUENCE_LOG_RATIO, MAX_SEQUENCE_LOG_RATIO).exp()[has_tokens]
-    ages = torch.where(oldest > 0, stale_buckets(oldest) + 1, 0)[has_tokens]
+def oldest_lags(inputs: LossInputs, lags: Tensor, num_sequences: int) -> Tensor:
+    """[T] -> [N]: the staleness of each sequence's oldest token that counts; 0 of one without any."""
+    counted = torch.where(inputs.mask, lags, 0)
+    return lags.new_zeros(num_sequences).scatter_reduce(0, inputs.sequence_ids, counted, "amax")
+
+
+def sequence_sums(log_ratios: Tensor, oldest: Tensor) -> Tensor:
+    """[NUM_SUMS] float64 of sequences that have a token that counts, from [N] float64 sums of their tokens'
+    log-ratios and [N] `oldest_lags`."""
+    weights = log_ratios.clamp(-MAX_SEQUENCE_LOG_RATIO, MAX_SEQUENCE_LOG_RATIO).exp()
+    ages = torch.where(oldest > 0, stale_buckets(oldest) + 1, 0)
     columns = torch.stack([torch.ones_like(weights), weights, weights.square()], dim=1)
     return weights.new_zeros(len(AGES), len(SUMS)).index_add(0, ages, columns).flatten()
 

@@ -173,7 +173,7 @@ class Objective:
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` and `second_moment_clip` judge, on the CPU."""
         inputs = self._inputs(micro.to(proximal.device), proximal)
-        return squares_of_tokens_that_move_away(inputs).double().cpu()
+        return squares_of_tokens_that_move_away(inputs, self.algorithm).double().cpu()
 
     def is_interpolated(self) -> bool:
         """Whether the proximal policy is made of the one in training, so that no pass evaluates it."""

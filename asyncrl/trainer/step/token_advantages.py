@@ -1,9 +1,9 @@
 """Advantages per token that need the whole batch before the first step on it: KL in the reward, whitening.
 
 Lists are [part of the batch][micro-batch] of [T] tensors; those of values are empty on all pipeline stages
-but the last, which compute no loss. Sums leave out the tokens that no loss counts: those that are too stale
-or whose behavior log-prob is not finite. Tokens that a rejection removes from the loss stay in: a rejection
-may look at the advantages, so the batch's mean must not depend on it.
+but the last, which compute no loss. Sums leave out the tokens that no loss counts: those that are too stale,
+of a response that is masked, or without a finite behavior log-prob. Tokens that a rejection removes from the
+loss stay in: a rejection may look at the advantages, so the batch's mean must not depend on it.
 """
 
 import dataclasses

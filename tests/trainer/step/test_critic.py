@@ -310,6 +310,17 @@ def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
     assert third["critic_learning_rate"] == pytest.approx(1e-2)
 
 
+def test_a_warm_up_of_the_critic_leaves_the_weight_of_the_entropy_bonus(folder: Path):
+    # Every entropy is below the target, so that each step of the policy raises the weight.
+    keys = {"entropy_target": 100.0, "entropy_coefficient": 0.03, "entropy_step": 0.01}
+    learner = critic_learner(folder, algorithm=GAE | keys, critic={"warmup_steps": 1})
+    before = learner.entropy.state
+    learner.step(random_batch(0))
+    assert learner.entropy.state == before
+    weights = [learner.step(random_batch(step))["entropy_coefficient"] for step in (1, 2)]
+    assert weights == pytest.approx([0.03, 0.04])
+
+
 def test_a_warm_up_in_optimizer_steps_ends_with_the_batch_of_the_last_of_them(folder: Path):
     trainer = TRAINER | {"schedule_unit": "optimizer_steps", "warmup_steps": 4}
     critic = {"warmup_steps": 3, "learning_rate": 1e-2, "optimizer_steps_per_batch": 2}

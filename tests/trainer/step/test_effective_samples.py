@@ -7,11 +7,13 @@ import pytest
 import torch
 from fakes.loss_inputs import make_inputs
 
+from asyncrl.algorithms.inputs import sequence_sum
 from asyncrl.trainer.step.effective_samples import (
     MAX_SEQUENCE_LOG_RATIO,
     NUM_SUMS,
     effective_share,
     metrics,
+    oldest_lags,
     sequence_sums,
 )
 
@@ -21,7 +23,10 @@ def sums_of(log_ratios: list[float], ids: list[int], lags: list[int], mask: list
     inputs = dataclasses.replace(
         inputs, sequence_ids=torch.tensor(ids, dtype=torch.int64), mask=inputs.mask.bool()
     )
-    return sequence_sums(inputs, torch.tensor(log_ratios), torch.tensor(lags, dtype=torch.int64))
+    totals = sequence_sum(torch.tensor(log_ratios, dtype=torch.float64), inputs)
+    oldest = oldest_lags(inputs, torch.tensor(lags, dtype=torch.int64), len(totals))
+    counts = sequence_sum(inputs.mask.double(), inputs) > 0
+    return sequence_sums(totals[counts], oldest[counts])
 
 
 def test_weights_of_3_and_three_times_1_are_three_effective_sequences_of_four():

@@ -42,6 +42,16 @@ COMBINATIONS = [
     {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
     {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
     {
+        "surrogate": "sapo",
+        "proximal": "interpolated",
+        "trust_region": ["second_moment_clip", "kpop"],
+        "second_moment_limit": 0.02,
+        "entropy_control": "kl_cov",
+        "covariance_share": 0.1,
+        "top_entropy_share": 0.6,
+        "behavior_kl_coefficient": 0.01,
+    },
+    {
         "surrogate": "gspo",
         "importance_weight": "none",
         "clip_around": "behavior",
@@ -540,12 +550,37 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
     assert (metrics["too_stale_tokens"], metrics["nonfinite_tokens"]) == (size, 0.0)
 
 
-@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "prompt_mean"])
-def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Path, reduction: str):
-    algorithm = {"reduction": reduction, "kl_coefficient": 0.1, "entropy_coefficient": 0.01}
+JUDGED_TOGETHER = {
+    "proximal": "interpolated",
+    "trust_region": ["second_moment_clip"],
+    "second_moment_limit": 0.02,
+    "entropy_control": "clip_cov",
+    "clip_cov_low": 0.01,
+    "clip_cov_high": 50.0,
+    "covariance_share": 0.2,
+    "top_entropy_share": 0.6,
+    "nll_coefficient": 0.1,
+}
+"""Terms that look at all tokens of an optimizer step."""
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"reduction": "token_mean"},
+        {"reduction": "sequence_mean"},
+        {"reduction": "prompt_mean"},
+        pytest.param(JUDGED_TOGETHER, id="judged together"),
+    ],
+    ids=lambda own: own["reduction"],
+)
+def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Path, own: dict):
+    algorithm = own | {"kl_coefficient": 0.1, "entropy_coefficient": 0.01}
     batch = near(random_batch(3), folder)
     sequences = [
-        dataclasses.replace(s, finish="length" if i % 3 == 1 else "stop")
+        dataclasses.replace(
+            s, finish="length" if i % 3 == 1 else "stop", outcome="correct" if i % 2 else "wrong"
+        )
         for i, s in enumerate(batch.sequences)
     ]
     left = [s for s in sequences if s.finish == "stop"]
@@ -561,7 +596,9 @@ def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Pat
     num_cut_off = sum(s.num_sampled() for s in sequences) - sum(s.num_sampled() for s in left)
     for metrics, got in found.values():
         assert worst_difference(got, wanted) < 1e-5
-        assert metrics["loss"] == pytest.approx(wanted_metrics["loss"], rel=1e-5)
+        for name in ("loss", "held_back_tokens", "trust_region_share", "sequence_effective_share"):
+            assert metrics[name] == pytest.approx(wanted_metrics[name], rel=1e-5), name
+        assert (metrics["held_back_tokens"] > 0) == (own is JUDGED_TOGETHER)
         assert (metrics["masked_cut_off_tokens"], metrics["too_stale_tokens"]) == (num_cut_off, 0.0)
         share = num_cut_off / (num_cut_off + metrics["num_tokens"])
         assert metrics["masked_cut_off_share"] == pytest.approx(share)
@@ -586,8 +623,8 @@ def test_correct_responses_are_imitated_by_the_mean_of_their_tokens_however_they
         assert [learner.objective.teaches(s) for s in sequences] == [s.is_correct() for s in sequences]
         metrics, got = gradients(learner, batch)
         assert worst_difference(got, wanted) < 1e-5
-    nobody = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
-    metrics, _ = gradients(learner, nobody)
+    none_correct = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
+    metrics, _ = gradients(learner, none_correct)
     assert metrics["loss"] == 0.0
 
 

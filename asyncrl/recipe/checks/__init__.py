@@ -1,0 +1,1 @@
+"""Checks across the sections of a recipe; each raises ValueError with the key to change."""

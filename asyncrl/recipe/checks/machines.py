@@ -1,0 +1,68 @@
+"""Checks of the GPUs that processes get."""
+
+from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.recipe.sections.evaluation import Evaluation
+from asyncrl.recipe.sections.placement import Placement
+from asyncrl.recipe.sections.serving import Serving
+from asyncrl.recipe.sections.trainer import Trainer
+
+
+def check_placement(
+    placement: Placement, serving: Serving, trainer: Trainer, evaluation: Evaluation, cluster: Cluster
+) -> None:
+    size = serving.tensor_parallel_size
+    if serving.servers and placement.servers:
+        raise ValueError(
+            f"placement.servers is {placement.servers} but serving.servers names servers that are "
+            f"already running. Remove placement.servers, or serving.servers to start local ones."
+        )
+    for key, count, why in (
+        ("trainer", trainer.num_processes, "trainer.num_processes"),
+        ("servers", serving.num_servers * size, "serving.num_servers x serving.tensor_parallel_size"),
+        (
+            "evaluation",
+            evaluation.num_servers * size,
+            "evaluation.num_servers x serving.tensor_parallel_size",
+        ),
+    ):
+        numbers: list[int] = getattr(placement, key)
+        if numbers and len(numbers) != count:
+            raise ValueError(
+                f"placement.{key} names {len(numbers)} GPU(s), {numbers}, but {why} is {count}. Name "
+                f"{count}, or change what needs them."
+            )
+    if placement.colocated:
+        check_colocated(serving, trainer, cluster)
+
+
+def check_colocated(serving: Serving, trainer: Trainer, cluster: Cluster) -> None:
+    num_gpus = serving.num_servers * serving.tensor_parallel_size
+    for is_wrong, what, remedy in (
+        (
+            bool(serving.servers),
+            "serving.servers names servers that are already running, which share no GPU with the trainer",
+            "serving.servers",
+        ),
+        (
+            serving.weight_transport != "disk",
+            f"serving.weight_transport is {serving.weight_transport}: servers sleep while the trainer "
+            f"could send, and read the weights when they wake",
+            "serving.weight_transport",
+        ),
+        (
+            cluster.backend == "ray",
+            "cluster.backend is ray, which gives each process its own GPUs",
+            "cluster.backend",
+        ),
+        (
+            num_gpus > trainer.num_processes,
+            f"serving.num_servers x serving.tensor_parallel_size is {num_gpus} and trainer.num_processes "
+            f"{trainer.num_processes}: a server that shares no GPU would sleep for nothing",
+            "serving.num_servers",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(
+                f"placement.colocated is true but {what}. Change {remedy}, or set placement.colocated to "
+                f"false."
+            )

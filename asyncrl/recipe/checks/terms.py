@@ -1,0 +1,144 @@
+"""Checks of the loss and the critic against the sections that feed and step them."""
+
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.checks.groups import check_mini_batches
+from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES
+from asyncrl.recipe.sections.critic import Critic
+from asyncrl.recipe.sections.rollout import Rollout
+from asyncrl.recipe.sections.trainer import Trainer
+from asyncrl.recipe.sections.turns import Turns
+
+
+def check_staleness(algorithm: Algorithm, rollout: Rollout) -> None:
+    if algorithm.proximal == "interpolated" and rollout.max_staleness == 0:
+        raise ValueError(
+            "algorithm.proximal is interpolated but rollout.max_staleness is 0: no token is stale, so "
+            "that every policy ratio would be 1 and nothing clipped. Remove algorithm.proximal, or set "
+            "rollout.max_staleness to 1 or more."
+        )
+    for key in ("abort_staleness", "mask_staleness"):
+        limit = getattr(rollout, key)
+        if limit is not None and limit >= rollout.max_staleness:
+            raise ValueError(
+                f"rollout.{key} is {limit} but rollout.max_staleness is {rollout.max_staleness}: nothing "
+                f"is ever that stale. Lower rollout.{key} below rollout.max_staleness, or remove it."
+            )
+
+
+def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent: Agent) -> None:
+    takes_best = algorithm.advantage in PASS_AT_K_ADVANTAGES
+    if takes_best and algorithm.pass_k > rollout.samples_per_group:
+        raise ValueError(
+            f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
+            f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
+            f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+        )
+    if algorithm.advantage == "pass_at_k_training" and algorithm.pass_k == rollout.samples_per_group:
+        raise ValueError(
+            f"algorithm.pass_k is {algorithm.pass_k}, as is rollout.samples_per_group: a group has one "
+            f"subset of that many answers, so that all advantages of pass_at_k_training would be 0. Lower "
+            f"algorithm.pass_k or raise rollout.samples_per_group."
+        )
+    if algorithm.advantage == "gdpo" and (rollout.pilot_samples or agent.verdict == "branch"):
+        key = "rollout.pilot_samples" if rollout.pilot_samples else "agent.verdict"
+        told = "a pilot is" if rollout.pilot_samples else "branches are"
+        raise ValueError(
+            f"{key} is set but algorithm.advantage is gdpo: {told} judged by one number, not by the "
+            f"named scores of whole responses. Remove {key}, or set algorithm.advantage to another one, "
+            f"such as grpo."
+        )
+    if algorithm.credit == "turns" and not turns.is_on():
+        raise ValueError(
+            "algorithm.credit is turns but neither turns.environment nor turns.tools is set: every "
+            "trajectory has one turn, which earns all there is. Remove algorithm.credit, or set one of "
+            "the two."
+        )
+    if rollout.samples_per_group < algorithm.min_group_size():
+        raise ValueError(
+            f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
+            f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
+            f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
+            f"remax."
+        )
+
+
+def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
+    if algorithm.kl_coefficient and algorithm.kl_estimator == "unbiased" and rollout.is_truncated():
+        raise ValueError(
+            "algorithm.kl_estimator is unbiased but rollout.top_k is set: a KL over all tokens has no "
+            "unbiased estimate from samples of some. Set algorithm.kl_estimator to k2 or k3_plus, or "
+            "leave rollout.top_k out."
+        )
+
+
+def check_critic(
+    algorithm: Algorithm,
+    critic: Critic,
+    trainer: Trainer,
+    rollout: Rollout,
+    *,
+    steps: int,
+    warmup_batches: int,
+) -> None:
+    """The critic takes `steps` optimizer steps per batch, and has the first `warmup_batches` to itself."""
+    check_mini_batches("critic", steps, rollout, trainer)
+    if steps != trainer.optimizer_steps_per_batch and algorithm.has_kl_reward():
+        raise ValueError(
+            f"critic.optimizer_steps_per_batch is {steps}, trainer.optimizer_steps_per_batch "
+            f"{trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
+            f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
+        )
+    check_v_trace(algorithm, critic, trainer, steps)
+    if warmup_batches >= trainer.num_steps:
+        raise ValueError(
+            f"critic.warmup_steps is {critic.warmup_steps} ({trainer.schedule_unit}) but "
+            f"trainer.num_steps is {trainer.num_steps}: the policy would never train. Lower "
+            f"critic.warmup_steps."
+        )
+
+
+def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic_steps: int) -> None:
+    if critic.targets != "v_trace":
+        return
+    if critic_steps != trainer.optimizer_steps_per_batch:
+        raise ValueError(
+            f"critic.optimizer_steps_per_batch is {critic_steps}, trainer.optimizer_steps_per_batch "
+            f"{trainer.optimizer_steps_per_batch} and critic.targets v_trace: its ratios are of the "
+            f"policy before the step, for mini-batches that both share. Set the two to one number, or "
+            f"critic.targets to gae."
+        )
+    if critic.gae_lambda not in (None, algorithm.gae_lambda):
+        raise ValueError(
+            f"critic.gae_lambda is {critic.gae_lambda} and algorithm.gae_lambda {algorithm.gae_lambda} but "
+            f"critic.targets is v_trace, whose targets give the policy its advantages: there is one lambda. "
+            f"Set the two to one number, or critic.targets to gae."
+        )
+    if algorithm.gae_length_alpha is not None:
+        raise ValueError(
+            f"algorithm.gae_length_alpha is {algorithm.gae_length_alpha} but critic.targets is "
+            f"v_trace, whose targets give the policy its advantages: there is no second lambda. Remove "
+            f"algorithm.gae_length_alpha, or set critic.targets to gae."
+        )
+
+
+def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
+    is_unweighted = algorithm.importance_weight == "none" and algorithm.clip_around == "proximal"
+    if trainer.learning_rate_scaling == "ess" and is_unweighted:
+        raise ValueError(
+            "trainer.learning_rate_scaling is ess but algorithm.importance_weight is none: the loss "
+            "weighs no sequence more than another. Set algorithm.importance_weight, or "
+            "trainer.learning_rate_scaling to none."
+        )
+
+
+def check_entropy_control(algorithm: Algorithm, trainer: Trainer) -> None:
+    steps = trainer.optimizer_steps_per_batch
+    has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
+    if algorithm.entropy_control == "kl_cov" and steps == 1 and not has_ratios:
+        raise ValueError(
+            "algorithm.entropy_control is kl_cov but trainer.optimizer_steps_per_batch is 1: every "
+            "policy ratio is 1, so that there is nothing to pull back. Set "
+            "trainer.optimizer_steps_per_batch to 2 or more, algorithm.clip_around to behavior, or "
+            "algorithm.entropy_control to clip_cov."
+        )
