@@ -1,9 +1,11 @@
 """The catalog: every term is documented, and every name of the recipe is a term."""
 
+import json
+
 import pytest
 
 from asyncrl.algorithms.advantages import ADVANTAGES
-from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
+from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -26,6 +28,13 @@ NAMED_BY_THE_KEY = (
 def test_every_term_has_a_formula_a_source_with_a_year_a_use_and_a_failure(entry):
     assert entry.formula and len(entry.use) > 20 and len(entry.fails) > 20
     assert any(f"{year}" in entry.source for year in (1992, *range(2015, 2027))), entry.source
+
+
+def test_a_term_without_a_measurement_says_so_and_each_verdict_is_of_a_term():
+    terms = {f"{entry.key}={entry.name}": entry.measured for entry in catalog()}
+    measured = json.loads(VERDICTS.read_text(encoding="utf-8"))
+    assert set(measured) <= set(terms)
+    assert terms == dict.fromkeys(terms, NOT_MEASURED) | measured
 
 
 def test_every_name_in_the_recipe_is_a_term():

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from asyncrl.algorithms.catalog import NOT_MEASURED, VERDICTS, catalog
 from asyncrl.errors import InputError
+from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe.file import load_recipe
 from tests.benchmarks.algorithms.arms import ARMS, MAIN
 from tests.benchmarks.algorithms.cells import CellFailed, make_row
 from tests.benchmarks.algorithms.docs import BEGIN, END, PAGE, documented, write_docs
+from tests.benchmarks.algorithms.noise import noised
 from tests.benchmarks.algorithms.plan import (
     COMPARISONS,
     MOST_COMPARISONS,
@@ -34,6 +37,7 @@ from tests.benchmarks.algorithms.plan import (
 from tests.benchmarks.algorithms.report import axis_table, figures_of, markdown, outcomes, verdicts
 from tests.benchmarks.algorithms.results import append_row, read_rows
 from tests.benchmarks.algorithms.run import check_tuned, parse_arguments, wanted_cells
+from tests.benchmarks.stalest import NOISY_TRAINER, make_noisy_process
 
 CELL = Cell("staleness", "truncated", 16, 0.0, 3, 1.0)
 
@@ -58,8 +62,10 @@ def tuning_rows(best: float = 2.0) -> list[Row]:
     return [row_of(cell, 0.6 if cell.rate == best else 0.4) for cell in tuning_cells()]
 
 
-def test_every_cell_is_a_recipe_that_loads():
-    for place in places():
+def test_each_arm_of_an_axis_is_a_recipe_that_loads_at_its_first_and_last_lag():
+    ordered = sorted(places(), key=lambda place: place[2:])
+    ends = {place[:2]: place for place in ordered} | {(place[:2], 0): place for place in reversed(ordered)}
+    for place in dict.fromkeys(ends.values()):
         cell = Cell(*place, seed=0, rate=1.0)
         overrides = [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
         recipe = load_recipe(ROOT / RECIPES[cell.recipe], overrides)
@@ -230,3 +236,25 @@ def test_the_page_is_only_changed_between_its_marks(tmp_path: Path):
     page.write_text("no marks")
     with pytest.raises(InputError, match="lacks"):
         write_docs([], [], page)
+
+
+def test_noise_has_its_size_and_is_fresh_in_each_version():
+    weight = torch.linspace(-2, 2, 20_000).reshape(100, 200)
+    found = {version: dict(noised([("w", weight)], version, 0.03))["w"] for version in (1, 2)}
+    again = dict(noised([("w", weight)], 1, 0.03))["w"]
+    noise = found[1] - weight
+    assert noise.norm() / weight.norm() == pytest.approx(0.03, rel=0.03)
+    assert torch.equal(found[1], again)
+    assert abs(torch.corrcoef(torch.stack([noise.flatten(), (found[2] - weight).flatten()]))[0, 1]) < 0.05
+
+
+def test_only_the_trainer_is_started_with_noise():
+    started = {}
+    for name, module in (("trainer-0", "asyncrl.trainer.main"), ("server-0", "sglang.launch_server")):
+        process = ChildProcess.__new__(ChildProcess)
+        make_noisy_process(
+            process, name, ["-m", module, "--run-folder", "run"], environment={}, log_path=Path("log")
+        )
+        started[name] = process._arguments
+    assert started["trainer-0"] == [str(NOISY_TRAINER), "--run-folder", "run"]
+    assert started["server-0"] == ["-m", "sglang.launch_server", "--run-folder", "run"]
