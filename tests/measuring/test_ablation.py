@@ -164,6 +164,12 @@ def test_the_cost_of_an_update_is_that_of_the_rows():
     assert costs.of(CELL) == pytest.approx(40 + 64 * 2)
 
 
+def test_a_row_whose_servers_were_not_counted_costs_nothing_and_says_nothing():
+    before = Costs(40.0, {"reasoning": 9.0, "tail": 7.0})
+    blind = dataclasses.replace(row_of(CELL), cpu_seconds=None)
+    assert fit_costs([blind], before) == before
+
+
 def test_an_arm_that_is_ahead_on_each_seed_has_a_verdict_and_one_without_rows_has_none():
     rows = tuning_rows()
     for seed in SEEDS:

@@ -1,5 +1,6 @@
 """Runs a cell: one whole `asyncrl train` on one core, in a folder that a cut run resumes in."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.observe.metrics.metrics_file import written_rows
 from tests.benchmarks.algorithms.noise import VARIABLE
 from tests.benchmarks.algorithms.plan import RECIPES, ROOT, SAMPLED, Cell, Row
@@ -16,14 +20,20 @@ from tests.benchmarks.algorithms.plan import RECIPES, ROOT, SAMPLED, Cell, Row
 PROGRAM = ROOT / "tests" / "benchmarks" / "stalest.py"
 LAST_CHARACTERS = 2000
 EXACT = 1e-6
+POLL_SECONDS = 1.0
 
 
 class CellFailed(Exception):
     """The run ended with an error, or its data had another age than the cell's."""
 
 
+class CellStopped(Exception):
+    """Ctrl-C; the next call resumes the cell."""
+
+
 def run_cell(cell: Cell, folder: Path, core: int) -> Row:
-    """Trains, or resumes, in folder/NAME; the folder is removed once the row is made. Raises CellFailed."""
+    """Trains, or resumes, in folder/NAME; the folder is removed once the row is made. Raises CellFailed and
+    CellStopped."""
     own = folder / cell.name()
     own.mkdir(parents=True, exist_ok=True)
     command = ["taskset", "-c", str(core), sys.executable, str(PROGRAM), "train", str(RECIPES[cell.recipe])]
@@ -35,11 +45,11 @@ def run_cell(cell: Cell, folder: Path, core: int) -> Row:
         process = subprocess.Popen(
             command, cwd=ROOT, env=_environment(cell), stdout=log, stderr=subprocess.STDOUT, text=True
         )
-        # The usage of this child and of all that it waited for; of two cells at once each has its own.
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    cpu, wall = cpu + usage.ru_utime + usage.ru_stime, wall + time.monotonic() - began
+        cpu += _wait(process)
+    wall += time.monotonic() - began
     (own / "spent.json").write_text(json.dumps([cpu, wall]))
+    if process.returncode == INTERRUPTED:
+        raise CellStopped(cell.name())
     if process.returncode != 0:
         tail = (own / "log").read_text(errors="replace")[-LAST_CHARACTERS:]
         raise CellFailed(f"{cell.name()} ended with {process.returncode}; {own} resumes it.\n{tail}")
@@ -84,6 +94,21 @@ def make_row(cell: Cell, rows: list[dict[str, Any]], *, cpu_seconds: float, wall
         round(wall_seconds, 1),
         _commit(),
     )
+
+
+def _wait(process: subprocess.Popen[str]) -> float:
+    """CPU seconds of the process and all below it, until it ended. The usage that the kernel hands to a
+    parent lacks SGLang's scheduler, whose own parent is killed before it can wait for it."""
+    seen: dict[tuple[int, float], float] = {}
+    own = psutil.Process(process.pid)
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in (own, *own.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = each.cpu_times()
+                    seen[each.pid, each.create_time()] = times.user + times.system
+        time.sleep(POLL_SECONDS)
+    return sum(seen.values())
 
 
 def _environment(cell: Cell) -> dict[str, str]:

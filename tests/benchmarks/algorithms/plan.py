@@ -28,7 +28,7 @@ NUM_UPDATES = 48
 SEEDS = tuple(range(10))
 TUNING_SEEDS = (100, 101, 102)
 """None of SEEDS: what chose a rate does not judge it."""
-RATES = (0.5, 1.0, 2.0)
+RATES = (0.5, 1.0, 2.0, 4.0)
 """Learning rates tried per arm, in multiples of the recipe's."""
 TUNING_LAG = 16
 NOISES = (0.01, 0.03, 0.1)
@@ -144,8 +144,8 @@ class Row:
     """Mean of each update's batch."""
     mismatch_kl: float | None
     """Mean over the updates that measured it: those with tokens of the trainer's own version."""
-    cpu_seconds: float
-    """Of all the run's processes, its servers too."""
+    cpu_seconds: float | None
+    """Of all the run's processes, its servers too; None where servers were not counted."""
     wall_seconds: float
     version: str
     """Commit of the code."""
@@ -266,9 +266,10 @@ def fit_costs(rows: Sequence[Row], before: Costs) -> Costs:
     start is not fitted: it is as long in each cell, and few lags would not tell it from an update."""
     found = dict(before.per_update)
     for recipe in RECIPES:
-        own = [row for row in rows if row.cell.recipe == recipe]
-        if own:
-            updates = sum(row.cell.num_updates for row in own)
-            spent = sum(max(0.0, row.cpu_seconds - before.per_start) for row in own)
+        own = [(row.cpu_seconds, row.cell) for row in rows if row.cell.recipe == recipe]
+        known = [(seconds, cell) for seconds, cell in own if seconds is not None]
+        if known:
+            updates = sum(cell.num_updates for _, cell in known)
+            spent = sum(max(0.0, seconds - before.per_start) for seconds, _ in known)
             found[recipe] = spent / updates
     return Costs(before.per_start, found)

@@ -25,7 +25,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.prepare import prepare
 from asyncrl.recipe.file import load_recipe
 from tests.benchmarks.algorithms.arms import ARMS, FACTORS
-from tests.benchmarks.algorithms.cells import CellFailed, run_cell
+from tests.benchmarks.algorithms.cells import CellFailed, CellStopped, run_cell
 from tests.benchmarks.algorithms.docs import write_docs
 from tests.benchmarks.algorithms.plan import RECIPES, ROOT, Cell, Costs, Row, fit_costs, make_plan
 from tests.benchmarks.algorithms.report import axis_table, draw, markdown, tuning_table, write_verdicts
@@ -84,6 +84,10 @@ def run_cells(cells: Sequence[Cell], path: Path, cores: Sequence[int], *, hours:
                 cell = queue.pop(0)
             try:
                 row = run_cell(cell, folder, core)
+            except CellStopped:
+                with lock:
+                    queue.clear()
+                return
             except CellFailed as error:
                 with lock:
                     failed.append(cell)
