@@ -12,8 +12,9 @@ from asyncrl.algorithms.catalog import NOT_MEASURED, VERDICTS, catalog
 from asyncrl.errors import InputError
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe.file import load_recipe
+from tests.benchmarks.algorithms import run
 from tests.benchmarks.algorithms.arms import ARMS, MAIN
-from tests.benchmarks.algorithms.cells import CellFailed, make_row
+from tests.benchmarks.algorithms.cells import CellFailed, CellStopped, make_row
 from tests.benchmarks.algorithms.docs import BEGIN, END, PAGE, documented, write_docs
 from tests.benchmarks.algorithms.noise import noised
 from tests.benchmarks.algorithms.plan import (
@@ -197,6 +198,43 @@ def test_what_is_not_run_is_said_to_be_so():
     assert "| `truncated` | 16 | 0 | 1 of 10 | 25.0 | 25.0 | 25.0 | 1 x recipe's, not tuned |" in table
     assert "| `none` | 16 | 0 | 0 of 10 | not run | | | |" in table
     assert "**Length tail**: not run." in markdown([])
+
+
+def test_cells_run_once_each_and_a_failed_one_is_counted_and_left_for_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
+
+    def run_cell(cell: Cell, folder: Path, core: int) -> Row:
+        if cell.seed == 2:
+            raise CellFailed("diverged")
+        return row_of(cell)
+
+    monkeypatch.setattr(run, "run_cell", run_cell)
+    path = tmp_path / "r"
+    assert run.run_cells(cells, path, [0, 1], hours=1.0, costs=run.COSTS) == 1
+    assert sorted(row.seed for row in read_rows(path)) == [0, 1, 3]
+
+
+def test_no_cell_begins_that_would_not_end_in_the_hours_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(run, "run_cell", lambda *_: pytest.fail("a cell began"))
+    assert run.run_cells([CELL], tmp_path / "r", [0], hours=0.01, costs=run.COSTS) == 0
+    assert "1 cells are not begun: --hours 0.01 is over." in capsys.readouterr().out
+
+
+def test_ctrl_c_begins_no_other_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    begun = []
+
+    def run_cell(cell: Cell, folder: Path, core: int) -> Row:
+        begun.append(cell)
+        raise CellStopped(cell.name())
+
+    monkeypatch.setattr(run, "run_cell", run_cell)
+    cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
+    assert run.run_cells(cells, tmp_path / "r", [0], hours=1.0, costs=run.COSTS) == 0
+    assert begun == cells[:1]
 
 
 def metrics(cell: Cell) -> list[dict[str, Any]]:

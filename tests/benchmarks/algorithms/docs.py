@@ -1,4 +1,4 @@
-"""The part of docs/algorithms.md that the rows make: between two marks, written by --write-docs."""
+"""The part of docs/algorithms.md that the rows make: between two marks, written by each call."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from tests.benchmarks.algorithms.plan import ROOT, Row
 from tests.benchmarks.algorithms.report import markdown
 
 PAGE = ROOT / "docs" / "algorithms.md"
-BEGIN = "<!-- Written by `make algorithms ARGS=--write-docs` from its results: -->\n\n"
+BEGIN = "<!-- Written by `make algorithms` from its results: -->\n\n"
 END = "\n<!-- End of what the results say. -->"
 
 

@@ -28,6 +28,10 @@ from tests.benchmarks.paired import holm, interval, sign_flip_p
 
 SIGNIFICANT = 0.05
 NOT_RUN = "not run"
+UNTUNED = (
+    "A cell whose rate is not tuned says how its arm does at the recipe's rate on that seed, and nothing of "
+    "what the arm can do at its own: no comparison is judged by it."
+)
 FOLDER = Path(__file__).parent
 TITLES = {
     "staleness": "Staleness",
@@ -147,6 +151,7 @@ def markdown(rows: Sequence[Row]) -> str:
         f"{count} of the plan's {len(plan.cells)} cells are run. Learning rates tuned for: "
         f"{', '.join(f'`{name}`' for name in tuned) or 'no arm yet'}.",
         comparison_table(outcomes(rows)),
+        UNTUNED,
     ]
     for axis, title in TITLES.items():
         some = any(row.axis == axis for row in current(rows))
@@ -200,7 +205,7 @@ def draw(rows: Sequence[Row]) -> list[Path]:
 
     made = figures_of(rows)
     for path in made:
-        own = [row for row in current(rows) if row.axis == path.stem]
+        own = sorted((row for row in current(rows) if row.axis == path.stem), key=_order)
         lags = sorted({(row.lag, row.noise) for row in own})
         figure, axes = pyplot.subplots(
             1, len(lags) + 1, figsize=(4 * (len(lags) + 1), 3.4), layout="constrained", squeeze=False
@@ -219,6 +224,11 @@ def draw(rows: Sequence[Row]) -> list[Path]:
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return made
+
+
+def _order(row: Row) -> tuple[int, int]:
+    """The plan's, not that in which cells ended."""
+    return places().index(row.cell.place), row.seed
 
 
 def _draw_curves(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:

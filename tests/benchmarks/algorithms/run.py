@@ -1,12 +1,13 @@
 """The ablation of the algorithms: `make algorithms`.
 
     python tests/benchmarks/algorithms/run.py [--plan] [--axis A] [--arms A,B] [--lags 0,16] [--seeds 0,1]
-        [--hours H] [--untuned] [--cores 0,1] [--results FILE] [--write-docs]
+        [--hours H] [--untuned] [--cores 0,1] [--results FILE]
 
 Runs the cells of the plan that the results do not hold yet, one on each core, and appends a line per cell; a
 cell that was cut resumes in its folder. --axis, --arms, --lags, --seeds and --hours limit a call. Cells wait
 for the tuning of their arm, unless --untuned takes the recipe's rate. --plan prints what there is, what is
-left and its cost, and runs nothing. Ends with 1 where a cell failed.
+left and its cost, and runs nothing. Each call on the committed results writes figures, verdicts and the
+tables of docs/algorithms.md from them. Ends with 1 where a cell failed.
 """
 
 import argparse
@@ -125,7 +126,6 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cores", type=_numbers, default=sorted(os.sched_getaffinity(0))[:2])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--plan", action="store_true", help="print what is left and its cost, run nothing")
-    parser.add_argument("--write-docs", action="store_true", help="figures, verdicts and docs/algorithms.md")
     arguments = parser.parse_args(words)
     for name in arguments.axis:
         if name not in AXES:
@@ -159,7 +159,7 @@ def main() -> int:
     for axis in AXES[1:]:
         print(f"\n{axis}\n\n{axis_table(axis, rows)}")
     print(f"\ntuning\n\n{tuning_table(rows)}\n\n{markdown(rows)}")
-    if arguments.write_docs:
+    if arguments.results.resolve() == RESULTS:
         figures = draw(rows)
         write_verdicts(rows, VERDICTS)
         write_docs(rows, figures)
