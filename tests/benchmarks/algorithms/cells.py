@@ -53,9 +53,10 @@ def run_cell(cell: Cell, folder: Path, core: int) -> Row:
     if process.returncode != 0:
         tail = (own / "log").read_text(errors="replace")[-LAST_CHARACTERS:]
         raise CellFailed(f"{cell.name()} ended with {process.returncode}; {own} resumes it.\n{tail}")
-    row = make_row(cell, written_rows(own / "run" / "metrics.jsonl"), cpu_seconds=cpu, wall_seconds=wall)
+    rows = written_rows(own / "run" / "metrics.jsonl")
+    # A run that is no result would end as such again: the next call starts it from the beginning.
     shutil.rmtree(own)
-    return row
+    return make_row(cell, rows, cpu_seconds=cpu, wall_seconds=wall)
 
 
 def make_row(cell: Cell, rows: list[dict[str, Any]], *, cpu_seconds: float, wall_seconds: float) -> Row:
@@ -69,7 +70,7 @@ def make_row(cell: Cell, rows: list[dict[str, Any]], *, cpu_seconds: float, wall
         if abs(row["staleness_mean"] - age) > EXACT or row["staleness_max"] != age:
             raise CellFailed(
                 f"{cell.name()}: update {step} trained data of age {row['staleness_mean']} (at most "
-                f"{row['staleness_max']}), expected {age} throughout. Remove its folder to run it again."
+                f"{row['staleness_max']}), expected {age} throughout. The next call runs it again."
             )
     heldout = {
         row["step"]: row["avg_at_k"]
