@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 """Recipe key -> its terms by name."""
 VERDICTS = Path(__file__).with_name("verdicts.json")
-""" "key=name" -> verdict, written by `make algorithms` (tests/benchmarks/algorithms) from its results."""
+"""Verdict by "key=name", written by `make algorithms` (tests/benchmarks/algorithms) from its results."""
 NOT_MEASURED = "not measured"
 
 
@@ -68,7 +68,7 @@ class CatalogEntry:
     use: str
     fails: str
     measured: str
-    """Against what the ablation compared it with, and how it came out; NOT_MEASURED where it did not."""
+    """How it came out of the ablation, and against which arm; NOT_MEASURED where it is not known."""
 
 
 def catalog() -> list[CatalogEntry]:

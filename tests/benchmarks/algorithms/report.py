@@ -172,7 +172,7 @@ def _run_only(axis: str, rows: Sequence[Row]) -> str:
 
 
 def verdicts(rows: Sequence[Row]) -> dict[str, str]:
-    """ "key=name" of a term -> verdict of its comparison at TUNING_LAG; terms without one are left out."""
+    """Verdict at TUNING_LAG by "key=name" of the term; terms without one are left out."""
     found = {}
     for outcome in outcomes(rows):
         term = ARMS[outcome.comparison.arm].term if _is_of_term(outcome) else None
