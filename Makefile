@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -24,7 +24,7 @@ SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e
 # Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench ablation seeds chaos clean
+.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench algorithms seeds chaos clean
 
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY))
 
@@ -120,9 +120,9 @@ bench: setup
 gpu-check: setup
 	@$(BIN)/python tests/benchmarks/gpu_check.py $(ARGS)
 
-# What staleness does with and without correction: 48 short runs, resumable (about 40 minutes).
-ablation: setup
-	@$(BIN)/python tests/benchmarks/ablation.py $(ARGS)
+# The ablation of the algorithms, resumable; needs GYM=1. ARGS="--plan" says what is left and how long it takes.
+algorithms: setup
+	@$(BIN)/python tests/benchmarks/algorithms/run.py $(ARGS)
 
 # RECIPE on three seeds, with intervals: held-out accuracy, lengths, answers before and after. Resumable.
 seeds: setup

@@ -1,12 +1,15 @@
-"""The terms there are, read from their docstrings: formula, source, what each is for, how it fails.
+"""The terms there are, read from their docstrings: formula, source, what each is for, how it fails; and how
+each came out where it was measured.
 
 A term's docstring begins with its formula, then names Source, Use and Fails; a paragraph may run over lines.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
@@ -49,6 +52,9 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }
 """Recipe key -> its terms by name."""
+VERDICTS = Path(__file__).with_name("verdicts.json")
+"""Verdict by "key=name", written by `make algorithms` (tests/benchmarks/algorithms) from its results."""
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +67,18 @@ class CatalogEntry:
     source: str
     use: str
     fails: str
+    measured: str
+    """How it came out of the ablation, and against which arm; NOT_MEASURED where it is not known."""
 
 
 def catalog() -> list[CatalogEntry]:
     """Every built-in term. Raises ValueError for a docstring that lacks a part."""
-    return [_entry(key, name, term) for key, terms in SECTIONS.items() for name, term in terms.items()]
+    measured: dict[str, str] = json.loads(VERDICTS.read_text(encoding="utf-8"))
+    return [
+        _entry(key, name, term, measured.get(f"{key}={name}", NOT_MEASURED))
+        for key, terms in SECTIONS.items()
+        for name, term in terms.items()
+    ]
 
 
 def markdown() -> str:
@@ -73,16 +86,20 @@ def markdown() -> str:
     lines = []
     entries = catalog()
     for key in SECTIONS:
-        lines += [f"### `{key}`", "", "| name | formula | what it is for | how it fails | source |"]
-        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"### `{key}`",
+            "",
+            "| name | formula | measured | what it is for | how it fails | source |",
+        ]
+        lines += ["|---|---|---|---|---|---|"]
         for e in (entry for entry in entries if entry.key == key):
-            cells = (f"`{e.name}`", e.formula, e.use, e.fails, e.source)
+            cells = (f"`{e.name}`", e.formula, e.measured, e.use, e.fails, e.source)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _entry(key: str, name: str, term: Callable[..., Any]) -> CatalogEntry:
+def _entry(key: str, name: str, term: Callable[..., Any], measured: str) -> CatalogEntry:
     text = inspect.getdoc(term) or ""
     pattern = r"(?P<formula>.+?)\n\s*Source: (?P<source>.+?)\nUse: (?P<use>.+?)\nFails: (?P<fails>.+)"
     match = re.fullmatch(pattern, text, re.DOTALL)
@@ -90,6 +107,5 @@ def _entry(key: str, name: str, term: Callable[..., Any]) -> CatalogEntry:
         raise ValueError(
             f"{key}: {name} is documented as {text!r}, expected a formula, then Source, Use, Fails."
         )
-    return CatalogEntry(
-        key, name, **{part: " ".join(found.split()) for part, found in match.groupdict().items()}
-    )
+    parts = {part: " ".join(found.split()) for part, found in match.groupdict().items()}
+    return CatalogEntry(key, name, measured=measured, **parts)

@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-HELP = "Print every advantage, weight, rejection, surrogate and reduction: formula, use, failure, source."
+HELP = "Print every term of the loss: formula, what was measured of it, use, failure, source."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,13 @@
 """The catalog: every term is documented, and every name of the recipe is a term."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from asyncrl.algorithms.advantages import ADVANTAGES
-from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
+from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
@@ -38,6 +39,13 @@ def test_the_table_of_the_docs_has_a_row_for_every_term():
     named = set(re.findall(r"[\w.]+", first_column))
     missing = [entry.name for entry in catalog() if not {entry.name, entry.key} & named]
     assert not missing
+
+
+def test_a_term_without_a_measurement_says_so_and_each_verdict_is_of_a_term():
+    terms = {f"{entry.key}={entry.name}": entry.measured for entry in catalog()}
+    measured = json.loads(VERDICTS.read_text(encoding="utf-8"))
+    assert set(measured) <= set(terms)
+    assert terms == dict.fromkeys(terms, NOT_MEASURED) | measured
 
 
 def test_every_name_in_the_recipe_is_a_term():

@@ -13,13 +13,22 @@ import json
 import math
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from ablation import CORRECTIONS, interval, train
+from paired import interval
+
+from asyncrl.observe.metrics.metrics_file import written_rows
 
 DTYPES = ("float32", "bfloat16")
-CHOSEN = ("none", "truncated")
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "none": {"algorithm.importance_weight": "none"},
+    "truncated": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 2.0},
+}
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,28 @@ def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespa
     )
 
 
+def train(
+    program: list[str], keys: dict[str, Any], cores: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of metrics.jsonl, the steps and the last evaluation, of a run in a folder of its own.
+
+    `program` is what the interpreter runs; `keys` are the recipe's that change.
+    """
+    with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
+        command = ["taskset", "-c", cores, sys.executable, *program, f"run_folder={folder}/run"]
+        command += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
+        rows = written_rows(Path(folder, "run", "metrics.jsonl"))
+    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
+    return [row for row in rows if row["kind"] == "step"], after
+
+
 def table(results: list[Result]) -> str:
     lines = ["| dtype | correction | mismatch KL | capped share | held-out accuracy | s per step |"]
     lines.append("|---|---|---|---|---|---|")
-    for dtype, correction in itertools.product(DTYPES, CHOSEN):
+    for dtype, correction in itertools.product(DTYPES, CORRECTIONS):
         found = [r for r in results if (r.dtype, r.correction) == (dtype, correction)]
         if found:
             kl, capped, accuracy = (
@@ -93,7 +120,9 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     results = [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(r.seed, r.dtype, r.correction) for r in results}
-    for cell in itertools.product(map(int, arguments.seeds.split(",")), arguments.dtypes.split(","), CHOSEN):
+    for cell in itertools.product(
+        map(int, arguments.seeds.split(",")), arguments.dtypes.split(","), CORRECTIONS
+    ):
         if cell not in done:
             seed, dtype, correction = cell
             results.append(run_cell(dtype, correction, seed, arguments))

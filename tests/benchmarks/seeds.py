@@ -26,7 +26,7 @@ from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
-from tests.benchmarks.ablation import interval
+from tests.benchmarks.paired import interval
 
 TARGET = 0.8
 """Held-out greedy accuracy after training."""

@@ -1,4 +1,4 @@
-"""Benchmarks are programs: `make bench`, `seeds` and `ablation` run them, and no run of tests does."""
+"""Benchmarks are programs: `make bench`, `seeds` and `algorithms` run them, and no run of tests does."""
 
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_no_benchmark_is_collected(request: pytest.FixtureRequest) -> None:
     assert [f.name for f in files if any(fnmatch(f.name, pattern) for pattern in patterns)] == []
 
 
-@pytest.mark.parametrize("target", ["bench", "gpu-check", "ablation", "seeds"])
+@pytest.mark.parametrize("target", ["bench", "gpu-check", "algorithms", "seeds"])
 def test_what_measures_runs_from_the_folder_of_benchmarks(target: str) -> None:
     recipe = MAKEFILE.partition(f"\n{target}: setup\n")[2].partition("\n\n")[0]
     assert "tests/benchmarks/" in recipe and "pytest" not in recipe

@@ -1,0 +1,276 @@
+"""Tables, figures and verdicts, all made from the rows: Markdown for the docs, SVGs, a JSON for the catalog.
+
+What was not run is said to be so. A comparison has a verdict only with all its seeds and tuned rates.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.algorithms.catalog import NOT_MEASURED
+from tests.benchmarks.algorithms.arms import ARMS
+from tests.benchmarks.algorithms.plan import (
+    COMPARISONS,
+    NUM_UPDATES,
+    SEEDS,
+    TUNING_LAG,
+    Comparison,
+    Plan,
+    Row,
+    make_plan,
+    places,
+    tuning_cells,
+)
+from tests.benchmarks.paired import holm, interval, sign_flip_p
+
+SIGNIFICANT = 0.05
+NOT_RUN = "not run"
+UNTUNED = (
+    "A cell whose rate is not tuned says how its arm does at the recipe's rate on that seed, and nothing of "
+    "what the arm can do at its own: no comparison is judged by it."
+)
+FOLDER = Path(__file__).parent
+TITLES = {
+    "staleness": "Staleness",
+    "mismatch": "Mismatch: noise on the weights that roll out, over each tensor's root mean square",
+    "tail": "Length tail",
+    "factors": "Advantages, reductions and clips at lag 0",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison with the pairs that there are."""
+
+    comparison: Comparison
+    differences: list[float]
+    """Areas of the arm less those of the reference, by seed."""
+    p: float
+    """Without correction; 1 where it has no verdict, so that it stays in the family."""
+    corrected_p: float
+    is_complete: bool
+    """All seeds, at tuned rates."""
+
+    def verdict(self) -> str:
+        if not self.is_complete:
+            return NOT_MEASURED
+        mean, width = (100 * value for value in interval(self.differences))
+        where = f"`{self.comparison.reference}` at lag {self.comparison.lag}"
+        pairs = f"{len(self.differences)} pairs, p = {self.corrected_p:.2g}"
+        if self.corrected_p >= SIGNIFICANT:
+            return f"not told apart from {where}: {mean:+.1f} ± {width:.1f} points ({pairs})"
+        side = "above" if mean > 0 else "below"
+        return f"{side} {where}: {mean:+.1f} ± {width:.1f} points ({pairs})"
+
+
+def current(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the plan as it is now: those at a rate that tuning did not choose are left out."""
+    planned = set(make_plan(rows).cells)
+    return [row for row in rows if row.cell in planned]
+
+
+def areas_of(rows: Sequence[Row], plan: Plan) -> dict[tuple[str, str, int, float], dict[int, float]]:
+    """(axis, arm, lag, noise) -> seed -> area, of the plan's cells that there are."""
+    found = {row.cell: row.area() for row in rows}
+    areas: dict[tuple[str, str, int, float], dict[int, float]] = {}
+    for cell in plan.cells:
+        if cell.axis != "tuning" and cell in found:
+            areas.setdefault(cell.place, {})[cell.seed] = found[cell]
+    return areas
+
+
+def outcomes(rows: Sequence[Row]) -> list[Outcome]:
+    """One of each comparison, in their order; Holm's correction is over all of them, run or not."""
+    plan = make_plan(rows)
+    areas = areas_of(rows, plan)
+    found = []
+    for c in COMPARISONS:
+        one, other = (areas.get((c.axis, name, c.lag, c.noise), {}) for name in (c.arm, c.reference))
+        differences = [one[seed] - other[seed] for seed in SEEDS if seed in one and seed in other]
+        is_tuned = plan.is_tuned[c.arm] and plan.is_tuned[c.reference]
+        found.append((c, differences, is_tuned and len(differences) == len(SEEDS)))
+    ps = [sign_flip_p(differences) if complete else 1.0 for _, differences, complete in found]
+    return [
+        Outcome(c, differences, p, corrected, complete)
+        for (c, differences, complete), p, corrected in zip(found, ps, holm(ps), strict=True)
+    ]
+
+
+def comparison_table(found: Sequence[Outcome]) -> str:
+    lines = ["| axis | lag | comparison | pairs | difference in area, points | p, Holm | verdict |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for outcome in found:
+        c = outcome.comparison
+        noise = f", noise {c.noise:g}" if c.noise else ""
+        difference = _points(outcome.differences, sign="+") if outcome.differences else NOT_RUN
+        p = f"{outcome.p:.2g}, {outcome.corrected_p:.2g}" if outcome.is_complete else ""
+        lines.append(
+            f"| {c.axis}{noise} | {c.lag} | `{c.arm}` - `{c.reference}` | {len(outcome.differences)} of "
+            f"{len(SEEDS)} | {difference} | {p} | {outcome.verdict() if p else NOT_MEASURED} |"
+        )
+    return "\n".join(lines)
+
+
+def axis_table(axis: str, rows: Sequence[Row]) -> str:
+    """Markdown: mean area and its interval over the seeds that there are, and the seeds' own values."""
+    plan = make_plan(rows)
+    areas = areas_of(rows, plan)
+    last = {row.cell: row.greedy[1] for row in rows}
+    lines = ["| arm | lag | noise | seeds | area, % | of each seed | greedy after, % | rate |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for place in (place for place in places() if place[0] == axis):
+        _, arm, lag, noise = place
+        own = areas.get(place, {})
+        start = f"| `{arm}` | {lag} | {noise:g} | {len(own)} of {len(SEEDS)} |"
+        if not own:
+            lines.append(f"{start} {NOT_RUN} | | | |")
+            continue
+        cells = [cell for cell in plan.cells if cell.place == place and cell in last]
+        each = " ".join(f"{100 * own[seed]:.1f}" for seed in sorted(own))
+        tuned = f"{cells[0].rate:g} x recipe's, {'tuned' if plan.is_tuned[arm] else 'not tuned'}"
+        ends = _points([last[cell] for cell in cells])
+        lines.append(f"{start} {_points(list(own.values()))} | {each} | {ends} | {tuned} |")
+    return "\n".join(lines)
+
+
+def _points(values: Sequence[float], sign: str = "") -> str:
+    mean, width = interval(values)
+    spread = "" if math.isnan(width) else f" ± {100 * width:.1f}"
+    return f"{100 * mean:{sign}.1f}{spread}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The whole report, as docs/algorithms.md has it."""
+    plan = make_plan(rows)
+    count = sum(cell in {row.cell for row in rows} for cell in plan.cells)
+    tuned = [name for name in ARMS if plan.is_tuned[name]]
+    text = [
+        f"{count} of the plan's {len(plan.cells)} cells are run. Learning rates tuned for: "
+        f"{', '.join(f'`{name}`' for name in tuned) or 'no arm yet'}.",
+        comparison_table(outcomes(rows)),
+        UNTUNED,
+    ]
+    for axis, title in TITLES.items():
+        some = any(row.axis == axis for row in current(rows))
+        text += [
+            f"**{title}**" + ("" if some else f": {NOT_RUN}."),
+            *([_run_only(axis, rows)] if some else []),
+        ]
+    return "\n\n".join(text) + "\n"
+
+
+def _run_only(axis: str, rows: Sequence[Row]) -> str:
+    """The axis' table without the rows of what was not run, which one sentence names."""
+    lines = axis_table(axis, rows).splitlines()
+    kept = [line for line in lines if f" {NOT_RUN} |" not in line]
+    missing = len(lines) - len(kept)
+    table = "\n".join(kept)
+    return table + (f"\n\nNot run: the other {missing} arms and lags of this axis." if missing else "")
+
+
+def verdicts(rows: Sequence[Row]) -> dict[str, str]:
+    """Verdict at TUNING_LAG by "key=name" of the term; terms without one are left out."""
+    found = {}
+    for outcome in outcomes(rows):
+        term = ARMS[outcome.comparison.arm].term if _is_of_term(outcome) else None
+        if term is not None and outcome.is_complete:
+            found[term] = outcome.verdict()
+    return found
+
+
+def _is_of_term(outcome: Outcome) -> bool:
+    c = outcome.comparison
+    return (c.axis, c.lag) == ("staleness", TUNING_LAG) and c.reference == ARMS[c.arm].reference
+
+
+def write_verdicts(rows: Sequence[Row], path: Path) -> None:
+    path.write_text(json.dumps(verdicts(rows), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def figures_of(rows: Sequence[Row]) -> list[Path]:
+    """The figures that `draw` makes: one of each axis that has rows."""
+    return [FOLDER / f"{axis}.svg" for axis in TITLES if any(row.axis == axis for row in current(rows))]
+
+
+def draw(rows: Sequence[Row]) -> list[Path]:
+    """Writes `figures_of`: held-out curves by lag, every seed a line, and areas, every seed a point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "asyncrl"
+    from matplotlib import pyplot
+
+    made = figures_of(rows)
+    for path in made:
+        own = sorted((row for row in current(rows) if row.axis == path.stem), key=_order)
+        lags = sorted({(row.lag, row.noise) for row in own})
+        figure, axes = pyplot.subplots(
+            1, len(lags) + 1, figsize=(4 * (len(lags) + 1), 3.4), layout="constrained", squeeze=False
+        )
+        arms = list(dict.fromkeys(row.arm for row in own))
+        colors = {arm: f"C{number % 10}" for number, arm in enumerate(arms)}
+        for panel, (lag, noise) in zip(axes[0], lags, strict=False):
+            here = [row for row in own if (row.lag, row.noise) == (lag, noise)]
+            _draw_curves(panel, here, colors)
+            panel.set(title=f"lag {lag}" + (f", noise {noise:g}" if noise else ""), xlabel="version")
+        _draw_areas(axes[0][-1], own, colors)
+        for panel in axes[0]:
+            panel.grid(alpha=0.3)
+        axes[0][0].set(ylabel="held-out accuracy, sampled")
+        axes[0][0].legend(frameon=False, fontsize=7)
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+    return made
+
+
+def _order(row: Row) -> tuple[int, int]:
+    """The plan's, not that in which cells ended."""
+    return places().index(row.cell.place), row.seed
+
+
+def _draw_curves(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
+    """Thin lines are seeds, thick ones their means; grey is what the area leaves out."""
+    for arm in dict.fromkeys(row.arm for row in rows):
+        curves = [row.heldout for row in rows if row.arm == arm]
+        for curve in curves:
+            panel.plot(*zip(*curve, strict=True), color=colors[arm], linewidth=0.6, alpha=0.5)
+        means = [
+            statistics.fmean(values) for values in zip(*([y for _, y in c] for c in curves), strict=True)
+        ]
+        panel.plot([x for x, _ in curves[0]], means, color=colors[arm], linewidth=1.8, label=arm)
+    if rows[0].lag:
+        panel.axvspan(0, rows[0].lag, color="0.92", zorder=0)
+    panel.set(ylim=(0, 1.02), xlim=(0, rows[0].lag + NUM_UPDATES))
+
+
+def _draw_areas(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
+    names = list(dict.fromkeys((row.arm, row.lag, row.noise) for row in rows))
+    for place, (arm, lag, noise) in enumerate(names):
+        values = [row.area() for row in rows if (row.arm, row.lag, row.noise) == (arm, lag, noise)]
+        mean, width = interval(values)
+        panel.scatter([place] * len(values), values, s=12, color=colors[arm], alpha=0.6)
+        error = 0.0 if math.isnan(width) else width
+        panel.errorbar([place + 0.2], [mean], yerr=[error], marker="_", capsize=3, color=colors[arm])
+    panel.set(title="area, each seed a point", ylim=(0, 1.02))
+    panel.set_xticks(range(len(names)), [f"{arm}, {lag}" for arm, lag, _ in names], rotation=90, fontsize=6)
+
+
+def tuning_table(rows: Sequence[Row]) -> str:
+    """Markdown: mean area of each arm at each rate, and how many of its tuning cells there are."""
+    found = {row.cell: row.area() for row in rows}
+    wanted = tuning_cells()
+    rates = sorted({cell.rate for cell in wanted})
+    lines = ["| arm | cells | " + " | ".join(f"rate {rate:g}" for rate in rates) + " |"]
+    lines.append("|---" * (2 + len(rates)) + "|")
+    for arm in ARMS:
+        own = [cell for cell in wanted if cell.arm == arm]
+        means = []
+        for rate in rates:
+            areas = [found[cell] for cell in own if cell.rate == rate and cell in found]
+            means.append(_points(areas) if areas else NOT_RUN)
+        done = sum(cell in found for cell in own)
+        lines.append(f"| `{arm}` | {done} of {len(own)} | " + " | ".join(means) + " |")
+    return "\n".join(lines)
