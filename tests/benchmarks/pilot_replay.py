@@ -29,7 +29,7 @@ from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.system.run_files import JOURNAL
 from asyncrl.tasks.pass_rates import PassRates
 from asyncrl.tasks.selection import RowSelection
-from tests.benchmarks.ablation import interval
+from tests.benchmarks.paired import interval
 
 HALF_LIFE = 20
 """The default of data.selection.half_life_steps."""

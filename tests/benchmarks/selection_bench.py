@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.journal.reader import JournalReader
 from asyncrl.system.run_files import JOURNAL
-from tests.benchmarks.ablation import interval
+from tests.benchmarks.paired import interval
 from tests.benchmarks.seeds import read_evaluations, train
 
 ARMS = (
