@@ -43,6 +43,7 @@ def test_each_kl_has_the_value_and_the_gradient_worked_out_by_hand():
     wanted = {
         "k3": ([0.193147, 1.613706], [0.5, -3.0]),
         "k3_plus": ([0.193147, 1.613706], [0.693147, -1.386294]),
+        # With r detached it would be r (1 - e^-d): 0.6 and -1.5.
         "unbiased": ([1.2 * 0.193147, 0.5 * 1.613706], [0.831777, -0.693147]),
     }
     for name, (values, slopes) in wanted.items():

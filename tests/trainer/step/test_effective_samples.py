@@ -32,6 +32,8 @@ def sums_of(log_ratios: list[float], ids: list[int], lags: list[int], mask: list
 def test_weights_of_3_and_three_times_1_are_three_effective_sequences_of_four():
     found = sums_of([math.log(1.5), math.log(2.0), 0.0, 0.0, 0.0], [0, 0, 1, 2, 3], [0] * 5)
     assert effective_share(found) == pytest.approx(3 / 4)
+    # The factor of trainer.learning_rate_scaling.
+    assert math.sqrt(effective_share(found)) == pytest.approx(0.866025, abs=1e-6)
 
 
 def test_sequences_are_of_the_staleness_of_their_oldest_token_that_counts():
