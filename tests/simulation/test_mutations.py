@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 from simulation.schedule import run_schedule
 
-from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.trainer_versions import TrainerVersions
 from asyncrl.journal import queue_state, statements
@@ -51,7 +50,6 @@ CAUGHT_BY = {
     "uses_that_a_restart_forgets": 53,
     "repeated_groups_that_are_compacted": 166,
     "a_publish_that_does_not_drain": 30,
-    "a_batch_that_outlives_its_controller": 1308,
     "observations_that_are_counted_as_sampled": 4,
     "observations_that_are_trained": 4,
     "turns_that_are_played_twice": 4,
@@ -212,13 +210,6 @@ def repeated_groups_that_are_compacted() -> Any:
 
 def repetitions_that_are_not_journaled() -> Any:
     return mock.patch("asyncrl.journal.statements.repeated", lambda *_: [])
-
-
-def a_batch_that_outlives_its_controller() -> Any:
-    async def close(requests: TrainerRequests) -> None:
-        """Leaves it behind."""
-
-    return mock.patch.object(TrainerRequests, "close", close)
 
 
 def a_publish_that_does_not_drain() -> Any:
@@ -393,7 +384,6 @@ def choices_that_a_restart_forgets() -> Any:
         a_publish_that_does_not_drain,
         servers_that_are_not_waited_for_until_they_sleep,
         trajectories_that_continue_after_a_drain,
-        a_batch_that_outlives_its_controller,
         observations_that_are_counted_as_sampled,
         observations_that_are_trained,
         turns_that_are_played_twice,
