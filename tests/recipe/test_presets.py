@@ -197,9 +197,8 @@ def test_the_key_explains_each_preset():
 
 
 def test_the_page_lists_the_settings_and_the_source_of_each_preset():
-    rows = dict(
-        re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text().partition("## Presets")[2], re.MULTILINE)
-    )
+    section = PAGE.read_text().partition("\n## Presets\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
     assert rows.keys() >= PRESETS.keys()
     for name, preset in PRESETS.items():
         text = rows[name]
