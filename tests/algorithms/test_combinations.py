@@ -216,7 +216,7 @@ class Oracle:
         return pull * self.scale(t)
 
     def pull(self, t: int) -> float:
-        """What the penalties add."""
+        """Slope of the penalties."""
         a, d = self.algorithm, self.distance[t]
         slopes = {"k1": 1.0, "k2": d, "k3": 1 - math.exp(-d), "k3_plus": d}
         slopes["unbiased"] = math.exp(self.moved[t]) * d

@@ -94,7 +94,7 @@ def read_groups(folder: Path, until: int | None = None) -> list[Graded]:
 
 
 def replay(groups: Sequence[Graded], pilot: int, min_chance: float) -> Spent:
-    """What the same groups had taken with a pilot."""
+    """Tokens that the same groups had taken with a pilot."""
     rows = {task_id: row for row, task_id in enumerate(dict.fromkeys(g.task_id for g in groups))}
     record = RowSelection(None, PassRates(len(rows), half_life=HALF_LIFE), [len(rows)], seed=0, reach=0)
     spent, whole = Spent(), len(groups[0].correct)

@@ -14,7 +14,7 @@ END = "\n<!-- End of what the results say. -->"
 
 
 def documented(rows: Sequence[Row], figures: Sequence[Path]) -> str:
-    """What stands between the marks."""
+    """The text between the marks."""
     links = [
         f"![{path.stem}: held-out curves and areas]({os.path.relpath(path, PAGE.parent)})" for path in figures
     ]

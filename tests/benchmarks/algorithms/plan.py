@@ -86,7 +86,7 @@ class Cell:
         return "-".join((*parts, f"seed{self.seed}", f"rate{self.rate:g}"))
 
     def keys(self) -> dict[str, Any]:
-        """What the run sets beyond its recipe, but its folder."""
+        """Settings of the run beyond its recipe, but its folder."""
         arm = arm_of(self.arm)
         recipe = _raw_recipe(RECIPES[self.recipe])
         curve = {"name": SAMPLED, "sources": _from_root(recipe["data"]["heldout"]), "temperature": 1.0}
@@ -145,7 +145,7 @@ class Row:
     mismatch_kl: float | None
     """Mean over the updates that measured it: those with tokens of the trainer's own version."""
     cpu_seconds: float | None
-    """Of all the run's processes, its servers too; None where servers were not counted."""
+    """CPU time of all the run's processes, its servers too; None where servers were not counted."""
     wall_seconds: float
     version: str
     """Commit of the code."""
@@ -257,7 +257,7 @@ class Costs:
         return self.per_start + cell.num_updates * self.per_update[cell.recipe]
 
     def hours(self, cells: Iterable[Cell]) -> float:
-        """Of one core."""
+        """Hours of one core that the cells take."""
         return sum(map(self.of, cells)) / 3600
 
 
