@@ -122,22 +122,27 @@ def killed_at(moments: list[int]) -> Iterator[Iterator[None]]:
         yield life(limit)
 
 
+def order_of(
+    folder: Path, kind: str, kills: list[int], *, mixture: bool, rebalance: bool = False
+) -> dict[int, str]:
+    """Group -> task of a run that is killed at these moments and resumed to its end."""
+    folder.mkdir()
+    run = Run(folder, kind, mixture=mixture, rebalance=rebalance)
+    for moments in killed_at(kills):
+        try:
+            run.live(moments)
+        except Killed:
+            continue
+    return run.asked
+
+
 @pytest.mark.parametrize("mixture", [False, True])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
     tmp_path: Path, kind: str, mixture: bool
 ) -> None:
-    orders = []
-    for number, kills in enumerate(([], [1, 2, 7], [30, 5, 14, 1])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = Run(folder, kind, mixture=mixture)
-        for moments in killed_at(kills):
-            try:
-                run.live(moments)
-            except Killed:
-                continue
-        orders.append(run.asked)
+    runs = [[], [1, 2, 7], [30, 5, 14, 1]]
+    orders = [order_of(tmp_path / str(i), kind, kills, mixture=mixture) for i, kills in enumerate(runs)]
     assert len(orders[0]) > NUM_STEPS * BATCH
     assert orders[0] == orders[1] == orders[2]
 
@@ -146,17 +151,10 @@ def test_a_run_that_is_killed_asks_the_rows_that_it_would_have_asked(
 def test_a_run_whose_shares_follow_the_signal_asks_the_rows_that_it_would_have_asked(
     tmp_path: Path, kind: str
 ) -> None:
-    orders = []
-    for number, kills in enumerate(([], [30, 5, 14, 1])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run = Run(folder, kind, mixture=True, rebalance=True)
-        for moments in killed_at(kills):
-            try:
-                run.live(moments)
-            except Killed:
-                continue
-        orders.append(run.asked)
+    runs: list[list[int]] = [[], [30, 5, 14, 1]]
+    orders = [
+        order_of(tmp_path / str(i), kind, kills, mixture=True, rebalance=True) for i, kills in enumerate(runs)
+    ]
     assert len(orders[0]) > NUM_STEPS * BATCH
     assert orders[0] == orders[1]
 
