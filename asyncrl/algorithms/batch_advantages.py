@@ -24,12 +24,13 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     """
     if algorithm.masks_cut_off:
         batch = mask_cut_off(batch)
-    counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
-    if algorithm.divides_by_batch_std:
-        return batch_std(batch, counts, algorithm)
-    if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
+    is_whitened = algorithm.advantage in WHITENED_ADVANTAGES and not algorithm.has_kl_reward()
+    if not (algorithm.divides_by_batch_std or is_whitened):
         return batch
-    return _whitened(batch, counts, algorithm)
+    # Looks at every token: only where it is asked for.
+    counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
+    finish = batch_std if algorithm.divides_by_batch_std else _whitened
+    return finish(batch, counts, algorithm)
 
 
 def mask_cut_off(batch: Batch) -> Batch:
