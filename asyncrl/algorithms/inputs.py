@@ -96,6 +96,12 @@ def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     return bounded_exp(numerator - denominator)
 
 
+def pushes_on(moved: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] bool: the token has moved in the direction in which its advantage pushes on. `moved` is [T], a
+    difference of log-probs or of probabilities to where it was sampled."""
+    return (inputs.advantages > 0) & (moved > 0) | (inputs.advantages < 0) & (moved < 0)
+
+
 def through_own_token(values: Tensor, inputs: LossInputs) -> Tensor:
     """[T] `values`, with the gradient values * grad(log pi) of the own token alone."""
     return values.detach() * (inputs.current - inputs.current.detach()).exp()

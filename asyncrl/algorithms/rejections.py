@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.bisection import largest_float
-from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, sequence_mean, sequence_total
+from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, pushes_on, sequence_mean, sequence_total
 from asyncrl.recipe import Algorithm
 
 
@@ -53,13 +53,7 @@ def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     with one optimizer step per batch a forward pass more.
     """
     moved = inputs.proximal - inputs.behavior
-    return ~_moves_away(moved, inputs) | (moved.square() <= inputs.second_moment_bound)
-
-
-def _moves_away(moved: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] bool: the policy has left mu in the direction in which the advantage pushes on. `moved` are [T]
-    log-ratios."""
-    return ((inputs.advantages > 0) & (moved > 0) | (inputs.advantages < 0) & (moved < 0)) & inputs.mask
+    return ~(pushes_on(moved, inputs) & inputs.mask) | (moved.square() <= inputs.second_moment_bound)
 
 
 def squares_of_tokens_that_move_away(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -67,7 +61,7 @@ def squares_of_tokens_that_move_away(inputs: LossInputs, algorithm: Algorithm) -
     was interpolated, (log pi / mu)^2 with pi the policy that was evaluated."""
     policy = inputs.policy() if "second_moment_clip" in algorithm.trust_region else inputs.proximal
     moved = policy - inputs.behavior
-    return moved.square()[_moves_away(moved, inputs)]
+    return moved.square()[pushes_on(moved, inputs) & inputs.mask]
 
 
 def second_moment_sums(squares: Tensor, bound: float, algorithm: Algorithm) -> Tensor:

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.inputs import LossInputs, sequence_mean
+from asyncrl.algorithms.inputs import LossInputs, pushes_on, sequence_mean
 from asyncrl.recipe import Algorithm
 
 M2PO_LOW, M2PO_HIGH = 0.7, 1.5
@@ -32,7 +32,7 @@ def dppo_tv(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: a rare token may grow by any factor before it is stopped.
     """
     moved = _probability(inputs.current) - _probability(inputs.behavior)
-    return ~_pushes_on(moved, inputs) | (moved.abs() <= algorithm.tv_limit)
+    return ~pushes_on(moved, inputs) | (moved.abs() <= algorithm.tv_limit)
 
 
 def dppo_kl(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -43,7 +43,7 @@ def dppo_kl(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: as dppo_tv: a rare token may grow by any factor before it is stopped.
     """
     moved = inputs.current.detach() - inputs.behavior
-    return ~_pushes_on(moved, inputs) | (_binary_kl(inputs.behavior, inputs.current) <= algorithm.kl_limit)
+    return ~pushes_on(moved, inputs) | (_binary_kl(inputs.behavior, inputs.current) <= algorithm.kl_limit)
 
 
 def ipo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -94,7 +94,7 @@ def second_moment_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     moved = inputs.current.detach() - inputs.behavior
     reach = math.sqrt(inputs.second_moment_bound)
     low, high = -max(reach, -math.log(M2PO_LOW)), max(reach, math.log(M2PO_HIGH))
-    return ~_pushes_on(moved, inputs) | ((moved >= low) & (moved <= high))
+    return ~pushes_on(moved, inputs) | ((moved >= low) & (moved <= high))
 
 
 TRUST_REGIONS = {
@@ -114,11 +114,6 @@ def _probability(logprobs: Tensor) -> Tensor:
 def _log_probability(logprobs: Tensor) -> Tensor:
     # A sum of rounded exponentials may pass 1 by one unit in the last place.
     return logprobs.detach().clamp(max=0.0)
-
-
-def _pushes_on(moved: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] bool: the token has moved in the direction in which its advantage pushes on."""
-    return (inputs.advantages > 0) & (moved > 0) | (inputs.advantages < 0) & (moved < 0)
 
 
 def _binary_kl(first: Tensor, second: Tensor) -> Tensor:
