@@ -5,6 +5,7 @@ from typing import Any
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.markers import value_at
 from asyncrl.recipe.presets import PRESETS
+from asyncrl.recipe.unused_keys import CLIPPED_SURROGATES, unused_keys
 from asyncrl.system.kinds import as_written
 
 
@@ -17,6 +18,7 @@ def notes(recipe: Recipe) -> list[str]:
         *_masking_notes(recipe),
         *_repetition_notes(recipe),
         *_divergence_notes(recipe),
+        *_unused_notes(recipe),
         *_wait_notes(recipe),
     ]
 
@@ -35,7 +37,7 @@ def _listed(keys: dict[str, Any]) -> str:
 
 def _clip_notes(recipe: Recipe) -> list[str]:
     algorithm, steps = recipe.algorithm, recipe.trainer.optimizer_steps_per_batch
-    has_clip = algorithm.surrogate in ("ppo_clip", "gspo", "cispo", "gmpo")
+    has_clip = algorithm.surrogate in CLIPPED_SURROGATES
     has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
     if not has_clip or steps > 1 or has_ratios:
         return []
@@ -101,6 +103,13 @@ def _divergence_notes(recipe: Recipe) -> list[str]:
     return [
         "algorithm.kl_estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
         "samples is zero. Set algorithm.kl_estimator to k2 or k3, or algorithm.kl_in to reward."
+    ]
+
+
+def _unused_notes(recipe: Recipe) -> list[str]:
+    return [
+        f"{key} is {as_written(value_at(recipe, key))}, but nothing reads it: set {switch}, or remove it."
+        for key, switch in unused_keys(recipe).items()
     ]
 
 

@@ -16,8 +16,9 @@ def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
         "evaluation": {"every_steps": 0},
         # The defaults are of models that are ten thousand times as large.
         "trainer": {"learning_rate": 1e-4},
-        "critic": {"learning_rate": 1e-4},
     }
+    if sections.get("algorithm", {}).get("advantage") == "gae":
+        raw["critic"] = {"learning_rate": 1e-4}
     for name, section in sections.items():
         raw[name] = raw.get(name, {}) | section
     return parse_recipe(raw, source="test")
