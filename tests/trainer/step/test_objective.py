@@ -96,7 +96,7 @@ def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float
 
 @pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
 def test_splitting_into_micro_batches_changes_nothing(folder: Path, algorithm: dict):
-    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    batch = near(random_batch(2, num_groups=4, group_size=4), folder)
     whole, split = (
         make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
         for budget in (8192, 30)
@@ -112,7 +112,7 @@ def test_splitting_into_micro_batches_changes_nothing(folder: Path, algorithm: d
 @pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
 def test_what_sequences_share_is_computed_once_and_changes_nothing(folder: Path, algorithm: dict):
     # Of three words, so that many responses begin alike, some prompts too, and some responses are equal.
-    batch = near(random_batch(2, num_groups=6, group_size=8, longest=6, vocabulary=3), folder)
+    batch = near(random_batch(2, num_groups=4, group_size=5, longest=6, vocabulary=3), folder)
     together, alone = (
         make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
         for budget in (8192, 1)
@@ -129,7 +129,7 @@ def test_what_sequences_share_is_computed_once_and_changes_nothing(folder: Path,
 def test_observed_tokens_are_context_and_nothing_else(folder: Path, algorithm: dict):
     """Two turns give what each gives alone, after a prompt that holds all before it, where no formula looks
     at whole sequences; with all of them, packing changes nothing."""
-    batch = near(random_batch(2, num_groups=4, group_size=4, longest=9), folder)
+    batch = near(random_batch(2, num_groups=3, group_size=3, longest=9), folder)
     turns, apart = [], []
     for one in batch.sequences:
         size = len(one.response_tokens)
@@ -183,7 +183,7 @@ def in_branches(batch: Batch) -> tuple[list[ScoredSequence], list[ScoredSequence
 def test_a_trajectory_in_branches_is_trained_as_one(folder: Path, algorithm: dict):
     """A sum over a sequence is summed over all branches, the sequence counts once, and each token
     once, however they are packed. KL in the reward runs up along each branch alone."""
-    batch = near(random_batch(2, num_groups=4, group_size=4, longest=9), folder)
+    batch = near(random_batch(2, num_groups=3, group_size=3, longest=9), folder)
     linear, branched = (dataclasses.replace(batch, sequences=s) for s in in_branches(batch))
     assert len(branched.sequences) > len(linear.sequences)
     learner = make_learner(folder, algorithm=algorithm)
