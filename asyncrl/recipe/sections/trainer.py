@@ -147,6 +147,14 @@ class Trainer(Section):
     """Decoupled weight decay (AdamW)."""
     clip_grad_norm: PositiveFloat = 1.0
     """Maximum global gradient norm."""
+    initial_loss_scale: Annotated[float, Field(ge=2.0**-10, le=2.0**24)] = 1024.0
+    """Factor on the loss of a float16 model in the first backward passes; policy and critic have one each. A
+    step whose gradient overflows is skipped, like one without a surviving token, and halves the scale. The
+    loss is a sum over tokens until its gradient is divided: scales that others multiply a mean by are larger
+    by the number of tokens. Lower it if first steps are skipped; a power of two rounds nothing."""
+    loss_scale_growth_steps: Positive = 1000
+    """Optimizer steps in a row without overflow that double the loss scale. The scale that a run settles at
+    is tried too large once in as many steps, which costs that step."""
     checkpoint_every_steps: Annotated[Positive, CHANGEABLE] = 25
     """Steps between checkpoints. A crash costs at most this many steps of training, and no generation."""
     step_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 3600.0
