@@ -70,6 +70,10 @@ class Alarms(Section):
     nonfinite_share: Fraction | None = 0.001
     """Share of the tokens whose behavior log-prob is not finite, which are left out of the loss; and any step
     whose loss is NaN. A gradient that is not finite ends the run at once."""
+    skipped_steps: Annotated[int, Field(ge=1, le=64)] | None = 3
+    """Steps in a row in which a gradient overflowed float16, of the policy or of the critic, so that an
+    optimizer step was skipped and its batch, or mini-batch, taught nothing. Healthy runs skip one after
+    trainer.loss_scale_growth_steps, and a few at their start if trainer.initial_loss_scale is too large."""
     spike_row_share: Fraction | None = 0.5
     """Gradient spike: share of the squared gradient norm that one row of one parameter carries, in a step
     whose norm is more than five times the median of those before. Clipping then shrinks what the batch
