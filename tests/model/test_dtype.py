@@ -61,7 +61,9 @@ def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_we
     half = make_recipe(Path("model"), model={"dtype": "float16"})
     assert str(find_dtype(half, tiny_shape())) == "float16"
     monkeypatch.setattr(dtype, "float16_flag", lambda: None)
-    assert str(find_dtype(half, tiny_shape())).startswith("float16 (emulated: this CPU has neither avx512_fp16")
+    assert str(find_dtype(half, tiny_shape())).startswith(
+        "float16 (emulated: this CPU has neither avx512_fp16"
+    )
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
     assert str(find_dtype(half, tiny_shape())) == "float16"

@@ -1,17 +1,22 @@
 """Training in float16: gradients under a loss scale, and what a gradient that overflows does."""
 
 import dataclasses
+import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from fakes.launch_trainer import finish_trainer
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch
+from fakes.template import Template
 from torch import Tensor
 
 from asyncrl.errors import Diverged
 from asyncrl.recipe import Trainer
 from asyncrl.records import Batch
+from asyncrl.system.ports import free_ports
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.critic import CriticLearner
@@ -127,7 +132,9 @@ def test_an_overflow_that_no_scale_helps_ends_the_run(folder: Path):
     scaler_of(learner).restore(LossScaling(scale=SMALLEST_SCALE, steps_since_change=0))
     huge = overflowing(2)
     far = [dataclasses.replace(each, advantage=1e5 * each.advantage) for each in huge.sequences]
-    with pytest.raises(Diverged, match=r"Set model\.dtype to bfloat16.*step 3 .*at a loss scale of 0\.000976"):
+    with pytest.raises(
+        Diverged, match=r"Set model\.dtype to bfloat16.*step 3 .*at a loss scale of 0\.000976"
+    ):
         learner.step(dataclasses.replace(huge, sequences=far))
     # Activations that overflow make a loss that is no number: no gradient under any scale is finite.
     learner = half_learner(folder)
@@ -163,3 +170,20 @@ def test_other_types_have_no_scale(folder: Path):
         learner = make_learner(folder, model={"dtype": dtype})
         assert loss_scaler(learner.optimizer) is None
         assert not {"loss_scale", "skipped_steps"} & learner.step(random_batch(1)).keys()
+
+
+def test_an_overflow_on_one_rank_is_skipped_by_all(folder: Path, template: Template, tmp_path: Path):
+    layouts = [{"pipeline": 2}, {"tensor": 2}, {"distributed_optimizer": True}]
+    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_PORT": str(free_ports(1)[0])}
+    arguments = [str(folder), json.dumps(layouts)]
+    with (tmp_path / "log").open("ab") as output:
+        ranks = [
+            template.start(
+                "fakes.overflow_worker",
+                arguments,
+                environment=environment | {"RANK": str(rank)},
+                output=output,
+            )
+            for rank in range(2)
+        ]
+    assert finish_trainer(ranks, timeout_seconds=300) == [0, 0], (tmp_path / "log").read_text()[-6000:]
