@@ -32,8 +32,9 @@ def main() -> None:
     def spoil(chunks: list, denominator: torch.Tensor) -> None:
         divide(chunks, denominator)
         if not ranks.is_first():
-            # Of its own share of the gradient, where ranks share the optimizer.
-            chunks[0].buffers[0].grad_data[-1] = math.inf
+            # Its own share of the gradient, where ranks share the optimizer's state.
+            gradient = chunks[0].buffers[0].grad_data
+            gradient[len(gradient) // 2 :] = math.inf
 
     for parallel in json.loads(sys.argv[2]):
         trainer = {"num_processes": 2, "parallel": parallel, "initial_loss_scale": 64.0}

@@ -147,7 +147,7 @@ class Trainer(Section):
     """Decoupled weight decay (AdamW)."""
     clip_grad_norm: PositiveFloat = 1.0
     """Maximum global gradient norm."""
-    initial_loss_scale: Annotated[float, Field(ge=2.0**-10, le=2.0**24)] = 1024.0
+    initial_loss_scale: Annotated[float, Field(ge=2.0**-10, le=2.0**24)] = 128.0
     """Factor on the loss of a float16 model in the first backward passes; policy and critic have one each. A
     step whose gradient overflows is skipped, like one without a surviving token, and halves the scale. The
     loss is a sum over tokens until its gradient is divided: scales that others multiply a mean by are larger
