@@ -11,9 +11,7 @@ from typing import Any, TypedDict
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
 from asyncrl.recipe import Trainer
-
-SMALLEST_SCALE = 2.0**-10
-"""A gradient that overflows even so has no finite value."""
+from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
 
 
 class LossScaling(TypedDict):
@@ -29,8 +27,8 @@ class LossScaler(DynamicGradScaler):
 
     def __init__(self, section: Trainer) -> None:
         super().__init__(
-            initial_scale=section.initial_loss_scale,
-            min_scale=SMALLEST_SCALE,
+            initial_scale=section.first_loss_scale(),
+            min_scale=SMALLEST_LOSS_SCALE,
             growth_factor=2.0,
             backoff_factor=0.5,
             growth_interval=section.loss_scale_growth_steps,

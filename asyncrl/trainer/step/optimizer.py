@@ -19,9 +19,10 @@ from torch import Tensor
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout
 from asyncrl.recipe import Trainer
+from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.model import DTYPES, Policy
-from asyncrl.trainer.step.loss_scale import SMALLEST_SCALE, loss_scaler, share_loss_scaler
+from asyncrl.trainer.step.loss_scale import loss_scaler, share_loss_scaler
 from asyncrl.trainer.step.muon import make_muon
 
 
@@ -145,7 +146,7 @@ def take_step(
     if scaler is not None:
         scale = scaler.value()
         if scaler.settle():
-            if math.isfinite(loss) and scale > SMALLEST_SCALE:
+            if math.isfinite(loss) and scale > SMALLEST_LOSS_SCALE:
                 return None
             raise Diverged(
                 f"Set model.dtype to bfloat16, or lower {key}, which is {peak:g}: the gradient of step "

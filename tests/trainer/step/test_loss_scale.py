@@ -15,13 +15,14 @@ from torch import Tensor
 
 from asyncrl.errors import Diverged
 from asyncrl.recipe import Trainer
+from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
 from asyncrl.records import Batch
 from asyncrl.system.ports import free_ports
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.critic import CriticLearner
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.loss_scale import SMALLEST_SCALE, LossScaler, LossScaling, loss_scaler
+from asyncrl.trainer.step.loss_scale import LossScaler, LossScaling, loss_scaler
 from asyncrl.trainer.step.optimizer_state import adam_steps, held_states
 
 TRAINER = {"learning_rate": 1e-3, "warmup_steps": 8, "weight_decay": 0.1, "initial_loss_scale": 256.0}
@@ -129,7 +130,7 @@ def test_the_scale_grows_after_steps_without_an_overflow():
 
 def test_an_overflow_that_no_scale_helps_ends_the_run(folder: Path):
     learner = half_learner(folder)
-    scaler_of(learner).restore(LossScaling(scale=SMALLEST_SCALE, steps_since_change=0))
+    scaler_of(learner).restore(LossScaling(scale=SMALLEST_LOSS_SCALE, steps_since_change=0))
     huge = overflowing(2)
     far = [dataclasses.replace(each, advantage=1e5 * each.advantage) for each in huge.sequences]
     with pytest.raises(
