@@ -33,8 +33,8 @@ class Alarms(Section):
     mismatch_kl: PositiveFloat | None = 0.01
     """KL per token, in nats, between trainer and servers on tokens of the current version; also a tenth of it
     if that is ten times the first steps'. If all of these tokens were sampled on an older version's cache:
-    twice it. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients belong to another policy than the
-    one that sampled. The live line highlights a larger one."""
+    twice it. float32 has about 1e-9, float16 5e-5, bfloat16 3e-3; above 0.01 gradients belong to another
+    policy than the one that sampled. The live line highlights a larger one."""
     effective_share: Fraction | None = 0.3
     """Effective sample size of the unclipped importance weights, as a share: of a step's sequences below this
     and below half of the first steps', or of its tokens below this. Few of them then carry the gradient,
