@@ -10,18 +10,20 @@ from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Model, Recipe
-from asyncrl.system.machine import bfloat16_flag
+from asyncrl.system.machine import bfloat16_flag, float16_flag
 
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""
 
 NO_BFLOAT16 = "this CPU has neither avx512_bf16 nor AMX"
 EMULATED = f"emulated: {NO_BFLOAT16}, and float32 is far faster. Set model.dtype: auto"
+NO_FLOAT16 = "this CPU has neither avx512_fp16 nor amx_fp16"
+EMULATED_FLOAT16 = f"emulated: {NO_FLOAT16}, and float32 is faster. Set model.dtype: auto"
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    name: Literal["float32", "bfloat16"]
+    name: Literal["float32", "bfloat16", "float16"]
     why: str | None = None
     """None where the recipe says it and the machine can do it well."""
 
@@ -34,6 +36,9 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
     if recipe.model.dtype == "bfloat16":
         is_slow = not uses_gpu(recipe) and bfloat16_flag() is None
         return Dtype("bfloat16", EMULATED if is_slow else None)
+    if recipe.model.dtype == "float16":
+        is_slow = not uses_gpu(recipe) and float16_flag() is None
+        return Dtype("float16", EMULATED_FLOAT16 if is_slow else None)
     if recipe.model.dtype == "float32":
         return Dtype("float32")
     if shape.num_parameters() < SMALL_PARAMETERS:
@@ -47,10 +52,10 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
 
 
 def has_float32_head(recipe: Recipe) -> bool:
-    """Whether both engines compute the logits of a bfloat16 model in float32."""
+    """Whether both engines compute the logits of a 16-bit model in float32."""
     if not recipe.model.float32_logits:
         return False
-    return find_dtype(recipe, read_shape(model_folder(recipe.model))).name == "bfloat16"
+    return find_dtype(recipe, read_shape(model_folder(recipe.model))).name != "float32"
 
 
 def with_dtype(recipe: Recipe, shape: ModelShape) -> Model:

@@ -143,7 +143,7 @@ def rank_memory(
         checkpoint_copy=(copied + int(saves_in_background and saves_reference) * width) * share - saved_copy,
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
-        # A CPU has no product of bfloat16 that is summed in float32, and converts the layer.
+        # A CPU has no product of 16 bits that is summed in float32, and converts the layer.
         logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor
         + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
         output_gradient=output_gradient,

@@ -119,6 +119,7 @@ class Recipe(Section):
         self._check_critic()
         self.policy_schedule()
         terms.check_scaling(algorithm, trainer)
+        terms.check_loss_scale(self.model, trainer)
         terms.check_entropy_control(algorithm, trainer)
         groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)

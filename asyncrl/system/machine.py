@@ -10,6 +10,8 @@ from asyncrl.system.gpus import find_gpus
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Flags of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
+FLOAT16_FLAGS = ("avx512_fp16", "amx_fp16")
+"""Flags of a CPU with instructions that multiply matrices of float16."""
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """Variables of a process that multiplies on a CPU. oneDNN and torch keep code for each shape of a product, by
@@ -47,9 +49,19 @@ def outward_address(host: str = "192.0.2.1") -> str:
 @functools.cache
 def bfloat16_flag() -> str | None:
     """The first of BFLOAT16_FLAGS that this CPU has; None where it has none or does not say."""
+    return _first_flag(BFLOAT16_FLAGS)
+
+
+@functools.cache
+def float16_flag() -> str | None:
+    """The first of FLOAT16_FLAGS that this CPU has; None where it has none or does not say."""
+    return _first_flag(FLOAT16_FLAGS)
+
+
+def _first_flag(flags: tuple[str, ...]) -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
     found = {flag for line in lines if line.startswith("flags") for flag in line.split()}
-    return next((flag for flag in BFLOAT16_FLAGS if flag in found), None)
+    return next((flag for flag in flags if flag in found), None)

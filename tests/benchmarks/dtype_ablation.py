@@ -1,6 +1,6 @@
-"""bfloat16 as a test bed of mismatch: both types, with and without truncated importance weights.
+"""16-bit types as test beds of mismatch: each type, with and without truncated importance weights.
 
-    python tests/benchmarks/dtype_ablation.py RECIPE [KEY=VALUE ...] [--seeds 0,1,2] [--dtypes bfloat16]
+    python tests/benchmarks/dtype_ablation.py RECIPE [KEY=VALUE ...] [--seeds 0,1,2] [--dtypes float16]
 
 Trains the recipe once per type, correction and seed; a cell that the results file already holds is not run
 again. Prints a Markdown table: KL between the engines on tokens of the trainer's own version, share of
@@ -24,7 +24,7 @@ from paired import interval
 
 from asyncrl.observe.metrics.metrics_file import written_rows
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 CORRECTIONS: dict[str, dict[str, Any]] = {
     "none": {"algorithm.importance_weight": "none"},
     "truncated": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 2.0},
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the recipe")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--results", type=Path, default=Path(".bench/dtype_ablation.jsonl"))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))

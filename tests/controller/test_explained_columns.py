@@ -25,7 +25,8 @@ def columns_of_a_step() -> set[str]:
     known = {column for columns in GROUPS.values() for column in columns}
     known |= step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
-    known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
+    known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}
+    known |= get_type_hints(step_metrics.Staleness).keys()
     known |= get_type_hints(step_metrics.Spike).keys()
     known |= {f"{name}_*" for name in get_type_hints(source_metrics.Sources)}
     named = "pilots_stopped_share_by_source_*", "reflection_words_mean_by_outcome_*"

@@ -57,19 +57,32 @@ def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_we
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
     assert str(find_dtype(recipe, tiny_shape())).startswith("bfloat16 (emulated: this CPU has neither")
+    monkeypatch.setattr(dtype, "float16_flag", lambda: "avx512_fp16")
+    half = make_recipe(Path("model"), model={"dtype": "float16"})
+    assert str(find_dtype(half, tiny_shape())) == "float16"
+    monkeypatch.setattr(dtype, "float16_flag", lambda: None)
+    assert str(find_dtype(half, tiny_shape())).startswith(
+        "float16 (emulated: this CPU has neither avx512_fp16"
+    )
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
+    assert str(find_dtype(half, tiny_shape())) == "float16"
     assert str(find_dtype(make_recipe(Path("model")), tiny_shape())) == "float32"
     assert with_dtype(AUTO, tiny_shape()).dtype == "float32"
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [("fpu avx512_bf16 amx_bf16", "avx512_bf16"), ("fpu amx_bf16", "amx_bf16"), ("fpu avx2", None)],
+    [
+        ("fpu avx512_bf16 amx_bf16", ("avx512_bf16", None)),
+        ("fpu amx_bf16 amx_fp16", ("amx_bf16", "amx_fp16")),
+        ("fpu avx2 avx512_fp16", (None, "avx512_fp16")),
+    ],
 )
 def test_the_flags_are_those_that_linux_lists(
-    flags: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str, expected: tuple[str | None, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
     monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "cpuinfo")
-    assert machine.bfloat16_flag.__wrapped__() == expected
+    found = machine.bfloat16_flag.__wrapped__(), machine.float16_flag.__wrapped__()
+    assert found == expected

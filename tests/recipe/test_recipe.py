@@ -259,3 +259,32 @@ def test_a_learning_rate_by_weights_that_the_loss_lacks_is_refused() -> None:
         make_recipe(Path("m"), trainer=trainer, algorithm={"importance_weight": "none"})
     around = {"importance_weight": "none", "clip_around": "behavior"}
     make_recipe(Path("m"), trainer=trainer, algorithm=around)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "trainer", "message"),
+    [
+        (
+            "float16",
+            {"optimizer": "muon"},
+            r"optimizer is muon but model\.dtype is float16.* or\s+trainer\.opt",
+        ),
+        (
+            "auto",
+            {"initial_loss_scale": 64.0},
+            r"initial_loss_scale is 64 but model\.dtype is auto: only losses",
+        ),
+        (
+            "bfloat16",
+            {"loss_scale_growth_steps": 9},
+            r"loss_scale_growth_steps is 9 but model\.dtype is bfloat16",
+        ),
+        ("float16", {"initial_loss_scale": 0.0}, r"initial_loss_scale"),
+    ],
+)
+def test_a_loss_scale_without_float16_and_muon_with_it_are_refused(
+    dtype: str, trainer: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        make_recipe(Path("m"), model={"dtype": dtype}, trainer=trainer)
+    make_recipe(Path("m"), model={"dtype": "float16"}, trainer={"initial_loss_scale": 64.0})

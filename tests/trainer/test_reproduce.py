@@ -268,6 +268,26 @@ def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixtur
         shutil.rmtree(run / "checkpoints" / "step-2", ignore_errors=True)
 
 
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.exhaustive
+def test_steps_in_float16_are_identical_though_some_are_skipped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Of policy and critic; resumed after two steps, with the loss scales of then."""
+    trainer = {"initial_loss_scale": 2.0**15, "optimizer_steps_per_batch": 2}
+    sections = {"model": {"dtype": "float16"}, "algorithm": {"advantage": "gae"}}
+    run = record_run(tmp_path, num_processes=2, trainer=trainer, resumed={}, **sections)
+    rows = read_metrics(run / "metrics.jsonl").steps
+    assert rows[0]["skipped_steps"] > 0 and rows[3]["optimizer_steps"] > 0
+    assert rows[3]["loss_scale"] == 2.0 ** (15 - sum(row["skipped_steps"] for row in rows))
+    for since in ("checkpoint step-2", "the base model"):
+        assert cli.main(["reproduce", str(run), "4"]) == 0
+        output = capfd.readouterr().out
+        assert f"again, from {since}" in output and "critic_loss_scale" in output
+        assert output.count("step 4 is identical to the last digit.") == 1
+        shutil.rmtree(run / "checkpoints" / "step-2", ignore_errors=True)
+
+
 @pytest.mark.slow
 def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0

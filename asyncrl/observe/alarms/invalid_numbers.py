@@ -1,4 +1,4 @@
-"""Numbers that should not be: verifier faults, NaN."""
+"""Numbers that should not be: verifier faults, NaN, gradients that overflow."""
 
 import math
 from dataclasses import dataclass
@@ -57,6 +57,32 @@ class NotANumber:
         return Finding(
             share, self.limit, f"{as_percent(share, 2)} of the tokens came with a log-prob that is not finite"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedSteps:
+    """Gradients overflow float16 in one step after the other."""
+
+    limit: float
+    name: str = "skipped_steps"
+    key: str = "alarms.skipped_steps"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        for model, prefix in (("policy", ""), ("critic", "critic_")):
+            skipped = 0
+            for _, numbers in reversed(history.rows):
+                if not numbers.get(f"{prefix}skipped_steps"):
+                    break
+                skipped += 1
+            if skipped >= self.limit:
+                scale = history.last(f"{prefix}loss_scale")
+                text = (
+                    f"in each of the last {skipped} steps a gradient of the {model} overflowed float16, and "
+                    f"an optimizer step was skipped; the loss scale is now {scale:g}"
+                )
+                return Finding(float(skipped), self.limit, text)
+        return None
 
 
 def _is_nan(value: float | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
 from asyncrl.observe.alarms.effective_samples import EffectiveSamples
 from asyncrl.observe.alarms.history import History
-from asyncrl.observe.alarms.invalid_numbers import NotANumber, VerifierFaults
+from asyncrl.observe.alarms.invalid_numbers import NotANumber, SkippedSteps, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
@@ -43,6 +43,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (VerifierFaults, [section.fault_share]),
         (OneAnswer, [section.answer_share]),
         (NotANumber, [section.nonfinite_share]),
+        (SkippedSteps, [section.skipped_steps]),
         (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),
     ]

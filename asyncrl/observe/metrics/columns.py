@@ -112,6 +112,8 @@ GROUPS = {
         "surviving_tokens",
         "held_back_tokens",
         "optimizer_steps",
+        "skipped_steps",
+        "loss_scale",
         "tokens_per_second",
         "model_flops",
         "mfu",

@@ -5,6 +5,7 @@ from asyncrl.recipe.checks.groups import check_mini_batches
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES
 from asyncrl.recipe.sections.critic import Critic
+from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
@@ -130,6 +131,23 @@ def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
             "weighs no sequence more than another. Set algorithm.importance_weight, or "
             "trainer.learning_rate_scaling to none."
         )
+
+
+def check_loss_scale(model: Model, trainer: Trainer) -> None:
+    if model.dtype == "float16":
+        if trainer.optimizer == "muon":
+            raise ValueError(
+                "trainer.optimizer is muon but model.dtype is float16: Muon's iterations are in bfloat16, "
+                "and Megatron-core knows no Muon under a loss scale. Set model.dtype to bfloat16, or "
+                "trainer.optimizer to adam."
+            )
+        return
+    for key in ("initial_loss_scale", "loss_scale_growth_steps"):
+        if getattr(trainer, key) != Trainer.model_fields[key].default:
+            raise ValueError(
+                f"trainer.{key} is {getattr(trainer, key):g} but model.dtype is {model.dtype}: only losses "
+                f"of float16 models are scaled. Remove it, or set model.dtype to float16."
+            )
 
 
 def check_entropy_control(algorithm: Algorithm, trainer: Trainer) -> None:

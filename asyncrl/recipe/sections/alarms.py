@@ -33,8 +33,8 @@ class Alarms(Section):
     mismatch_kl: PositiveFloat | None = 0.01
     """KL per token, in nats, between trainer and servers on tokens of the current version; also a tenth of it
     if that is ten times the first steps'. If all of these tokens were sampled on an older version's cache:
-    twice it. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients belong to another policy than the
-    one that sampled. The live line highlights a larger one."""
+    twice it. float32 has about 1e-9, float16 5e-5, bfloat16 3e-3; above 0.01 gradients belong to another
+    policy than the one that sampled. The live line highlights a larger one."""
     effective_share: Fraction | None = 0.3
     """Effective sample size of the unclipped importance weights, as a share: of a step's sequences below this
     and below half of the first steps', or of its tokens below this. Few of them then carry the gradient,
@@ -70,6 +70,10 @@ class Alarms(Section):
     nonfinite_share: Fraction | None = 0.001
     """Share of the tokens whose behavior log-prob is not finite, which are left out of the loss; and any step
     whose loss is NaN. A gradient that is not finite ends the run at once."""
+    skipped_steps: Annotated[int, Field(ge=1, le=64)] | None = 3
+    """Steps in a row in which a gradient overflowed float16, of the policy or of the critic, so that an
+    optimizer step was skipped and its batch, or mini-batch, taught nothing. Healthy runs skip one after
+    trainer.loss_scale_growth_steps, and a few at their start if trainer.initial_loss_scale is too large."""
     spike_row_share: Fraction | None = 0.5
     """Gradient spike: share of the squared gradient norm that one row of one parameter carries, in a step
     whose norm is more than five times the median of those before. Clipping then shrinks what the batch

@@ -16,11 +16,14 @@ class Model(Section):
     """Branch, tag or commit of a hub id. Default: its main branch. A run keeps the commit it began with."""
     context_tokens: Positive | None = None
     """Maximum length of prompt plus response. Default: the model's max_position_embeddings."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Weights and activations on both engines. bfloat16 keeps float32 master weights in the optimizer.
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and activations on both engines. The 16-bit ones keep float32 master weights in the optimizer.
     auto: bfloat16 on GPUs and on CPUs with avx512_bf16 or AMX; float32 on others, and for models below 50 M
-    parameters. `asyncrl check` says which and why."""
+    parameters. `asyncrl check` says which and why.
+    float16: rounds eight times finer than bfloat16, so that trainer and servers differ less (arXiv
+    2510.26788), but ends at 65,504: losses are scaled (trainer.initial_loss_scale). For runs whose mismatch
+    is too large in bfloat16; optimizer adam."""
     float32_logits: bool = False
-    """Logits of a bfloat16 model in float32 on both engines (MiniMax-M1, ScaleRL): the output layer's results
+    """Logits of a 16-bit model in float32 on both engines (MiniMax-M1, ScaleRL): the output layer's results
     are not rounded, so the engines' log-probs differ less. Costs time on a CPU, which converts the layer in
     each pass. Nothing changes for float32 models."""

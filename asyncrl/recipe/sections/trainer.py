@@ -1,5 +1,6 @@
 """The section `trainer`, with its subsection `trainer.parallel`."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +15,9 @@ from asyncrl.recipe.sections.section import (
     PositiveFloat,
     Section,
 )
+
+SMALLEST_LOSS_SCALE = 2.0**-10
+"""A gradient that overflows even so has no finite value."""
 
 
 class Parallel(Section):
@@ -147,6 +151,15 @@ class Trainer(Section):
     """Decoupled weight decay (AdamW)."""
     clip_grad_norm: PositiveFloat = 1.0
     """Maximum global gradient norm."""
+    initial_loss_scale: Annotated[float, Field(ge=SMALLEST_LOSS_SCALE, le=2.0**24)] | None = None
+    """Factor on the loss of a float16 model in the first backward passes; policy and critic have one each. A
+    step whose gradient overflows is skipped, like one without a surviving token, and halves the scale. The
+    loss is a sum over tokens until its gradient is divided, so that scales of means are larger by the number
+    of tokens. A power of two rounds nothing. Default: 16,384 over tokens_per_micro_batch, rounded down to
+    one. Lower it if first steps are skipped."""
+    loss_scale_growth_steps: Positive = 1000
+    """Optimizer steps in a row without overflow that double the loss scale. The scale that a run settles at
+    is tried too large once in as many steps, which costs that step."""
     checkpoint_every_steps: Annotated[Positive, CHANGEABLE] = 25
     """Steps between checkpoints. A crash costs at most this many steps of training, and no generation."""
     step_timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 3600.0
@@ -170,6 +183,12 @@ class Trainer(Section):
     keep_best: Annotated[bool, CHANGEABLE] = False
     """Also saves each version evaluated during training, keeps the one with the best greedy held-out
     accuracy, and exports it at the end together with the last one."""
+
+    def first_loss_scale(self) -> float:
+        """initial_loss_scale, or its default: a weight's gradient in float16 is a sum over a micro-batch."""
+        if self.initial_loss_scale is not None:
+            return self.initial_loss_scale
+        return max(SMALLEST_LOSS_SCALE, 2.0 ** math.floor(math.log2(2**14 / self.tokens_per_micro_batch)))
 
     @model_validator(mode="after")
     def _check_processes(self) -> "Trainer":

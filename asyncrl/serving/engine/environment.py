@@ -84,7 +84,7 @@ def engine_arguments(
     # Tokens go in and out, never text; each chunk holds the new tokens only.
     arguments += ["--skip-tokenizer-init", "--incremental-streaming-output"]
     arguments += ["--stream-interval", str(stream_interval)]
-    if model.float32_logits and model.dtype == "bfloat16":
+    if model.float32_logits and model.dtype != "float32":
         arguments += [FLOAT32_HEAD]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]

@@ -1,10 +1,10 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-That is weights and optimizer (the critic's too), a reference that is refreshed, the weight of the entropy
-bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any other layout
-can load (`training_state`). The state is copied and written during training (`saving`): under another name,
-synced, then renamed with its manifest inside. So a folder under its own name is complete. On loading, a
-checkpoint whose digests differ from the manifest's is skipped for the one before it
+That is weights, optimizer and loss scale (the critic's too), a reference that is refreshed, the weight of the
+entropy bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any
+other layout can load (`training_state`). The state is copied and written during training (`saving`): under
+another name, synced, then renamed with its manifest inside. So a folder under its own name is complete. On
+loading, a checkpoint whose digests differ from the manifest's is skipped for the one before it
 (`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
@@ -39,6 +39,7 @@ from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.critic import CriticLearner
 from asyncrl.trainer.step.entropy_target import EntropyState
 from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.loss_scale import LossScaling, loss_scaler
 from asyncrl.trainer.step.optimizer_state import adam_steps, set_adam_steps
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Counters(TypedDict):
     """Counters of one model's training, under its name in `_trained`."""
 
     adam_steps: int
+    loss_scaling: LossScaling | None
+    """None where it is not in float16."""
 
 
 class Common(TypedDict):
@@ -148,7 +151,11 @@ class Checkpoints:
         common = _read(learner, self.path(version))
         assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
         for name, trained in _trained(learner):
-            set_adam_steps(trained.optimizer, common["counters"][name]["adam_steps"])
+            counters = common["counters"][name]
+            set_adam_steps(trained.optimizer, counters["adam_steps"])
+            if (scaler := loss_scaler(trained.optimizer)) is not None:
+                assert counters["loss_scaling"] is not None, "a run keeps its model.dtype"
+                scaler.restore(counters["loss_scaling"])
         learner.entropy.state = common["entropy"]
         torch.set_rng_state(common["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
@@ -202,9 +209,7 @@ def _written(learner: Learner, version: PolicyVersion) -> State:
     if (reference := _refreshed(learner)) is not None:
         state |= to_write(reference.model, None, REFERENCE)
     if ranks.is_first():
-        counters = {
-            name: Counters(adam_steps=adam_steps(trained.optimizer)) for name, trained in _trained(learner)
-        }
+        counters = {name: _counters(trained) for name, trained in _trained(learner)}
         state[COMMON] = Common(
             version=version,
             rng=torch.get_rng_state(),
@@ -212,6 +217,12 @@ def _written(learner: Learner, version: PolicyVersion) -> State:
             entropy=learner.entropy.state,
         )
     return state
+
+
+def _counters(trained: Learner | CriticLearner) -> Counters:
+    scaler = loss_scaler(trained.optimizer)
+    scaling = None if scaler is None else scaler.state()
+    return Counters(adam_steps=adam_steps(trained.optimizer), loss_scaling=scaling)
 
 
 def _read(learner: Learner, folder: Path) -> Common:

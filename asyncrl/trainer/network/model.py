@@ -43,7 +43,7 @@ from asyncrl.trainer.packing.attention_kernels import Heads
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class PolicyModel(GPTModel):
@@ -250,9 +250,10 @@ def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
     )
 
 
-def bfloat16_device(dtype: torch.dtype) -> str | None:
-    """Name of the GPU where this process computes in bfloat16; None for another type or a CPU."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype is torch.bfloat16 else None
+def half_device(dtype: torch.dtype) -> str | None:
+    """Name of the GPU where this process computes in 16 bits, bfloat16 and float16 as fast as each other;
+    None for float32 or a CPU."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype.itemsize == 2 else None
 
 
 class PolicyNorm(torch.nn.RMSNorm):
@@ -264,7 +265,7 @@ class PolicyNorm(torch.nn.RMSNorm):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[..., H] -> [..., H]."""
-        if tokens.device.type == "cpu" and tokens.dtype is torch.bfloat16:
+        if tokens.device.type == "cpu" and tokens.dtype.itemsize == 2:
             assert self.eps is not None
             return rms_norm(tokens, self.weight, self.eps)
         return super().forward(tokens)
@@ -319,6 +320,7 @@ def transformer_config(
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
         # Losses are sums and Megatron divides by the global token count at the end. Its other mode divides
         # each micro-batch by its own count: a token in a short micro-batch would weigh more.
         calculate_per_token_loss=True,

@@ -1,6 +1,6 @@
 """RMSNorm as one step of autograd that keeps its input and one number per token.
 
-torch composes it of small operations: in bfloat16 a dozen passes over memory, and as many tensors kept for
+torch composes it of small operations: in 16 bits a dozen passes over memory, and as many tensors kept for
 the backward pass. Here a slice of rows is computed in float32 by operations in place, while it stays in the
 processor's cache, and is rounded once.
 """

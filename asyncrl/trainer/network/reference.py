@@ -30,7 +30,7 @@ class Reference:
         load_weights(self.model, open_weights(model_folder(section)))
         self.model.requires_grad_(False)
         self.chunks: list[torch.nn.Module] = list(self.model)
-        if section.dtype == "bfloat16":
+        if section.dtype != "float32":
             self.chunks = [Float16Module(chunk.config, chunk) for chunk in self.model]
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
-"""Masked attention in bfloat16 on a CPU, in batched products: torch's makes one per sequence and head.
+"""Masked attention in 16 bits on a CPU, in batched products: torch's makes one per sequence and head.
 
 In its backward pass oneDNN looks each of them up by a key of its shapes and options, which costs more than
 the product. Here all heads and blocks of a slice are one product. Scores and softmax are float32, as in
-torch's kernel; probabilities are kept in bfloat16, so only short blocks come here (LONGEST).
+torch's kernel; probabilities are kept in 16 bits, so only short blocks come here (LONGEST).
 
 Shapes: B blocks, each a sequence or several, L places each; H heads, G of them key-value, D head size.
 """
@@ -21,7 +21,7 @@ SCORES_AT_ONCE = 2**20
 
 def is_for(query: Tensor) -> bool:
     """Whether `attend` is the faster way for queries [B, H, L, D]."""
-    return query.device.type == "cpu" and query.dtype is torch.bfloat16 and query.shape[2] <= LONGEST
+    return query.device.type == "cpu" and query.dtype.itemsize == 2 and query.shape[2] <= LONGEST
 
 
 def attend(

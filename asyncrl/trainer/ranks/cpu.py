@@ -18,6 +18,7 @@ MODULES_THAT_SAY_CUDA = (
     "megatron.core.utils",
     "megatron.core.pipeline_parallel.schedules",
     "megatron.core.optimizer.optimizer",
+    "megatron.core.optimizer.grad_scaler",
     "megatron.core.optimizer.clip_grads",
     "megatron.core.dist_checkpointing.exchange_utils",
 )

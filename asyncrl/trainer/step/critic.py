@@ -41,6 +41,7 @@ from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, 
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
+from asyncrl.trainer.step.loss_scale import loss_scaler
 from asyncrl.trainer.step.optimizer import divide_gradients, gather_weights, set_learning_rate, take_step
 from asyncrl.trainer.step.token_advantages import whitened, with_advantages
 from asyncrl.trainer.step.totals import sum_over_ranks
@@ -152,7 +153,7 @@ class CriticLearner:
         trained = own or parts
         before = [None, *(self.values(part, temperature) for part in trained[1:])]
         of_policy = [self.advantages(part, temperature) for part in parts] if own else None
-        found, sums, norms, rate = [], [], list[float](), 0.0
+        found, sums, norms, rate, num_skipped = [], [], list[float](), 0.0, 0
         for i, micro_batches in enumerate(trained):
             advantages, total = self.accumulate(
                 micro_batches,
@@ -164,14 +165,23 @@ class CriticLearner:
             found.append(advantages)
             sums.append(total)
             if total[SUMS.index("tokens")] > 0:
-                rate = self.schedule.rate(version, i)
-                set_learning_rate(self.optimizer, rate, self._trainer, muon_share=self.schedule.muon_share)
-                norms.append(
-                    take_step(self.optimizer, "critic.learning_rate", self.schedule.peak, version=version)
+                schedule, loss = self.schedule, total[SUMS.index("loss")].item()
+                own_rate = schedule.rate(version, i)
+                set_learning_rate(self.optimizer, own_rate, self._trainer, muon_share=schedule.muon_share)
+                norm = take_step(
+                    self.optimizer, "critic.learning_rate", schedule.peak, version=version, loss=loss
                 )
+                if norm is None:
+                    num_skipped += 1
+                else:
+                    rate = own_rate
+                    norms.append(norm)
         metrics = value_metrics(torch.stack(sums).sum(0))
         metrics["critic_grad_norm"] = sum(norms) / len(norms) if norms else 0.0
         metrics["critic_learning_rate"] = rate
+        if (scaler := loss_scaler(self.optimizer)) is not None:
+            metrics["critic_loss_scale"] = scaler.value()
+            metrics["critic_skipped_steps"] = float(num_skipped)
         if of_policy is not None:
             found = of_policy
         if self._algorithm.gae_is_whitened:

@@ -41,6 +41,7 @@ from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
 from asyncrl.trainer.step.judgments import Judgments
+from asyncrl.trainer.step.loss_scale import loss_scaler
 from asyncrl.trainer.step.objective import LossRecord, Objective, importance_ratios, kl_penalties
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
@@ -141,11 +142,11 @@ class Learner:
     def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
 
-        A mini-batch that no token of survives takes none: no momentum, no weight decay. The version counts
-        all the same, as its batch is used up, and so does its step of the learning rate's schedule. `record`
-        is told of every token that the policy's loss sees. Raises Diverged when a gradient is not finite,
-        InputError when a term of the recipe's own breaks its contract or a response has a token that is never
-        sampled, or lacks the kept sets of its tokens.
+        A mini-batch that no token of survives takes none: no momentum, no weight decay. Nor does one whose
+        gradient overflows float16. The version counts all the same, as its batch is used up, and so does its
+        step of the learning rate's schedule. `record` is told of every token that the policy's loss sees.
+        Raises Diverged when a gradient is not finite, InputError when a term of the recipe's own breaks its
+        contract or a response has a token that is never sampled, or lacks the kept sets of its tokens.
         """
         check_sampled(batch, self.unsampled)
         check_kept(batch, is_truncated=self._is_truncated)
@@ -153,7 +154,7 @@ class Learner:
         self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
-        tally, norms = Tally(), list[float]()
+        tally, norms, num_skipped = Tally(), list[float](), 0
         proximals: list[list[Tensor] | None] = [None] * len(parts)
         penalties = ratios = None
         has_v_trace = self.critic is not None and self.critic.needs_ratios()
@@ -207,16 +208,24 @@ class Learner:
                 version=batch.taken_version,
             )
             if metrics["surviving_tokens"] > num_survivors:
-                scale = self._rate_scale(tally)
-                rate = scale * self.schedule.rate(batch.taken_version, i)
-                set_learning_rate(self.optimizer, rate, self.section, muon_share=self.schedule.muon_share)
-                norms.append(self._take_step(batch.taken_version))
-                self.spikes.look(norms[-1])
+                own_scale = self._rate_scale(tally)
+                own_rate = own_scale * self.schedule.rate(batch.taken_version, i)
+                set_learning_rate(self.optimizer, own_rate, self.section, muon_share=self.schedule.muon_share)
+                norm = self._take_step(batch.taken_version, metrics["loss"])
+                if norm is None:
+                    num_skipped += 1
+                else:
+                    rate, scale = own_rate, own_scale
+                    norms.append(norm)
+                    self.spikes.look(norm)
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
         metrics["optimizer_steps"] = float(len(norms))
         metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
         metrics["learning_rate"] = rate
+        if (scaler := loss_scaler(self.optimizer)) is not None:
+            metrics["loss_scale"] = scaler.value()
+            metrics["skipped_steps"] = float(num_skipped)
         if self.section.learning_rate_scaling != "none":
             metrics["learning_rate_scale"] = scale
         if self.algorithm.entropy_target is not None:
@@ -248,14 +257,20 @@ class Learner:
                 reset_state(self.optimizer)
         return {"reference_version": float(version - version % every)}
 
-    def _take_step(self, version: PolicyVersion) -> float:
-        """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
-        a gradient that is not finite."""
+    def _take_step(self, version: PolicyVersion, loss: float) -> float | None:
+        """An optimizer step; the gradient's norm, None where it was skipped. Raises Diverged, or InputError
+        where an own surrogate made a gradient that is not finite."""
+        own = self._gradients.found if self._gradients else []
+        key, peak = "trainer.learning_rate", self.schedule.peak
         try:
-            return take_step(self.optimizer, "trainer.learning_rate", self.schedule.peak, version=version)
+            norm = take_step(self.optimizer, key, peak, version=version, loss=loss)
         except Diverged as error:
-            explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
+            explain_divergence(error, self.algorithm, own)
             raise
+        if norm is None and self._gradients:
+            # What an own term did is no matter of the loss scale.
+            raise_first(own)
+        return norm
 
     def _parts(self, batch: Batch, steps: int) -> list[list[MicroBatch]]:
         """This rank's micro-batches, by optimizer step."""

@@ -1,4 +1,7 @@
-"""The optimizer of a model, policy or critic: gradients of all ranks, Adam or Muon, learning rate, steps."""
+"""The optimizer of a model, policy or critic: gradients of all ranks, Adam or Muon, learning rate, steps.
+
+A step whose gradient overflows float16 is skipped (`loss_scale`).
+"""
 
 import math
 from typing import Any
@@ -16,8 +19,10 @@ from torch import Tensor
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout
 from asyncrl.recipe import Trainer
+from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer.network.model import DTYPES, Policy
+from asyncrl.trainer.step.loss_scale import loss_scaler, share_loss_scaler
 from asyncrl.trainer.step.muon import make_muon
 
 
@@ -31,7 +36,7 @@ def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[Di
         bucket_size=layout.bucket_size,
     )
     config = policy.config
-    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
+    wrapped = [Float16Module(config, chunk) if dtype is not torch.float32 else chunk for chunk in policy]
     config.finalize_model_grads_func = finalize_model_grads
     chunks = [
         DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
@@ -81,6 +86,7 @@ def make_optimizer(
         adam_eps=section.adam_epsilon,
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
         params_dtype=dtype,
         use_distributed_optimizer=settings.use_distributed_optimizer,
         overlap_param_gather=settings.overlap_param_gather,
@@ -94,7 +100,9 @@ def make_optimizer(
     for group in of_adam:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
         group["fused"] = True
-    if dtype is torch.bfloat16:
+    if dtype is torch.float16:
+        share_loss_scaler(optimizer, section)
+    if dtype is not torch.float32:
         policy.config.grad_scale_func = optimizer.scale_loss
     return optimizer
 
@@ -124,12 +132,28 @@ def set_learning_rate(
         group["weight_decay"] = section.weight_decay * group.get("wd_mult", 1.0)
 
 
-def take_step(optimizer: MegatronOptimizer, key: str, peak: float, *, version: PolicyVersion) -> float:
-    """An optimizer step of `version` on the gradient in the buffers; its norm before clipping.
+def take_step(
+    optimizer: MegatronOptimizer, key: str, peak: float, *, version: PolicyVersion, loss: float
+) -> float | None:
+    """An optimizer step of `version` on the gradient of `loss` in the buffers; its norm before clipping, or
+    None where it overflowed float16: then only the loss scale has changed.
 
-    Raises Diverged when the norm is not finite; `peak` is the value of `key`, the schedule's learning rate.
+    Raises Diverged when the norm is not finite, or when no loss scale can make it so; `peak` is the value of
+    `key`, the schedule's learning rate.
     """
     _, grad_norm, _ = optimizer.step()
+    scaler = loss_scaler(optimizer)
+    if scaler is not None:
+        scale = scaler.value()
+        if scaler.settle():
+            if math.isfinite(loss) and scale > SMALLEST_LOSS_SCALE:
+                return None
+            raise Diverged(
+                f"Set model.dtype to bfloat16, or lower {key}, which is {peak:g}: the gradient of step "
+                f"{version + 1} is not finite at a loss scale of {scale:g}, and the loss is {loss:g}: "
+                f"numbers of the passes themselves exceed float16's range of 65,504. The last checkpoint and "
+                f"the published weights are intact."
+            )
     if not math.isfinite(grad_norm):
         raise Diverged(
             f"Lower {key}, which is {peak:g}, or look at the batch (`asyncrl view`): the gradient norm of "

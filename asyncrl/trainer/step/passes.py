@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Trainer
-from asyncrl.trainer.network.model import bfloat16_device
+from asyncrl.trainer.network.model import half_device
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.ranks.freed_memory import give_back_if_scarce
 
@@ -36,7 +36,7 @@ class Passes:
         self._tokens_per_micro_batch = section.tokens_per_micro_batch
         self._device = device
         self._forward_backward = get_forward_backward_func()
-        self._peak_flops = peak_flops(section.peak_teraflops, bfloat16_device(dtype))
+        self._peak_flops = peak_flops(section.peak_teraflops, half_device(dtype))
         self._flops = 0.0
 
     def run(

@@ -368,3 +368,19 @@ def test_a_spike_that_sits_in_one_row_is_named() -> None:
     )
     assert alarms_of(series(8, **columns | {"spike_share": after(7, ABSENT, 0.4)})) == set()
     assert alarms_of(series(8, **columns), spike_row_share=None) == set()
+
+
+@pytest.mark.parametrize("model", ["policy", "critic"])
+def test_optimizer_steps_that_are_skipped_one_after_the_other(model: str) -> None:
+    prefix = "" if model == "policy" else "critic_"
+    columns = {f"{prefix}skipped_steps": lambda step: float(step > 6), f"{prefix}loss_scale": 128.0}
+    log = AlarmLog()
+    assert log.run(series(9, **columns)) == [("skipped_steps", 9, True)]
+    assert log.texts[0].startswith(
+        f"alarm skipped_steps: in each of the last 3 steps a gradient of the {model} overflowed float16, and "
+        f"an optimizer step was skipped; the loss scale is now 128; limit 3 (alarms.skipped_steps)."
+    )
+    assert alarms_of(series(9, **columns), skipped_steps=4) == set()
+    # As the scale is tried too large now and then.
+    now_and_then = {"skipped_steps": lambda step: float(step % 3 > 0), "loss_scale": 128.0}
+    assert alarms_of(series(60, **now_and_then)) == set()

@@ -7,6 +7,7 @@ import pytest
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
+from asyncrl.recipe import Trainer
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,9 @@ def test_muon_has_the_rate_of_adam_or_its_own() -> None:
     recipe = make_recipe(Path("m"), trainer=keys, critic={"learning_rate": 1e-5})
     for schedule in (recipe.policy_schedule(), recipe.critic_schedule()):
         assert schedule.muon_share == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("tokens", "scale"), [(2048, 8.0), (3000, 4.0), (16384, 1.0), (2**26, 2.0**-10)])
+def test_the_default_loss_scale_is_smaller_for_larger_micro_batches(tokens: int, scale: float) -> None:
+    assert Trainer(tokens_per_micro_batch=tokens).first_loss_scale() == scale
+    assert Trainer(tokens_per_micro_batch=tokens, initial_loss_scale=64.0).first_loss_scale() == 64.0

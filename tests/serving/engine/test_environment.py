@@ -24,7 +24,12 @@ def arguments(*, has_gpu: bool, dtype: Any, float32_logits: bool = False, **serv
 
 @pytest.mark.parametrize(
     ("has_gpu", "dtype", "backend"),
-    [(False, "float32", "asyncrl_cpu"), (True, "float32", "triton"), (True, "bfloat16", None)],
+    [
+        (False, "float32", "asyncrl_cpu"),
+        (True, "float32", "triton"),
+        (True, "bfloat16", None),
+        (True, "float16", None),
+    ],
 )
 def test_attention_is_left_to_sglang_where_its_choice_can_compute_the_type(
     has_gpu: bool, dtype: str, backend: str | None
@@ -46,12 +51,12 @@ def test_all_that_a_gpu_decodes_at_once_has_a_graph_however_small_the_gpu(
     assert (found[found.index(name) + 1] if name in found else None) == graphed
 
 
-def test_the_output_layer_of_a_bfloat16_model_computes_in_float32_where_the_recipe_says_so() -> None:
+def test_the_output_layer_of_a_16_bit_model_computes_in_float32_where_the_recipe_says_so() -> None:
     def given(dtype: str, *, float32_logits: bool) -> bool:
         found = arguments(has_gpu=True, dtype=dtype, float32_logits=float32_logits)
         return "--enable-fp32-lm-head" in found
 
-    assert given("bfloat16", float32_logits=True)
+    assert given("bfloat16", float32_logits=True) and given("float16", float32_logits=True)
     assert not given("bfloat16", float32_logits=False) and not given("float32", float32_logits=True)
 
 

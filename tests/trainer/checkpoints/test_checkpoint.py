@@ -24,6 +24,9 @@ from asyncrl.trainer.step.learner import Learner
 
 def warming_learner(folder: Path, dtype: str = "float32") -> Learner:
     trainer = {"warmup_steps": 3, "weight_decay": 0.1, "learning_rate": 1e-3}
+    if dtype == "float16":
+        # Doubled by the fourth step, the second after the checkpoint.
+        trainer |= {"initial_loss_scale": 64.0, "loss_scale_growth_steps": 4}
     return make_learner(folder, trainer=trainer, model={"dtype": dtype})
 
 
@@ -31,10 +34,12 @@ def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
     return [learner.step(random_batch(step)) for step in range(first, last)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_restored_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
     straight = warming_learner(folder, dtype)
     wanted = train(straight, 0, 5)
+    scales = [64.0] * 3 + [128.0] * 2 if dtype == "float16" else [None] * 5
+    assert [metrics.get("loss_scale") for metrics in wanted] == scales
     first = warming_learner(folder, dtype)
     train(first, 0, 2)
     checkpoints = Checkpoints(tmp_path, num_kept=2)
