@@ -6,13 +6,24 @@ decides between equal ones, so a journal always gives the same file.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.readers.selection.candidate import Candidate
 from asyncrl.readers.selection.fates import Fate
 
-Classes = Sequence[Sequence[int]]
-"""Places of the responses that give each answer, most votes first."""
+
+class Vote(NamedTuple):
+    """An answer."""
+
+    num_votes: int
+    """Responses that give it, those with a text that was there before among them."""
+    places: Sequence[int]
+    """Of the responses that give it, among those to choose from."""
+
+
+Votes = Sequence[Vote]
+"""Most votes first."""
 
 
 @dataclass
@@ -54,7 +65,7 @@ class Rules:
 class Choice:
     name: str
     meaning: str
-    choose: Callable[[Sequence[Candidate], Rules, Classes | None], Chosen]
+    choose: Callable[[Sequence[Candidate], Rules, Votes], Chosen]
     is_pairs: bool = False
     votes: bool = False
     """It asks which answers are equal."""
@@ -65,7 +76,7 @@ def _split(candidates: Sequence[Candidate], fits: Sequence[bool]) -> tuple[list[
     return inside, [each for each, fit in zip(candidates, fits, strict=True) if not fit]
 
 
-def _best(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> Chosen:
+def _best(candidates: Sequence[Candidate], rules: Rules, _: Votes) -> Chosen:
     """Best of n: the highest raw score; of equal ones the higher reward, then the shorter response. A score
     of 0 is no best."""
     chosen = Chosen()
@@ -78,30 +89,29 @@ def _best(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> C
     return chosen
 
 
-def _correct(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> Chosen:
+def _correct(candidates: Sequence[Candidate], rules: Rules, _: Votes) -> Chosen:
     chosen, kept = _correct_ones(candidates, rules)
     chosen.add([(each,) for each in kept], rules.limit)
     return chosen
 
 
-def _shortest(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> Chosen:
+def _shortest(candidates: Sequence[Candidate], rules: Rules, _: Votes) -> Chosen:
     chosen, kept = _correct_ones(candidates, rules)
     kept.sort(key=lambda each: each.num_tokens)
     chosen.add([(each,) for each in kept], rules.limit or 1)
     return chosen
 
 
-def _majority(candidates: Sequence[Candidate], rules: Rules, classes: Classes | None) -> Chosen:
+def _majority(candidates: Sequence[Candidate], rules: Rules, votes: Votes) -> Chosen:
     """The responses whose answer most of them give, whether it is right or not; none where two answers have
     as many votes."""
     chosen = Chosen()
-    found = [list(places) for places in classes or ()]
-    voting = {place for places in found for place in places}
-    chosen.leave([each for i, each in enumerate(candidates) if i not in voting], Fate.NO_ANSWER)
-    if len(found) > 1 and len(found[0]) == len(found[1]):
+    voting = {place for vote in votes for place in vote.places}
+    chosen.leave([each for place, each in enumerate(candidates) if place not in voting], Fate.NO_ANSWER)
+    if len(votes) > 1 and votes[0].num_votes == votes[1].num_votes:
         chosen.leave([candidates[place] for place in voting], Fate.TIED)
         return chosen
-    first = set(found[0]) if found else set()
+    first = {*votes[0].places} if votes else set()
     chosen.leave([candidates[place] for place in voting - first], Fate.OUTVOTED)
     kept, others = rules.split([candidates[place] for place in sorted(first)])
     chosen.leave(others, Fate.SCORE)
@@ -109,7 +119,7 @@ def _majority(candidates: Sequence[Candidate], rules: Rules, classes: Classes | 
     return chosen
 
 
-def _pairs(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> Chosen:
+def _pairs(candidates: Sequence[Candidate], rules: Rules, _: Votes) -> Chosen:
     """A correct response against one that is not: the first of both, the second of both, ..."""
     chosen, kept = _correct_ones(candidates, rules)
     wrong = [each for each in candidates if not each.is_correct()]
@@ -120,7 +130,7 @@ def _pairs(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> 
     return chosen
 
 
-def _short_pairs(candidates: Sequence[Candidate], rules: Rules, _: Classes | None) -> Chosen:
+def _short_pairs(candidates: Sequence[Candidate], rules: Rules, _: Votes) -> Chosen:
     """A short correct response against a long correct one: the shortest against the longest, and so on."""
     chosen, kept = _correct_ones(candidates, rules)
     kept.sort(key=lambda each: each.num_tokens)

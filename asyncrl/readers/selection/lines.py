@@ -4,6 +4,7 @@ Columns of provenance begin with `from_`; in a pair those of one side have its n
 (`from_chosen_step`).
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from asyncrl.data.rows import Row
 from asyncrl.journal.graded_responses import ResponseTokens
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate
-from asyncrl.records import Observed
+from asyncrl.records import Observed, VerifierSpec
 from asyncrl.rollout.told_task import conversation_of
 
 TYPES = {
@@ -22,7 +23,6 @@ TYPES = {
     "rejected": "string",
     "chosen_score": "double",
     "rejected_score": "double",
-    "verifier": "string",
     "messages_sampled": "bool[]",
     "chosen_messages_sampled": "bool[]",
     "rejected_messages_sampled": "bool[]",
@@ -90,7 +90,7 @@ class LineMaker:
         }
         gold = row.answer if is_json(row.answer) else str(row.answer)
         own = of_line(row, found, tokens)
-        return {"prompt": row.prompt, **own, "answer": gold, "verifier": row.verifier.name, **shared} | {
+        return {"prompt": row.prompt, **own, "answer": gold, "verifier": _named(row.verifier), **shared} | {
             name: value
             for prefix, each in zip(("from_",) if len(found) == 1 else PAIR, found, strict=True)
             for name, value in _provenance(prefix, each).items()
@@ -131,7 +131,7 @@ class LineMaker:
         observed: list[Observed] = []
         for part in tokens.parts:
             if isinstance(part, Observed):
-                observed.append(part)
+                observed.append(_readable(part))
                 turns.append([])
             else:
                 turns[-1] += part.tokens
@@ -148,6 +148,20 @@ class LineMaker:
 
 SIDES = ("chosen", "rejected")
 PAIR = ("from_chosen_", "from_rejected_")
+
+
+def _readable(part: Observed) -> Observed:
+    """Without notes that were too long to be stored whole: the tokens tell what the model read."""
+    try:
+        json.loads(part.notes or "{}")
+    except ValueError:
+        return Observed(part.tokens)
+    return part
+
+
+def _named(spec: VerifierSpec) -> str | dict[str, Any]:
+    """As a data row names its verifier."""
+    return {"name": spec.name, "options": dict(spec.options)} if spec.options else spec.name
 
 
 def _provenance(prefix: str, each: Candidate) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from asyncrl.data.rows import Row
 from asyncrl.journal.graded_responses import GradedResponse, ResponseTokens, read_graded, read_tokens
 from asyncrl.journal.reader import JournalReader
 from asyncrl.readers.selection.candidate import Candidate
-from asyncrl.readers.selection.choices import Choice, Chosen, Rules
+from asyncrl.readers.selection.choices import Choice, Chosen, Rules, Vote
 from asyncrl.readers.selection.fates import Account, Fate
 from asyncrl.readers.selection.filters import Filters
 from asyncrl.readers.selection.lines import LineMaker
@@ -169,7 +169,9 @@ class Selection:
         fates = {**found.fates, **self._left_out(found.row, candidates)}
         usable = [each.trajectory_id for each in found.usable()]
         fates |= {name: Fate.NO_GOLD for name in usable if name not in graded}
-        chosen = await self._choose([each for each in candidates if each.response_id not in fates])
+        looked = [each for each in candidates if each.response_id not in fates]
+        repeated = [each for each in candidates if fates.get(each.response_id) is Fate.REPEATED]
+        chosen = self.choice.choose(looked, self.rules, await self._votes(looked, repeated))
         fates |= chosen.fates
         self._write_lines(found.row, chosen)
         of_groups: dict[int, list[Fate]] = {group: [] for group in found.groups}
@@ -197,13 +199,16 @@ class Selection:
                 fates[each.response_id] = fate
         return fates
 
-    async def _choose(self, candidates: list[Candidate]) -> Chosen:
-        classes: list[list[int]] | None = None
-        if self.choice.votes and candidates and all(is_readable(each.score) for each in candidates):
-            assert self.grader is not None
-            scores = [each.score for each in candidates]
-            classes = await answer_classes(candidates[0].verifier, scores, self.grader)
-        return self.choice.choose(candidates, self.rules, classes)
+    async def _votes(self, looked: Sequence[Candidate], repeated: Sequence[Candidate]) -> list[Vote]:
+        """The answers of a row, most votes first: a text votes as often as it was given. None where the
+        choice does not ask, or where the verifier does not say what an answer is."""
+        voters = [*looked, *repeated]
+        if not self.choice.votes or not voters or not all(is_readable(each.score) for each in voters):
+            return []
+        assert self.grader is not None
+        scores = [each.score for each in voters]
+        classes = await answer_classes(voters[0].verifier, scores, self.grader)
+        return [Vote(len(places), [p for p in places if p < len(looked)]) for places in classes]
 
     def _write_lines(self, row: Row, chosen: Chosen) -> None:
         needs_tokens = self.maker.has_tokens or self.maker.has_turns
