@@ -36,7 +36,7 @@ class SelectedRows:
         return len(self.groups) if self.table is None else max(len(self.groups), len(self.table))
 
     def labels(self) -> Sequence[str]:
-        """Of the sources of data.train."""
+        """Labels of the sources of data.train."""
         return labels_of(self.recipe.data.train_sources(), SPLIT)
 
     def _is_wanted(self, row_id: str) -> bool:

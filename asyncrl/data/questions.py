@@ -9,7 +9,7 @@ DIGEST_BYTES = 16
 
 
 def question_digest(prompt: str | Iterable[dict[str, Any]]) -> bytes:
-    """Of a text, or of the user's messages in a chat."""
+    """The digest of a text, or of the user's messages in a chat."""
     if isinstance(prompt, str):
         texts = [prompt]
     else:

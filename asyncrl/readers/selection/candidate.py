@@ -35,11 +35,11 @@ class Candidate:
     """The text that the model continued."""
     has_turns: bool = False
     generated: GeneratedTokens | None = None
-    """Of one that the journal does not have."""
+    """Tokens of one that the journal does not have."""
 
     @classmethod
     def of(cls, found: GradedResponse, row_id: str, verifier: VerifierSpec) -> "Candidate":
-        """Of a graded response whose text is there."""
+        """A graded response whose text is there."""
         assert found.text is not None and found.outcome is not None
         return cls(
             found.trajectory_id,

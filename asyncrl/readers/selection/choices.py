@@ -19,7 +19,7 @@ class Vote(NamedTuple):
     num_votes: int
     """Responses that give it, those with a text that was there before among them."""
     places: Sequence[int]
-    """Of the responses that give it, among those to choose from."""
+    """Places of the responses that give it, among those to choose from."""
 
 
 Votes = Sequence[Vote]
@@ -49,7 +49,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the user asks of the responses that are written, and how many of a row there may be."""
+    """Bounds on the responses that are written, and how many of a row there may be."""
 
     least_score: float = 0.0
     most_score: float = 1.0

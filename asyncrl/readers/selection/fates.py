@@ -1,4 +1,4 @@
-"""What became of each response, group and row of a selection; all of them add up to what was seen."""
+"""The fate of each response, group and row of a selection; they add up to what was seen."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

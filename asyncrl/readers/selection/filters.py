@@ -20,7 +20,7 @@ class Filters:
 
     steps: Range | None = None
     versions: Range | None = None
-    """Of every token."""
+    """Versions of every token."""
     lengths: Range | None = None
     """In sampled tokens."""
     sources: frozenset[str] = frozenset()
