@@ -1,13 +1,11 @@
 """The rows that `asyncrl select` writes responses to, read again for each pass over them."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncrl.data.rows import Row, Unanswered, labels_of, train_rows
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.tasks.row_choice import RowChoice
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -26,8 +24,7 @@ class SelectedRows:
 
     def __iter__(self) -> Iterator[Row]:
         """In the order of the data. Raises InputError."""
-        choice = RowChoice.of(self.recipe.data)
-        use = dataclasses.replace(use_of(self.recipe, self.verifiers), picked=choice.columns())
+        use = use_of(self.recipe, self.verifiers)
         for row in train_rows(self.recipe.data, self.recipe.verifying, use):
             if not isinstance(row, Unanswered) and self._is_wanted(row.row_id):
                 yield row

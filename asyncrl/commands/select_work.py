@@ -97,7 +97,10 @@ def _recipe(arguments: argparse.Namespace, *, is_run: bool) -> Recipe:
     if not is_model(place):
         return load_recipe(place, overrides)
     if not any(word.startswith("data.train") for word in overrides):
-        raise InputError(f"{place} is a model: name the rows that it is asked by data.train=FILE.")
+        raise InputError(
+            f"{place} is taken for a model, for it is no run and no recipe: name the rows that it is asked "
+            f"by data.train=FILE."
+        )
     return model_recipe(str(place), overrides)
 
 

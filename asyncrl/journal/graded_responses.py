@@ -29,7 +29,7 @@ SELECT g.group_id, t.trajectory_id, coalesce(g.taken_version, g.admitted_version
        coalesce(l.low, g.admitted_version), coalesce(l.high, g.admitted_version),
        EXISTS (SELECT 1 FROM compacted AS c WHERE c.trajectory_id = t.trajectory_id),
        EXISTS (SELECT 1 FROM observations AS o WHERE o.trajectory_id = t.trajectory_id),
-       EXISTS (SELECT 1 FROM members AS m WHERE m.branch_of = t.trajectory_id)
+       t.trajectory_id IN (SELECT branch_of FROM members WHERE branch_of IS NOT NULL)
 FROM groups AS g JOIN trajectories AS t USING (group_id) LEFT JOIN lengths AS l USING (trajectory_id)
 WHERE g.group_id IN (SELECT value FROM json_each(:groups)) AND t.branch_of IS NULL
 ORDER BY g.group_id, t.sample

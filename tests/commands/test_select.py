@@ -227,7 +227,7 @@ def test_what_is_no_run_needs_a_number_and_a_changed_file_is_refused(
     assert "no journal of a run at nowhere" in refusal(capsys, "nowhere", "--out", "new.jsonl")
     assert "recipe.yaml is no run" in refusal(capsys, "recipe.yaml", "--out", "new.jsonl")
     said = refusal(capsys, "model", "--out", "new.jsonl", "-n", "2")
-    assert said == "model is a model: name the rows that it is asked by data.train=FILE."
+    assert "model is taken for a model, for it is no run and no recipe: name the rows" in said
     data = Path("train.jsonl")
     data.write_text(data.read_text().replace('"2"', '"5"'))
     assert "data.train has changed since runs/mine" in refusal(capsys, "runs/mine", "--out", "new.jsonl")
