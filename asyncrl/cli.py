@@ -31,6 +31,7 @@ COMMANDS = {
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
     "difficulty": "measure how often the model solves each training row",
+    "select": "write a run's responses as data for SFT and DPO",
     "audit": "grade a run's responses again by another verifier: is it hacking?",
     "compare": "put runs side by side, and say whether one beats another",
     "report": "write the report of runs: page, JSON, Markdown",

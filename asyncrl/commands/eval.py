@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from asyncrl.commands.arguments import is_override
+from asyncrl.commands.named_model import is_model
 from asyncrl.commands.train import explained
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
@@ -37,7 +38,6 @@ from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
-from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.sample_curves import curve_plot, curve_tables
@@ -48,7 +48,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RunFolder
-from asyncrl.system.hub import is_hub_id
 from asyncrl.system.run_files import RECIPE
 
 HELP = (
@@ -127,7 +126,7 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     place, names, overrides = _words(arguments)
     is_run = (place / RECIPE).is_file()
     path = place / RECIPE if is_run else place
-    recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
+    recipe = model_recipe(str(place), overrides) if is_model(place) else load_recipe(path, overrides)
     at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
     if BASE in at:
         recipe = prepare_and_fetch(recipe, path, overrides, fetch_model)
@@ -144,13 +143,6 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     with AnswerStore(answers_file(recipe)) as store:
         asyncio.run(_evaluate(inputs, models, comparison, store, arguments))
     return comparison
-
-
-def _is_model(place: Path) -> bool:
-    """Whether it is no recipe but a model: a folder of one, a GGUF file, or a hub id."""
-    if place.is_dir():
-        return (place / "config.json").is_file() and not (place / RECIPE).is_file()
-    return is_gguf(place) or (is_hub_id(str(place)) and place.suffix not in (".yaml", ".yml"))
 
 
 def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:

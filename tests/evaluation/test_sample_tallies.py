@@ -1,14 +1,12 @@
 """Tallies of samples: answers are compared as their verifier compares them with a gold."""
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
-import pytest
 from fakes.records import make_task
 
 from asyncrl.evaluation.result import GradedResponse
-from asyncrl.evaluation.sample_tallies import count_equal, tallies_of
+from asyncrl.evaluation.sample_tallies import tallies_of
 from asyncrl.observe.metrics.sample_curves import Tally
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, VerifierSpec
@@ -60,16 +58,3 @@ async def test_a_right_sample_whose_answer_is_not_told_leaves_no_answers_to_coun
 async def test_scores_are_kept_where_one_lies_between_wrong_and_right() -> None:
     found = await tally("countdown", response(0.5, "a"), response(1.0, "b"), response(None, None))
     assert (found.num_samples, found.num_correct, found.scores) == (2, 1, (0.5, 1.0))
-
-
-@pytest.mark.parametrize("order", [1, -1])
-async def test_the_answer_that_was_given_most_is_the_gold_of_the_others(order: int) -> None:
-    asked = []
-
-    async def same(first: str, second: str) -> bool:
-        asked.append((first, second))
-        return {first, second} == {"b", "c"}
-
-    texts = Counter(dict([("a", 1), ("b", 5), ("c", 3)][::order]))
-    assert await count_equal(texts, same) == [8, 1]
-    assert asked == [("b", "c"), ("b", "a")]

@@ -80,9 +80,15 @@ def read_golds(path: Path) -> dict[str, Any]:
 
 
 def read_audit_tasks(
-    recipe: Recipe, wanted: Collection[str], other: OtherGrader, verifiers: VerifierCache
+    recipe: Recipe,
+    wanted: Collection[str],
+    other: OtherGrader,
+    verifiers: VerifierCache,
+    *,
+    what: str = "A response of asyncrl audit",
 ) -> AuditTasks:
-    """The tasks with the ids `wanted`. Raises InputError for data or a verifier that cannot be used."""
+    """The tasks with the ids `wanted`; `what` is graded again, for people. Raises InputError for data or a
+    verifier that cannot be used."""
     ids, found, template = set(wanted), AuditTasks(), template_of(recipe)
     use = RowUse(takes_task=lambda spec: verifiers.takes_task(other.of(spec)))
     # What a verifier prints is no part of what a command prints.
@@ -92,6 +98,7 @@ def read_audit_tasks(
                 continue
             if template is not None:
                 row = row._replace(prompt=template(row.prompt))
+            verifiers.check_alone(other.of(row.verifier), what)
             _add(row, other, verifiers, found, has_turns=recipe.turns.is_on() or recipe.agent.is_on())
     return found
 
@@ -100,7 +107,6 @@ def _add(
     row: Row, other: OtherGrader, verifiers: VerifierCache, found: AuditTasks, *, has_turns: bool
 ) -> None:
     spec = other.of(row.verifier)
-    verifiers.check_alone(spec, "A response of asyncrl audit")
     if has_turns and verifiers.takes_task(spec):
         raise InputError(
             f'the verifier "{spec.name}" reads the conversation, and responses of runs with turns or an '

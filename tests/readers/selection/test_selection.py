@@ -1,0 +1,133 @@
+"""A selection accounts for all that it saw and writes no text twice, whatever the journal holds."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.data.questions import question_digest
+from asyncrl.data.rows import Row
+from asyncrl.journal.graded_responses import GradedResponse
+from asyncrl.readers.selection.candidate import Candidate
+from asyncrl.readers.selection.choices import CHOICES, Rules
+from asyncrl.readers.selection.fates import Fate
+from asyncrl.readers.selection.filters import Filters
+from asyncrl.readers.selection.lines import LineMaker, Origin
+from asyncrl.readers.selection.selection import Reading, Selection, missing_responses
+from asyncrl.records import Score, VerifierSpec
+
+MATH = VerifierSpec("math")
+SCORES = {"correct": 1.0, "wrong": 0.0, "no_answer": 0.0, "fault": None}
+RESPONSE = st.fixed_dictionaries(
+    {
+        "outcome": st.sampled_from([*SCORES, None]),
+        "text": st.sampled_from(["a", "b", "c", "d", None]),
+        "num_tokens": st.integers(1, 4),
+        "step": st.integers(1, 3),
+        "has_branches": st.booleans(),
+    }
+)
+GROUPS = st.lists(st.tuples(st.integers(1, 6), st.lists(RESPONSE, max_size=5)), max_size=8)
+"""(number of the row, responses) of each group; the data has rows 1 to 5, and 4 and 5 ask the same."""
+
+
+class Kept:
+    """A file in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[Mapping[str, Any]] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self.lines.append(line)
+
+
+class Written(Reading):
+    """Responses that were never in a file."""
+
+    by_group: dict[int, list[GradedResponse]]
+
+    def graded(self, groups: Sequence[int]) -> list[GradedResponse]:
+        return [each for group in groups for each in self.by_group[group]]
+
+
+def rows() -> list[Row]:
+    return [Row("", f"train:{n}", 0, f"{min(n, 4)}+1=", str(n), MATH) for n in range(1, 6)]
+
+
+def reading(groups: Sequence[tuple[int, Sequence[Mapping[str, Any]]]]) -> Written:
+    by_row: dict[str, list[int]] = {}
+    for number, (row, _) in enumerate(groups):
+        by_row.setdefault(f"train:{row}", []).append(number)
+    found = Written(
+        None, by_row, Filters(steps=(1, 2)), {question_digest("3 + 1 ="), question_digest("2+1=")}
+    )
+    found.by_group = {
+        number: [response(number, place, **each) for place, each in enumerate(responses)]
+        for number, (_, responses) in enumerate(groups)
+    }
+    return found
+
+
+def response(
+    group: int,
+    place: int,
+    *,
+    outcome: str | None,
+    text: str | None,
+    num_tokens: int,
+    step: int,
+    has_branches: bool,
+) -> GradedResponse:
+    score = None if outcome is None else SCORES[outcome]
+    judged = (outcome, score, score, None, None)
+    rest = (num_tokens, 0, 0, text is None, False, has_branches)
+    return GradedResponse(group, f"{group}-{place}", step, "", "stop", *judged, text, *rest)
+
+
+def made(row: int, outcome: str, text: str) -> Candidate:
+    score = Score(outcome, SCORES[outcome], SCORES[outcome], None, "", 0.0)
+    return Candidate(
+        f"train:{row}+{text}{outcome}", f"train:{row}", None, None, 0, 0, "stop", text, 2, score, MATH
+    )
+
+
+@given(GROUPS, st.sampled_from([c for c in CHOICES.values() if not c.votes]), st.sampled_from([None, 1, 2]))
+def test_all_that_is_seen_has_one_fate_and_no_text_is_written_twice(groups, choice, limit) -> None:
+    output, told = Kept(), []
+    maker = LineMaker(Origin("run", choice.name, None, None), None, has_turns=False, has_tokens=False)
+    selection = Selection(reading(groups), choice, Rules(limit=limit), maker, output)  # type: ignore[arg-type]
+    generated = {
+        "train:1": [made(1, "correct", "a"), made(1, "fault", "f")],
+        "train:2": [made(2, "wrong", "w")],
+    }
+    asyncio.run(selection.write(rows(), generated, told.append))
+    account = selection.account
+    assert sum(told) == len(rows())
+    assert account.seen["groups"] == len(groups)
+    # Row 2 is left out, so nothing is generated for it.
+    assert account.seen["responses"] == sum(len(responses) for _, responses in groups) + 2
+    assert account.seen["rows"] == len({row for row, _ in groups} | {1, 2, 3, 4, 5})
+    columns = ("chosen", "rejected") if choice.is_pairs else ("response",)
+    texts = [(line["prompt"], line[column]) for line in output.lines for column in columns]
+    assert len(texts) == len({*texts}) == account.fates["responses"][Fate.WRITTEN]
+    verdicts = [line[name] for line in output.lines for name in line if name.endswith("verdict")]
+    assert "fault" not in verdicts
+    assert not {"2+1=", "5+1="} & {prompt for prompt, _ in texts}
+    assert limit is None or all(
+        sum(line["from_row"] == row.row_id for line in output.lines) <= limit for row in rows()
+    )
+
+
+def test_a_row_lacks_what_it_has_not_and_what_was_compacted() -> None:
+    there = {"outcome": "correct", "num_tokens": 1, "step": 1, "has_branches": False}
+    groups = [
+        (1, [{**there, "text": "a"}, {**there, "text": None}, {**there, "text": "a", "outcome": "fault"}])
+    ]
+    parts = list(reading(groups).parts(rows()))
+    # Rows 2 and 3 are left out: 3 + 1 is another question than 3+1.
+    assert missing_responses(parts, wanted=2, replaces_compacted=False) == {
+        f"train:{n}": 1 + (n > 1) for n in (1, 3, 4, 5)
+    }
+    assert missing_responses(parts, wanted=0, replaces_compacted=True) == {"train:1": 1}
