@@ -11,7 +11,7 @@ from asyncrl.system.gpus import find_gpus
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Flags of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
 FLOAT16_FLAGS = ("avx512_fp16", "amx_fp16")
-"""The same of float16."""
+"""Flags of a CPU with instructions that multiply matrices of float16."""
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """Variables of a process that multiplies on a CPU. oneDNN and torch keep code for each shape of a product, by

@@ -12,7 +12,7 @@ from fakes.whole_run import WholeRun
 
 @pytest.mark.slow
 def test_a_float16_run_skips_what_overflows_and_repeats_its_steps_to_the_last_digit(tmp_path: Path) -> None:
-    # Advantages of a group exceed 1, so that the gradient of a logit is above 65,504 at first.
+    # Batches of the untrained model overflow at 2,048, not at 1,024, where the last step is the first taken.
     trainer = {"num_steps": 8, "initial_loss_scale": 2.0**17, "checkpoint_every_steps": 2}
     run = WholeRun(tmp_path, model={"dtype": "float16"}, trainer=trainer).start()
     run.wait_for_step(3)

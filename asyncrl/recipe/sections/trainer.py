@@ -185,7 +185,7 @@ class Trainer(Section):
     accuracy, and exports it at the end together with the last one."""
 
     def first_loss_scale(self) -> float:
-        """What initial_loss_scale is, or stands for: weights' gradients are sums over a micro-batch."""
+        """initial_loss_scale, or its default: a weight's gradient in float16 is a sum over a micro-batch."""
         if self.initial_loss_scale is not None:
             return self.initial_loss_scale
         return max(SMALLEST_LOSS_SCALE, 2.0 ** math.floor(math.log2(2**14 / self.tokens_per_micro_batch)))
