@@ -68,14 +68,18 @@ class Account:
         self.fates["responses"].update(responses)
         self.fates["rows"][furthest([*responses, *of_groups], row)] += 1
 
-    def check(self) -> None:
-        """Raises AssertionError where something seen has no fate, or two: a defect, never to be ignored."""
+    def check(self, *, num_written: int) -> None:
+        """Raises AssertionError where something seen has no fate, or two, or where the file does not hold
+        `num_written` responses: a defect, never to be ignored."""
         for unit in UNITS:
             total = self.fates[unit].total()
             if total != self.seen[unit]:
                 raise AssertionError(
                     f"the selection saw {self.seen[unit]} {unit} and accounts for {total}: {self.fates[unit]}"
                 )
+        told = self.fates["responses"][Fate.WRITTEN]
+        if told != num_written:
+            raise AssertionError(f"the selection wrote {num_written} responses and accounts for {told}")
 
     def as_json(self) -> dict[str, object]:
         """Fates by unit, without those that nothing has."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from asyncrl.data.questions import question_digest
 from asyncrl.data.rows import Row
+from asyncrl.errors import InputError
 from asyncrl.journal.graded_responses import GradedResponse, ResponseTokens, read_graded, read_tokens
 from asyncrl.journal.reader import JournalReader
 from asyncrl.readers.selection.candidate import Candidate
@@ -137,6 +138,7 @@ class Selection:
     ) -> None:
         """All lines of `rows`. `told` gets how many more rows are done."""
         known: set[str] = set()
+        self.account.see_groups(sum(map(len, self.reading.groups.values())))
         for part in self.reading.parts(rows):
             known.update(found.row.row_id for found in part)
             verdicts = await self._verdicts(part, generated)
@@ -144,7 +146,7 @@ class Selection:
                 await self._settle(found, verdicts.get(found.row.row_id, []), generated)
             told(len(part))
         self._count_unknown(known)
-        self.account.check()
+        self.account.check(num_written=self.output.num_lines * (2 if self.choice.is_pairs else 1))
 
     async def _verdicts(
         self, part: Sequence[Found], generated: Mapping[str, Sequence[Candidate]]
@@ -163,7 +165,6 @@ class Selection:
         self, found: Found, candidates: list[Candidate], generated: Mapping[str, Sequence[Candidate]]
     ) -> None:
         made = [] if found.refused is not None else list(generated.get(found.row.row_id, ()))
-        self.account.see_groups(len(found.groups))
         self.account.see_row(len(found.graded) + len(made), len(made))
         graded = {each.response_id for each in candidates}
         fates = {**found.fates, **self._left_out(found.row, candidates)}
@@ -214,6 +215,12 @@ class Selection:
         needs_tokens = self.maker.has_tokens or self.maker.has_turns
         journaled = [each for line in chosen.lines for each in line if each.generated is None]
         tokens = self._tokens([each.response_id for each in journaled] if needs_tokens else [])
+        for each in journaled:
+            if needs_tokens and each.num_tokens and not tokens[each.response_id].parts:
+                raise InputError(
+                    f"{each.response_id} was compacted while this read it (replay.keep_steps). Run the same "
+                    f"command again."
+                )
         for line in chosen.lines:
             self.output.add(self.maker.line(row, line, tokens))
 
@@ -226,7 +233,6 @@ class Selection:
         unknown = {row_id: groups for row_id, groups in self.reading.groups.items() if row_id not in known}
         for groups in unknown.values():
             graded = self.reading.graded(groups)
-            self.account.see_groups(len(groups))
             self.account.see_row(len(graded))
             of_groups: dict[int, list[Fate]] = {group: [] for group in groups}
             for each in graded:

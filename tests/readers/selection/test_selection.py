@@ -39,6 +39,10 @@ class Kept:
     def __init__(self) -> None:
         self.lines: list[Mapping[str, Any]] = []
 
+    @property
+    def num_lines(self) -> int:
+        return len(self.lines)
+
     def add(self, line: Mapping[str, Any]) -> None:
         self.lines.append(line)
 
