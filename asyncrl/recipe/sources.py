@@ -28,10 +28,14 @@ def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[A
 class ColumnMapping(Section):
     """Which columns of a row hold what. A dot reaches inside: "reward_model.ground_truth", "answers.0"."""
 
-    prompt: str
+    prompt: str | None = None
     """Column of the question: text or chat messages."""
-    answer: str
-    """Column of the answer."""
+    answer: str | None = None
+    """Column of the answer, by which verifiers grade."""
+    response: str | None = None
+    """With stage sft, the column of the response that is learned."""
+    messages: str | None = None
+    """With stage sft, in place of prompt and response, the column of a whole conversation."""
     answer_after: str | None = None
     """The answer is what follows the last such mark in its column, such as "####". Default: all of it."""
     is_answer_boxed: bool = False

@@ -15,7 +15,6 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
@@ -41,7 +40,8 @@ from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
 from asyncrl.trainer.step.judgments import Judgments
-from asyncrl.trainer.step.objective import LossRecord, Objective, importance_ratios, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, importance_ratios, kl_penalties
+from asyncrl.trainer.step.objectives import make_objective
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -67,7 +67,10 @@ class Learner:
         recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
-        if unsampled is None:
+        if recipe.learns_from_rows():
+            # Rows may hold any token, and nothing masked the logits of what wrote them.
+            unsampled = Unsampled()
+        elif unsampled is None:
             unsampled = find_unsampled(self._base, recipe.rollout.stop_tokens)
         self.unsampled = unsampled
         self.algorithm = recipe.algorithm
@@ -75,11 +78,7 @@ class Learner:
         self._seed = recipe.seed
         self._mask_staleness = recipe.rollout.mask_staleness
         self._is_truncated = recipe.rollout.is_truncated()
-        self.objective = Objective(
-            recipe.algorithm,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            mask_staleness=recipe.rollout.mask_staleness,
-        )
+        self.objective = make_objective(recipe)
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe)
         self._device = device()
@@ -151,7 +150,7 @@ class Learner:
         check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
-        batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
+        batch = self.objective.finished(batch)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
         proximals: list[list[Tensor] | None] = [None] * len(parts)
@@ -291,6 +290,10 @@ class Learner:
                 ]
             )
         return penalties
+
+    def measure(self, batch: Batch) -> dict[str, float]:
+        """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
+        return self._measure(self._parts(batch, 1), batch, None)
 
     def _measure(
         self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None

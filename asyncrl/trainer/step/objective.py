@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
 from asyncrl.algorithms.losses import make_loss
@@ -54,6 +55,10 @@ class Objective:
         """Weight of the entropy bonus in the step that is trained."""
         self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
+
+    def finished(self, batch: Batch) -> Batch:
+        """The batch with what is done to its advantages as a whole."""
+        return finish_batch(batch, self.algorithm, mask_staleness=self._limit)
 
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
