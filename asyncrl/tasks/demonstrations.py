@@ -108,7 +108,7 @@ class DemonstrationReader:
             raise InputError(said if said.startswith(row.where) else f"{row.where}: {said}.") from error
 
     def _made(self, row: PublishedRow, source: Source) -> Demonstration | None:
-        if not self._is_wanted(row):
+        if not self.is_wanted(row):
             self._leave_out("by data.filter", row.where)
             return None
         made, limit = self.demonstration(row, source), self.context_tokens
@@ -125,7 +125,7 @@ class DemonstrationReader:
             self._leave_out("too long", row.where)
         return cut
 
-    def _is_wanted(self, row: PublishedRow) -> bool:
+    def is_wanted(self, row: PublishedRow) -> bool:
         wanted = self.recipe.data.row_filter() if self.key == "data.train" else None
         if wanted is None:
             return True

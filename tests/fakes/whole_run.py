@@ -45,7 +45,10 @@ class WholeRun:
             "evaluation": {"every_steps": 0, "num_tasks": 16, "samples_per_task": 2},
         }
         for name, section in sections.items():
-            recipe[name] = {**recipe.get(name, {}), **section}
+            # None leaves a section out; what is no section is the value.
+            merged = {**recipe.get(name, {}), **section} if isinstance(section, dict) else section
+            recipe[name] = merged
+        recipe = {name: section for name, section in recipe.items() if section is not None}
         self.recipe_path = folder / "recipe.yaml"
         self.recipe_path.write_text(yaml.safe_dump(recipe))
         self.process: subprocess.Popen[str] | None = None

@@ -87,6 +87,11 @@ GROUPS = {
     ),
     "train": (
         "loss",
+        "perplexity",
+        "heldout_loss",
+        "heldout_perplexity",
+        "heldout_loss_at_start",
+        "heldout_perplexity_at_start",
         "entropy",
         "entropy_coefficient",
         "grad_norm",
