@@ -40,6 +40,7 @@ _ONLY_RL: dict[str, tuple[type[BaseModel], str]] = {
 _ALLOWED = ("replay.keep_steps", "verifying.folder", "placement.device", "placement.trainer")
 _FIXED: dict[str, Any] = {
     "rollout.samples_per_group": 1,
+    "rollout.max_new_tokens": 1,
     # The next batch is there before it is asked for.
     "rollout.max_staleness": 1,
     "algorithm.advantage": "reinforce_pp",
@@ -70,7 +71,9 @@ def with_stage(raw: Any) -> Any:
     said = f"stage is {stage}, in which "
     for name, (section, why) in _ONLY_RL.items():
         _refuse(raw, name, section, fixed, said + why, "Remove it.")
-    if not generates(raw):
+    if generates(raw):
+        _check_limit(raw["evaluation"], stage)
+    else:
         why = f"{said}no server is started unless evaluation.verifier, benchmarks or sets ask for answers"
         _refuse(raw, "verifying", Verifying, fixed, why, "Remove it, or set evaluation.verifier.")
         _refuse(raw, "serving", Serving, {"serving.num_servers": 0}, why, "Remove it.", ("num_servers",))
@@ -83,6 +86,14 @@ def with_stage(raw: Any) -> Any:
             f"evaluate. Remove it; serving.num_servers says how many there are."
         )
     return _completed(raw, fixed)
+
+
+def _check_limit(evaluation: Mapping[str, Any], stage: str) -> None:
+    if evaluation.get("max_new_tokens") is None:
+        raise ValueError(
+            f"evaluation.max_new_tokens is not set, but stage is {stage}, which has no rollouts to take it "
+            f"from. Say how long an answer may be."
+        )
 
 
 def _rows_per_batch(raw: Mapping[str, Any], stage: str) -> Any:

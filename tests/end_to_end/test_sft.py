@@ -1,4 +1,4 @@
-"""Supervised fine-tuning as a user starts it: rows, the real trainer and no server; killed once on the way."""
+"""Supervised fine-tuning as a user starts it: the real trainer and no server; killed once on the way."""
 
 import json
 from pathlib import Path
