@@ -11,7 +11,7 @@ from asyncrl.commands import train
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe.complaint import complaint
-from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.file import absolute_override, load_recipe
 from asyncrl.recipe.sections.section import Section
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.text_file import read_text
@@ -27,7 +27,12 @@ class Stage(Section):
     recipe: str
     """Relative to the chain's folder."""
     overrides: list[str] = []
-    """Keys as on the command line, such as trainer.num_steps=20; paths are relative to the current folder."""
+    """Keys as on the command line, such as trainer.num_steps=20; paths in them are relative to the
+    chain's folder, too."""
+
+    def words(self, folder: Path) -> tuple[Path, list[str]]:
+        """The recipe and its overrides as `load_recipe` takes them, of a chain in `folder`."""
+        return folder / self.recipe, [absolute_override(override, folder) for override in self.overrides]
 
 
 class Chain(Section):
@@ -47,10 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     warn_on_stderr()
     chain, folder = read_chain(arguments.chain), arguments.chain.parent
     # What is wrong in a later recipe is said before hours of the first.
-    names = [load_recipe(folder / stage.recipe, stage.overrides).name for stage in chain.stages]
+    names = [load_recipe(*stage.words(folder)).name for stage in chain.stages]
     for number, (stage, name) in enumerate(zip(chain.stages, names, strict=True), start=1):
         print(f"stage {number} of {len(names)}: {name}", flush=True)
-        code = train.run(argparse.Namespace(recipe=folder / stage.recipe, overrides=stage.overrides))
+        recipe, overrides = stage.words(folder)
+        code = train.run(argparse.Namespace(recipe=recipe, overrides=overrides))
         if code:
             return code
     return 0

@@ -1,26 +1,45 @@
-"""Supervised fine-tuning as a user starts it: the real trainer and no server; killed once on the way."""
+"""A chain of two stages of supervised fine-tuning as a user starts it: the real trainer and no server.
+
+It is killed once, in its first stage.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 from fakes.whole_run import WholeRun
 
+from asyncrl.observe.metrics.metrics_file import written_rows
+
 NUM_STEPS = 12
+SHORTER = ["trainer.num_steps=1", "evaluation.every_steps=0"]
+
+
+class ChainedRun(WholeRun):
+    """The first stage of a chain."""
+
+    command = "chain"
+
+    def words(self) -> list[str]:
+        return [str(self.folder / "chain.yaml")]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    """A run that was killed after a step that no checkpoint has, and resumed."""
-    run = WholeRun(
+    """The first run, killed after a step that no checkpoint has and resumed; the second begins with it."""
+    run = ChainedRun(
         tmp_path_factory.mktemp("sft"),
         rollout=None,
         serving=None,
         stage="sft",
         sft={"rows_per_batch": 8},
+        trainer={"keep_best": True},
         evaluation={"every_steps": 4, "num_tasks": 16},
     )
     write_rows(run.folder)
+    second = {"recipe": "recipe.yaml", "overrides": ["run_folder=second", "model.path=run@best", *SHORTER]}
+    (run.folder / "chain.yaml").write_text(yaml.safe_dump({"stages": ["recipe.yaml", second]}))
     run.start().wait_for_step(6)
     run.kill()
     assert run.process is not None
@@ -64,3 +83,12 @@ def test_each_row_that_was_taken_is_trained_once_and_no_server_started(run: Whol
     assert not list((run.run_folder / "logs").glob("server*"))
     assert (run.run_folder / "report.html").is_file()
     assert (run.run_folder / f"checkpoints/step-{NUM_STEPS}/hf/model.safetensors").is_file()
+
+
+def test_the_second_stage_begins_with_the_best_step_of_the_first(run: WholeRun) -> None:
+    assert "stage 1 of 2: sevens" in run.output() and "stage 2 of 2: sevens" in run.output()
+    stated = yaml.safe_load((run.folder / "second/recipe.yaml").read_text())
+    loss, best = min((row["heldout_loss"], row["step"]) for row in run.steps() if "heldout_loss" in row)
+    assert stated["model"]["path"] == str(run.run_folder / f"checkpoints/step-{best}/hf")
+    (step,) = (row for row in written_rows(run.folder / "second/metrics.jsonl") if row["kind"] == "step")
+    assert step["heldout_loss_at_start"] == pytest.approx(loss, rel=1e-5)

@@ -63,14 +63,16 @@ class WholeRun:
     def has_heldout(self) -> bool:
         return yaml.safe_load(self.recipe_path.read_text())["data"].get("heldout") is not None
 
+    command = "train"
+
     def words(self) -> list[str]:
-        """What follows `asyncrl train`."""
+        """What follows the command."""
         return [str(self.recipe_path)]
 
     def start(self) -> Self:
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "asyncrl.cli", "train", *self.words()],
+                [sys.executable, "-m", "asyncrl.cli", self.command, *self.words()],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
