@@ -1,20 +1,15 @@
 """The columns of a step that mean something where rows are learned: nothing is generated, graded or stale."""
 
-import math
 from typing import Any
 
-_KEPT = (
-    *("step", "loss", "entropy", "grad_norm", "learning_rate", "optimizer_steps"),
-    *("num_tokens", "num_packed_tokens", "num_sequences", "response_tokens_mean", "response_tokens_max"),
-    *("step_seconds", "wait_seconds", "train_seconds", "publish_seconds", "checkpoint_seconds"),
-    *("tokens_per_second", "model_flops", "mfu", "trainer_idle_share"),
-    *("spike_norm", "spike_times", "spike_share", "spike_row"),
+_OF_THE_CONTROLLER = (
+    *("rollout_", "requests_", "cache_", "verifier_", "judge_", "reward_", "reflection_words", "pilots_"),
+    *("response_tokens_mean_by_outcome", "no_signal_token_share", "retractions", "faults_retried"),
+    *("outcomes", "correct_", "groups_"),
 )
-_PREFIXES = ("heldout_", "dpo_")
+"""How columns begin that speak of servers, verifiers and rewards."""
 
 
 def row_columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Those of a step's columns; with `loss`, its `perplexity`."""
-    found = {name: value for name, value in row.items() if name in _KEPT or name.startswith(_PREFIXES)}
-    loss = found.get("loss")
-    return found if loss is None else {**found, "perplexity": math.exp(min(loss, 700.0))}
+    """A step's columns without those."""
+    return {name: value for name, value in row.items() if not name.startswith(_OF_THE_CONTROLLER)}

@@ -3,12 +3,12 @@
 It is a mean over all learned tokens of all rows, as the loss of a step is over its batch.
 """
 
-import math
 from collections.abc import Sequence
 
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.likelihood import perplexity
 
 
 class HeldOutLoss:
@@ -40,4 +40,4 @@ class HeldOutLoss:
 
     def _measured(self, version: PolicyVersion) -> dict[str, float]:
         loss = self._learner.measure(Batch(version, 1.0, list(self._rows)))["loss"]
-        return {"heldout_loss": loss, "heldout_perplexity": math.exp(min(loss, 700.0))}
+        return {"heldout_loss": loss, "heldout_perplexity": perplexity(loss)}

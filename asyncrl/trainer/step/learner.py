@@ -221,7 +221,7 @@ class Learner:
         if self.algorithm.entropy_target is not None:
             metrics["entropy_coefficient"] = self.objective.entropy_coefficient
             self.entropy.saw(metrics["entropy"])
-        return metrics | values
+        return self.objective.reported(metrics | values)
 
     def _rate_scale(self, tally: Tally) -> float:
         """Factor on the learning rate of the optimizer step that `tally` has last; the same on every rank.

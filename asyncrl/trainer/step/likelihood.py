@@ -5,6 +5,7 @@ packing nor the number of ranks changes it.
 """
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -15,6 +16,12 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.objective import Objective
+
+REPORTED = (
+    *("loss", "entropy", "grad_norm", "learning_rate", "optimizer_steps"),
+    *("num_tokens", "num_packed_tokens", "nonfinite_tokens"),
+)
+"""Metrics of a step that are about no sampling and no reward."""
 
 
 class Likelihood(Objective):
@@ -27,6 +34,9 @@ class Likelihood(Objective):
     def finished(self, batch: Batch) -> Batch:
         return batch
 
+    def reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        return {name: metrics[name] for name in REPORTED} | {"perplexity": perplexity(metrics["loss"])}
+
     def teaches(self, sequence: ScoredSequence) -> bool:
         return True
 
@@ -34,6 +44,11 @@ class Likelihood(Objective):
         """No policy sampled the rows: the one in training stands in, and every ratio is 1."""
         inputs = super()._inputs(micro, current, known)
         return dataclasses.replace(inputs, behavior=inputs.proximal)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean loss per token, in nats; finite for any that is."""
+    return math.exp(min(loss, 700.0))
 
 
 def negative_log_likelihood(inputs: LossInputs) -> LossParts:

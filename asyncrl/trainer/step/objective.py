@@ -60,6 +60,10 @@ class Objective:
         """The batch with what is done to its advantages as a whole."""
         return finish_batch(batch, self.algorithm, mask_staleness=self._limit)
 
+    def reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Those of a step's metrics that mean something here."""
+        return metrics
+
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
 
