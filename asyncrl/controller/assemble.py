@@ -52,6 +52,8 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
+from asyncrl.records import branch_id
+from asyncrl.replay.group import trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
@@ -186,7 +188,11 @@ def assemble(
         waits=waits,
         state=state,
         num_steps=num_steps,
-        heldout_rows=[task.reference.sequence(task.task_id) for task in inputs.heldout_rows],
+        heldout_rows=[
+            line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
+            for row, task in enumerate(inputs.heldout_rows)
+            for place, line in enumerate(task.reference.lines())
+        ],
     )
     commits = Commits(trainer, queue, compaction, copies, waits)
     requests = TrainerRequests(trainer, takes, drainer, commits)

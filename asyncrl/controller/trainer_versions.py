@@ -76,7 +76,10 @@ class TrainerVersions:
         self.queue.announce(request.version)
         if request.trained_tokens:
             self.queue.journal.write(*trained_tokens(request.trained_tokens, request.version - 1))
-        await self.fleet.announce(publication, request.published)
+        if self.publishes_all:
+            await self.fleet.announce(publication, request.published)
+        else:
+            self.fleet.serve_only(publication)
         self.state.release_streams()
         if self._is_evaluated(request):
             self.heldout.start(publication, "during")

@@ -126,7 +126,7 @@ def columns_of(source: Source, key: str) -> ToRow:
         return gym_row
     given = source.columns
     if isinstance(given, ColumnMapping):
-        return Columns(**given.model_dump(exclude={"response", "messages"}))
+        return Columns(**given.model_dump(exclude={"response", "messages", "chosen", "rejected"}))
     if given in READY:
         return READY[given]
     if ":" not in given:

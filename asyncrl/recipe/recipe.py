@@ -17,6 +17,7 @@ from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.data import Data
+from asyncrl.recipe.sections.dpo import DPO
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.placement import Placement
@@ -43,7 +44,8 @@ class Recipe(Section):
     stage: Stage = "rl"
     """What the run learns from; docs/stages.md.
     rl: its own answers to tasks, by verifiers.
-    sft: rows that it imitates; no server, no verifier."""
+    sft: rows that it imitates; no server, no verifier.
+    dpo: pairs of responses, of which one is preferred; no server, no verifier."""
     seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
     run_folder: Annotated[str, PATH, CHANGEABLE] = "runs/{name}"
@@ -66,6 +68,7 @@ class Recipe(Section):
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
     sft: SFT = SFT()
+    dpo: DPO = DPO()
     evaluation: Annotated[Evaluation, CHANGEABLE] = Evaluation()
     alarms: Annotated[Alarms, CHANGEABLE] = Alarms()
     placement: Annotated[Placement, CHANGEABLE] = Placement()

@@ -36,6 +36,10 @@ class ColumnMapping(Section):
     """With stage sft, the column of the response that is learned."""
     messages: str | None = None
     """With stage sft, in place of prompt and response, the column of a whole conversation."""
+    chosen: str | None = None
+    """With stage dpo, the column of the preferred response: text, or a whole conversation."""
+    rejected: str | None = None
+    """With stage dpo, the column of the other response, likewise."""
     answer_after: str | None = None
     """The answer is what follows the last such mark in its column, such as "####". Default: all of it."""
     is_answer_boxed: bool = False

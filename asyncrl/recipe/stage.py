@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.critic import Critic
+from asyncrl.recipe.sections.dpo import DPO
 from asyncrl.recipe.sections.placement import Placement
 from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
@@ -22,8 +23,8 @@ from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.system.kinds import as_written
 
-Stage = Literal["rl", "sft"]
-OF_STAGES: dict[str, type[BaseModel]] = {"sft": SFT}
+Stage = Literal["rl", "sft", "dpo"]
+OF_STAGES: dict[str, type[BaseModel]] = {"sft": SFT, "dpo": DPO}
 """Stage that learns from rows -> its section."""
 
 _SAMPLING = "nothing is sampled: the rows are what is learned"

@@ -36,6 +36,10 @@ class Demonstration:
     def num_tokens(self) -> int:
         return sum(len(part.tokens) for part in self.parts)
 
+    def lines(self) -> "tuple[Demonstration, ...]":
+        """The conversations of a row."""
+        return (self,)
+
     def cut(self, num_tokens: int) -> "Demonstration | None":
         """Its first tokens up to the last learned one; None where none of them is learned."""
         kept: list[Part] = []
@@ -79,6 +83,37 @@ class Demonstration:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two responses to one prompt."""
+
+    chosen: Demonstration
+    rejected: Demonstration
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        return self.chosen.prompt_tokens
+
+    def lines(self) -> tuple[Demonstration, ...]:
+        return (self.chosen, self.rejected)
+
+    def num_tokens(self) -> int:
+        """As they are packed, if they have the prompt alone in common."""
+        prompt = len(self.prompt_tokens)
+        return self.chosen.num_tokens() + self.rejected.num_tokens() - prompt
+
+
+def pair_of(chosen: Demonstration, rejected: Demonstration) -> Pair:
+    """Raises InputError for equal sides, and for two prompts."""
+    if chosen.parts[0] != rejected.parts[0]:
+        raise InputError(
+            "chosen and rejected answer different prompts: all before the response must be equal"
+        )
+    if chosen == rejected:
+        raise InputError("chosen and rejected are equal: neither is preferred")
+    return Pair(chosen, rejected)
+
+
 def of_messages(codec: TextCodec, messages: Sequence[dict[str, Any]], *, last_alone: bool) -> Demonstration:
     """Raises InputError."""
     found: list[Part] = []
@@ -92,11 +127,11 @@ def of_messages(codec: TextCodec, messages: Sequence[dict[str, Any]], *, last_al
     return _whole(found)
 
 
-def of_response(codec: TextCodec, prompt: Prompt, response: str) -> Demonstration:
-    """The response behind its prompt, as the model is asked it, and the token that ends it. Raises
-    InputError."""
+def of_response(codec: TextCodec, prompt: Prompt, response: str, *, name: str = "response") -> Demonstration:
+    """The response behind its prompt, as the model is asked it, and the token that ends it. `name` is its
+    column's. Raises InputError."""
     if not response.strip():
-        raise InputError(f'"response" is {response!r}: there is nothing to learn')
+        raise InputError(f'"{name}" is {response!r}: there is nothing to learn')
     _, tokens = codec.render_prompt(prompt)
     end = None if isinstance(prompt, str) else turn_end(codec)
     learned = codec.encode_inside(response + (end or ""))

@@ -24,11 +24,13 @@ from asyncrl.system.kinds import as_written
 from asyncrl.system.plugins import load_object
 from asyncrl.tasks.demonstration import (
     Demonstration,
+    Pair,
     check_vocabulary,
     is_rendered_alike,
     of_messages,
     of_response,
     of_tokens,
+    pair_of,
 )
 from asyncrl.tasks.task_list import template_of
 
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 NO_VERIFIER = VerifierSpec("none")
 """Of rows that nothing grades."""
 _ROWS_PER_LOOK = 100
+_COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 
 
 def train_demonstrations(recipe: Recipe, codec: TextCodec, context: int, vocabulary: int) -> list[Task]:
@@ -97,30 +100,34 @@ class DemonstrationReader:
     def rows(self, source: Source) -> Iterator[PublishedRow]:
         return published_rows(source, self.key, self.split)
 
-    def demonstration(self, row: PublishedRow, source: Source) -> Demonstration:
+    def demonstration(self, row: PublishedRow, source: Source) -> Demonstration | Pair:
         """The row with its place in the message of what is wrong with it. Raises InputError."""
         try:
-            made = self._demonstration(_columns(row.row, source), row.where)
-            check_vocabulary(made, self.vocab_size)
+            columns = _columns(row.row, source)
+            is_pair = self.recipe.stage == "dpo"
+            made = self._pair(columns, row.where) if is_pair else self._demonstration(columns, row.where)
+            for line in made.lines():
+                check_vocabulary(line, self.vocab_size)
             return made
         except InputError as error:
             said = str(error)
             raise InputError(said if said.startswith(row.where) else f"{row.where}: {said}.") from error
 
-    def _made(self, row: PublishedRow, source: Source) -> Demonstration | None:
+    def _made(self, row: PublishedRow, source: Source) -> Demonstration | Pair | None:
         if not self.is_wanted(row):
             self._leave_out("by data.filter", row.where)
             return None
         made, limit = self.demonstration(row, source), self.context_tokens
-        if made.num_tokens() <= limit:
+        longest = max(line.num_tokens() for line in made.lines())
+        if longest <= limit:
             return made
         choice = getattr(self.recipe, self.recipe.stage).too_long
         if choice == "refuse":
             raise InputError(
-                f"{row.where}: the row has {made.num_tokens()} tokens, model.context_tokens is {limit}. "
+                f"{row.where}: the row has {longest} tokens, model.context_tokens is {limit}. "
                 f"Raise it, shorten the row, or set {self.recipe.stage}.too_long to cut or leave_out."
             )
-        cut = made.cut(limit) if choice == "cut" else None
+        cut = made.cut(limit) if choice == "cut" and isinstance(made, Demonstration) else None
         if cut is None:
             self._leave_out("too long", row.where)
         return cut
@@ -149,6 +156,19 @@ class DemonstrationReader:
             raise InputError(f'"response" is {as_written(response)[:80]}, expected text')
         return of_response(self.codec, prompt, response)
 
+    def _pair(self, row: Mapping[str, Any], where: str) -> Pair:
+        return pair_of(self._side(row, "chosen", where), self._side(row, "rejected", where))
+
+    def _side(self, row: Mapping[str, Any], name: str, where: str) -> Demonstration:
+        """One response of a pair: text behind the prompt, or the last message of a conversation."""
+        said = row.get(name)
+        if isinstance(said, str):
+            return of_response(self.codec, self._asked(row, where), said, name=name)
+        if not isinstance(said, list):
+            raise InputError(f'"{name}" is {as_written(said)[:80]}, expected text or a list of messages')
+        check_prompt(said, where, name=name)
+        return of_messages(self.codec, said, last_alone=True)
+
     def _asked(self, row: Mapping[str, Any], where: str) -> Prompt:
         """The row's prompt through the recipe's template."""
         prompt = row.get("prompt")
@@ -159,7 +179,7 @@ class DemonstrationReader:
         template = template_of(self.recipe)
         return prompt if template is None else template(prompt)
 
-    def _task(self, made: Demonstration, task_id: str) -> Task:
+    def _task(self, made: Demonstration | Pair, task_id: str) -> Task:
         tokens = made.prompt_tokens
         return Task(task_id, self.codec.exact_text(tokens), tokens, made, NO_VERIFIER)
 
@@ -176,7 +196,7 @@ def _columns(row: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
     """The row by the names of our columns. Raises InputError."""
     given = source.columns
     if isinstance(given, ColumnMapping):
-        named = {name: getattr(given, name) for name in ("messages", "prompt", "response")}
+        named = {name: getattr(given, name) for name in _COLUMNS}
         return {name: _value(row, path) for name, path in named.items() if path is not None}
     if given == "asyncrl":
         return row

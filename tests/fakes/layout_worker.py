@@ -19,7 +19,7 @@ import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
-from fakes.sequences import with_kept_sets, with_turns
+from fakes.sequences import in_pairs, with_kept_sets, with_turns
 
 NUM_STEPS = 3
 TRAINER = {
@@ -57,7 +57,9 @@ def take_steps(
 
     rollout = {"top_k": 10} if kept else {}
     sections = {} if stage != "rl" else {"algorithm": algorithm, "critic": critic or {}, "rollout": rollout}
-    recipe = make_recipe(model, trainer=TRAINER | trainer, stage=stage, **sections)
+    # The reference's log-probs are kept there.
+    run = str(result.with_name(f"{result.name} run"))
+    recipe = make_recipe(model, trainer=TRAINER | trainer, stage=stage, run_folder=run, **sections)
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
@@ -72,6 +74,7 @@ def take_steps(
         # In the second step no rank has something to teach, in the third one has.
         batch = random_batch(step, num_groups=6, temperature=0.8, num_silent=(2, 6, 5)[step % 3])
         batch = with_turns(batch) if turns else batch
+        batch = in_pairs(batch) if stage == "dpo" else batch
         batch = with_kept_sets(batch) if kept else batch
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))

@@ -24,10 +24,12 @@ def codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
     return make_chat_codec(tmp_path_factory.mktemp("model"))
 
 
-def read(folder: Path, codec: TextCodec, *rows: dict[str, Any], **sections: Any) -> list[Task]:
+def read(
+    folder: Path, codec: TextCodec, *rows: dict[str, Any], stage: str = "sft", **sections: Any
+) -> list[Task]:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = {"train": str(folder / "rows.jsonl")} | sections.pop("data", {})
-    recipe = make_recipe(folder, stage="sft", data=data, **sections)
+    recipe = make_recipe(folder, stage=stage, data=data, **sections)
     return train_demonstrations(recipe, codec, CONTEXT, VOCABULARY)
 
 
@@ -88,3 +90,24 @@ def test_tokens_that_a_model_sampled_are_learned_as_they_are(tmp_path: Path, cod
     assert found.prompt == "2+3=" and found.reference.num_tokens() == 6
     with pytest.raises(InputError, match="the token id 300 is beyond the model's vocabulary of 300"):
         read(tmp_path, codec, {**row, "response_tokens": [300], "template_digest": codec.fingerprint})
+
+
+def test_a_pair_has_one_prompt_and_two_responses_that_differ(tmp_path: Path, codec: TextCodec) -> None:
+    asked = [{"role": "user", "content": "2+3?"}]
+    sides = [[*asked, {"role": "assistant", "content": text}] for text in ("5", "6")]
+    texts = {"prompt": asked, "chosen": "5", "rejected": "6"}
+    found = read(tmp_path, codec, texts, {"chosen": sides[0], "rejected": sides[1]}, stage="dpo")
+    assert found[0].reference == found[1].reference
+    chosen, rejected = found[0].reference.lines()
+    assert chosen.prompt_tokens == rejected.prompt_tokens and chosen != rejected
+    for row, complaint in (
+        ({**texts, "rejected": "5"}, "rows.jsonl:1: chosen and rejected are equal: neither is preferred."),
+        ({**texts, "chosen": ""}, "rows.jsonl:1: \"chosen\" is '': there is nothing to learn."),
+        ({"prompt": "a", "chosen": "b"}, 'rows.jsonl:1: "rejected" is null, expected text or a list'),
+        (
+            {"chosen": sides[0], "rejected": [{"role": "user", "content": "x"}, sides[1][1]]},
+            "rows.jsonl:1: chosen and rejected answer different prompts",
+        ),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            read(tmp_path, codec, row, stage="dpo")

@@ -31,7 +31,7 @@ MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
-MODELS["judged"] = MODELS["sft"] = MODELS["tied"]
+MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
@@ -135,6 +135,9 @@ TWO_RANKS = {
     "sft, data": ("sft", {"distributed_optimizer": True}),
     "sft, pipeline": ("sft", {"pipeline": 2}),
     "sft, context": ("sft", {"context": 2}),
+    "dpo, data": ("dpo", {}),
+    "dpo, context": ("dpo", {"context": 2}),
+    "dpo, pipeline": ("dpo", {"pipeline": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
     "muon, data": ("muon", {}),
@@ -184,7 +187,7 @@ EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
-    *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data"),
+    *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data", "dpo, data", "dpo, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
@@ -280,11 +283,11 @@ def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
 
 
 def has_turns(model: str) -> bool:
-    return model.startswith("turns") or stage_of(model) != "rl"
+    return model.startswith("turns") or stage_of(model) == "sft"
 
 
 def stage_of(model: str) -> str:
-    return model if model == "sft" else "rl"
+    return model if model in ("sft", "dpo") else "rl"
 
 
 def trainer_keys(model: str) -> dict[str, int | str]:

@@ -42,7 +42,9 @@ def _check_source(stage: str, key: str, source: Source) -> None:
             f"{key} names {source.title()} but stage is {stage}: a gym makes tasks without responses. Name "
             f"rows that have one."
         )
-    if isinstance(given, ColumnMapping):
+    if stage == "dpo" and isinstance(given, ColumnMapping) and None in (given.chosen, given.rejected):
+        raise ValueError(f"{key} has columns without chosen or rejected. With stage dpo name both.")
+    if stage == "sft" and isinstance(given, ColumnMapping):
         has_response = given.prompt is not None and given.response is not None
         if (given.messages is not None) == has_response:
             raise ValueError(

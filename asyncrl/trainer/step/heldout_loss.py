@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.likelihood import perplexity
 
 
 class HeldOutLoss:
@@ -39,5 +38,6 @@ class HeldOutLoss:
         return found
 
     def _measured(self, version: PolicyVersion) -> dict[str, float]:
-        loss = self._learner.measure(Batch(version, 1.0, list(self._rows)))["loss"]
-        return {"heldout_loss": loss, "heldout_perplexity": perplexity(loss)}
+        found = self._learner.measure(Batch(version, 1.0, list(self._rows)))
+        kept = ("loss", "perplexity", "dpo_accuracy", "dpo_margin")
+        return {f"heldout_{name}": found[name] for name in kept if name in found}

@@ -293,7 +293,8 @@ class Learner:
 
     def measure(self, batch: Batch) -> dict[str, float]:
         """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
-        return self._measure(self._parts(batch, 1), batch, None)
+        batch = self.objective.finished(batch)
+        return self.objective.reported(self._measure(self._parts(batch, 1), batch, None))
 
     def _measure(
         self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None
@@ -331,7 +332,10 @@ class Learner:
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
-            references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
+            evaluate = functools.partial(
+                self.passes.whole_logprobs, self.reference.chunks, micro_batches, temperature
+            )
+            references = self.objective.references(micro_batches, evaluate)
         proximals, judgments = self._judge(micro_batches, temperature, proximals, version)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()

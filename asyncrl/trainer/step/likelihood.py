@@ -35,7 +35,8 @@ class Likelihood(Objective):
         return batch
 
     def reported(self, metrics: dict[str, float]) -> dict[str, float]:
-        return {name: metrics[name] for name in REPORTED} | {"perplexity": perplexity(metrics["loss"])}
+        kept = {name: metrics[name] for name in REPORTED if name in metrics}
+        return kept | {"perplexity": perplexity(metrics["loss"])}
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         return True

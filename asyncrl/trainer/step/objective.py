@@ -7,7 +7,7 @@ interpolated and never evaluated.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -76,6 +76,12 @@ class Objective:
     def imitation(self, batch: Batch) -> float:
         """`packing.batch.imitation_weight` of an optimizer step's batch; 0 where nothing is imitated."""
         return imitation_weight(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else 0.0
+
+    def references(
+        self, micro_batches: Sequence[MicroBatch], evaluate: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
+        """What the reference says of each micro-batch: here [T] log-probs. A call of every rank."""
+        return evaluate()
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""

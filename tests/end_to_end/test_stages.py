@@ -1,4 +1,4 @@
-"""A chain of two stages of supervised fine-tuning as a user starts it: the real trainer and no server.
+"""A chain of supervised fine-tuning and preference optimization as a user starts it: no server.
 
 It is killed once, in its first stage.
 """
@@ -13,7 +13,16 @@ from fakes.whole_run import WholeRun
 from asyncrl.observe.metrics.metrics_file import written_rows
 
 NUM_STEPS = 12
-SHORTER = ["trainer.num_steps=1", "evaluation.every_steps=0"]
+PAIRS = {
+    "name": "pairs",
+    "stage": "dpo",
+    "run_folder": "second",
+    "model": {"path": "model", "context_tokens": 32},
+    "data": {"train": "pairs.jsonl", "heldout": "pairs.jsonl"},
+    "dpo": {"rows_per_batch": 8, "beta": 0.5},
+    "trainer": {"num_steps": 3, "learning_rate": 1e-3},
+    "evaluation": {"every_steps": 0, "num_tasks": 16},
+}
 
 
 class ChainedRun(WholeRun):
@@ -38,7 +47,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
         evaluation={"every_steps": 4, "num_tasks": 16},
     )
     write_rows(run.folder)
-    second = {"recipe": "recipe.yaml", "overrides": ["run_folder=second", "model.path=run@best", *SHORTER]}
+    second = {"recipe": "pairs.yaml", "overrides": ["model.path=run@best"]}
+    (run.folder / "pairs.yaml").write_text(yaml.safe_dump(PAIRS))
     (run.folder / "chain.yaml").write_text(yaml.safe_dump({"stages": ["recipe.yaml", second]}))
     run.start().wait_for_step(6)
     run.kill()
@@ -52,6 +62,8 @@ def write_rows(folder: Path) -> None:
     for name in ("train.jsonl", "heldout.jsonl"):
         rows = [{"prompt": f"{n % 10}+{n % 7}=", "response": str(n % 10 + n % 7)} for n in range(70)]
         (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    pairs = [{"prompt": f"{n % 10}+{n % 7}=", "chosen": "7", "rejected": str(n)} for n in range(10, 50)]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
 
 
 def test_a_killed_run_takes_the_same_steps_again_to_the_last_digit(run: WholeRun) -> None:
@@ -86,9 +98,19 @@ def test_each_row_that_was_taken_is_trained_once_and_no_server_started(run: Whol
 
 
 def test_the_second_stage_begins_with_the_best_step_of_the_first(run: WholeRun) -> None:
-    assert "stage 1 of 2: sevens" in run.output() and "stage 2 of 2: sevens" in run.output()
+    assert "stage 1 of 2: sevens" in run.output() and "stage 2 of 2: pairs" in run.output()
     stated = yaml.safe_load((run.folder / "second/recipe.yaml").read_text())
-    loss, best = min((row["heldout_loss"], row["step"]) for row in run.steps() if "heldout_loss" in row)
+    _, best = min((row["heldout_loss"], row["step"]) for row in run.steps() if "heldout_loss" in row)
     assert stated["model"]["path"] == str(run.run_folder / f"checkpoints/step-{best}/hf")
-    (step,) = (row for row in written_rows(run.folder / "second/metrics.jsonl") if row["kind"] == "step")
-    assert step["heldout_loss_at_start"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_second_stage_learns_which_response_is_preferred(run: WholeRun) -> None:
+    rows = written_rows(run.folder / "second/metrics.jsonl")
+    steps = [row for row in rows if row["kind"] == "step"]
+    assert len(steps) == 3
+    # The policy begins as the reference.
+    assert steps[0]["heldout_loss_at_start"] == pytest.approx(0.6931472, abs=1e-4)
+    assert steps[-1]["heldout_loss"] < 0.68 and steps[-1]["heldout_dpo_accuracy"] > 0.8
+    (sums,) = (run.folder / "second/reference").iterdir()
+    # Each response of 24 pairs in three steps and of the held-out ones, once.
+    assert 2 * 24 <= len(sums.read_bytes()) / 24 <= 2 * 40
