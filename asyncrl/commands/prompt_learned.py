@@ -16,7 +16,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import RunFolder
-from asyncrl.tasks.demonstration import Part
+from asyncrl.tasks.demonstration import Pair, Part
 from asyncrl.tasks.demonstrations import DemonstrationReader
 
 LEARNED = "black on green"
@@ -38,17 +38,19 @@ def learned_text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: b
         raise InputError(f"--row is {number}, but {key} has no such row.")
     row, source = found
     made = reader.demonstration(row, source)
-    learned = sum(len(part.tokens) for part in made.parts if part.is_learned)
     is_colored = sys.__stdout__ is not None and sys.__stdout__.isatty()
     shown = "in color" if is_colored else f"between {MARKS[0]} and {MARKS[1]}"
-    lines = [
-        f"row        {row.where}",
-        f"tokens     {made.num_tokens()} of at most {limit}; {learned} are learned, {shown}:",
-        "-" * 80,
-        _text(codec, made.parts, is_colored=is_colored),
-        "-" * 80,
-        *([_table(codec, made.parts)] if has_tokens else []),
-    ]
+    lines = [f"row        {row.where}"]
+    titles = ("chosen", "rejected") if isinstance(made, Pair) else ("tokens",)
+    for title, line in zip(titles, made.lines(), strict=True):
+        learned = sum(len(part.tokens) for part in line.parts if part.is_learned)
+        lines += [
+            f"{title:10} {line.num_tokens()} tokens of at most {limit}; {learned} are learned, {shown}:",
+            "-" * 80,
+            _text(codec, line.parts, is_colored=is_colored),
+            "-" * 80,
+            *([_table(codec, line.parts)] if has_tokens else []),
+        ]
     return "\n".join(lines)
 
 

@@ -62,7 +62,8 @@ class Inputs:
         """Longest prompt of the training tasks, in tokens; of many, among those with the most bytes. Of rows
         that are learned the whole is one: nothing is generated behind it."""
         if self.recipe.learns_from_rows():
-            return max(task.reference.num_tokens() for task in [*self.train_tasks, *self.heldout_rows])
+            rows = [*self.train_tasks, *self.heldout_rows]
+            return max(int(task.reference.num_tokens()) for task in rows)
         if isinstance(self.train_tasks, TaskTable):
             return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)
