@@ -51,7 +51,8 @@ class TrainerVersions:
             return False
         version = request.version
         is_first = version == 0 and bool(self.heldout.lacks(0, "before"))
-        is_last = version >= self.num_steps and bool(self.heldout.lacks(version, "after"))
+        ends = version >= self.num_steps or self.heldout.reached is not None
+        is_last = ends and bool(self.heldout.lacks(version, "after"))
         return is_first or is_last or self._is_evaluated(request)
 
     async def take_note(self, request: TakeRequest) -> None:
