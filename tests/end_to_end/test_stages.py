@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     run.kill()
     assert run.process is not None
     run.process.wait()
-    assert run.start().finish() == 0, run.output()
+    assert run.start().finish(seconds=900.0) == 0, run.output()
     return run
 
 
