@@ -98,7 +98,8 @@ class Source(Section):
     ] = "asyncrl"
     """Which columns are prompt, answer and verifier: a ready name, a mapping, or a function row -> row as
     "package.module:name" or "./file.py:name".
-    asyncrl: prompt, answer and verifier.
+    asyncrl: prompt, answer and verifier; with stage sft messages, or prompt and response; with stage dpo
+    prompt, chosen and rejected.
     verl: prompt and reward_model.ground_truth, as verl prepares data; also DAPO-Math-17k.
     gsm8k: question, and what follows #### in answer.
     math: problem and answer.
