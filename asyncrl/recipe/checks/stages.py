@@ -35,7 +35,7 @@ def _check_source(stage: str, key: str, source: Source) -> None:
         if isinstance(given, ColumnMapping):
             missing = next((name for name in ("prompt", "answer") if getattr(given, name) is None), None)
             if missing is not None:
-                raise ValueError(f"{key} has columns without {missing}. Name the column that holds it.")
+                raise ValueError(f"{key}.columns.{missing} is missing: name the column that holds it.")
         return
     if source.gym is not None:
         raise ValueError(
