@@ -23,6 +23,7 @@ from asyncrl.system.streams import discard_output, guard_streams
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
     "train": "train with a recipe; run again to resume",
+    "chain": "train the stages of a chain, one after the other",
     "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",
     "check": "validate a recipe and its data, print what would run",
     "prompt": "print what the model sees of one row, and what stops it",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import OVERLAY
 
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
@@ -42,6 +44,16 @@ class _RecipeAndOverrides(argparse.Action):
                 f"section.key=value, such as rollout.max_staleness=0."
             )
         namespace.recipe, namespace.overrides = Path(recipes[0]), overrides
+
+
+def check_has_tasks(recipe: Recipe, command: str) -> None:
+    """Raises InputError for a recipe whose stage learns from rows, which no verifier grades."""
+    if recipe.learns_from_rows():
+        raise InputError(
+            f"{command} is about tasks that are answered and graded, but the recipe's stage is "
+            f"{recipe.stage}, which learns rows. `asyncrl check` reads all, `asyncrl prompt` shows "
+            f"one."
+        )
 
 
 def is_override(word: str) -> bool:

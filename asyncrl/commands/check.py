@@ -87,7 +87,9 @@ def _plan(
     is_local = recipe.cluster.backend == "local"
     where = "GPU" if gpus.uses_gpus or not is_local else "CPU"
     place = "here" if is_local else f"with Ray ({recipe.cluster.address})"
-    if serving.servers:
+    if recipe.learns_from_rows() and not serving.fleet_size():
+        servers = "no server: nothing is generated"
+    elif serving.servers:
         servers = f"{len(serving.servers)} external server(s): {', '.join(serving.servers)}"
     else:
         threads = serving.threads_per_server
@@ -99,12 +101,17 @@ def _plan(
     pilot = rollout.pilot_samples
     first = "" if pilot is None else f" ({pilot} first, the others where two rewards are likely)"
     begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
+    asked = (
+        f"{rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
+        f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}"
+    )
+    if recipe.learns_from_rows():
+        asked = f"{rollout.groups_per_batch} rows, {trainer.num_steps} steps"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
         f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "
         f"context {inputs.context_tokens} tokens",
-        f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
-        f"every answer parsed by its verifier",
+        _data(inputs),
         *_choice_lines(inputs),
         *(
             f"benchmark {eval_set.name}: {len(eval_set.tasks)} tasks, {eval_set.template}"
@@ -119,16 +126,28 @@ def _plan(
             else []
         ),
         *([f"agent     {agent_in_short(recipe.agent)}"] if recipe.agent.is_on() else []),
-        f"sampling  never sampled: {unsampled.describe()}",
+        *([] if recipe.learns_from_rows() else [f"sampling  never sampled: {unsampled.describe()}"]),
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),
-        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
-        f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
+        f"batch     {asked}",
         f"memory    {_memory(recipe, shape, gpus, longest_prompt)}",
         f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _data(inputs: Inputs) -> str:
+    if not inputs.recipe.learns_from_rows():
+        return (
+            f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out "
+            f"tasks, every answer parsed by its verifier"
+        )
+    asked = f", {len(inputs.heldout_tasks)} of them answered" if inputs.heldout_tasks else ""
+    return (
+        f"data      stage {inputs.recipe.stage}: {len(inputs.train_tasks)} training rows, the longest has "
+        f"{inputs.longest_prompt()} tokens, {len(inputs.heldout_rows)} held-out rows{asked}"
+    )
 
 
 def _choice_lines(inputs: Inputs) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.commands.train import explained
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
@@ -108,6 +108,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
 
 def _measure(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
+    check_has_tasks(recipe, "asyncrl difficulty")
     recipe = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model)
     check_ports(recipe)
     inputs = read_training_inputs(recipe)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.launch.base_model import fetch_shape
@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     shape = read_model_shape(recipe)
     if arguments.simulate or arguments.gpus is not None:
+        check_has_tasks(recipe, "asyncrl plan --simulate")
         print(_forecast(recipe, shape, arguments))
         return 0
     longest, size = arguments.longest_prompt, arguments.gpu_memory_gb

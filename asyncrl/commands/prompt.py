@@ -8,6 +8,7 @@ import json
 import sys
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.prompt_learned import learned_text
 from asyncrl.controller.agents import agent_in_short, check_agent
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
@@ -54,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
     recipe = fetch_model(recipe)
+    if recipe.learns_from_rows():
+        return learned_text(recipe, number, is_heldout=is_heldout, has_tokens=has_tokens)
     row, num_left_out = _found_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)

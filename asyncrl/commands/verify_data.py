@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
@@ -89,6 +89,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[_Asked]]:
     if arguments.columns is not None or arguments.verifier is not None:
         raise InputError("--columns and --verifier are for a data file; a recipe sets them itself.")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
+    check_has_tasks(recipe, "asyncrl verify-data")
     choice = RowChoice(recipe.data.row_filter())
     train = [_Asked("data.train", each, "train", choice=choice) for each in recipe.data.train_sources()]
     grader = grader_of(recipe.evaluation)

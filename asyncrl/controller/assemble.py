@@ -26,6 +26,8 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.row_columns import row_columns
+from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
 from asyncrl.controller.step_responses import StepResponses
@@ -50,9 +52,12 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
+from asyncrl.records import branch_id
+from asyncrl.replay.group import trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import group_signal
@@ -132,7 +137,11 @@ def assemble(
     dropped = make_dropped(inputs, metrics)
     pilots = make_pilot_meter(recipe)
     adaptive = make_adaptive(recipe, queue, order, pilots)
-    completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
+    completion: GroupCompletion | RowCompletion
+    if recipe.learns_from_rows():
+        completion = RowCompletion(queue)
+    else:
+        completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -145,6 +154,7 @@ def assemble(
         *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
         agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
         pilots=pilots,
+        columns=row_columns if recipe.learns_from_rows() else None,
     )
 
     num_steps = recipe.trainer.num_steps
@@ -152,12 +162,16 @@ def assemble(
     compaction = _make_compaction(recipe, queue)
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
-    versions = TrainerVersions(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps)
+    versions = TrainerVersions(
+        *(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps),
+        publishes_all=not recipe.learns_from_rows(),
+    )
     batches = StepBatches(
         *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
         has_agents=recipe.agent.is_on(),
         has_sources=len(recipe.data.train_sources()) > 1,
+        has_verdicts=not recipe.learns_from_rows(),
     )
     takes = Takes(
         session=trainer,
@@ -174,6 +188,11 @@ def assemble(
         waits=waits,
         state=state,
         num_steps=num_steps,
+        heldout_rows=[
+            line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
+            for row, task in enumerate(inputs.heldout_rows)
+            for place, line in enumerate(task.reference.lines())
+        ],
     )
     commits = Commits(trainer, queue, compaction, copies, waits)
     requests = TrainerRequests(trainer, takes, drainer, commits)

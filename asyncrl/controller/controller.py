@@ -72,6 +72,7 @@ from dataclasses import dataclass
 
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_metrics import StepReport
 from asyncrl.controller.trainer_requests import TrainerRequests
 from asyncrl.evaluation.schedule import HeldOutSchedule
@@ -125,7 +126,7 @@ class Controller:
     grader: Grader
     episodes: EpisodePool | None
     """Processes of environments and tools; None where trajectories have one turn."""
-    completion: GroupCompletion
+    completion: GroupCompletion | RowCompletion
     heldout: HeldOutSchedule
     report: StepReport
     requests: TrainerRequests
@@ -196,7 +197,8 @@ class Controller:
         return self.run_tasks.state_at_failure or describe_run(self.queue, self.fleet, self.waits)
 
     async def _evaluate_result(self) -> None:
-        if not self.state.is_stopped and self.queue.version is not None:
+        version = self.queue.version
+        if not self.state.is_stopped and version is not None and self.heldout.lacks(version, "after"):
             await self.fleet.weight_owner.until_written(TrainersWait.EVALUATION)
             last = self.fleet.weight_owner.published()
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
@@ -260,7 +262,9 @@ class Controller:
         )
 
     def _has_room(self) -> bool:
-        """Whether a server takes one more group."""
+        """Whether a server takes one more group; rows that are learned need none."""
+        if self.recipe.learns_from_rows():
+            return True
         size = self.queue.settings.num_at_admission()
         tokens = self.generator.expects_of_new_group(size)
         return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None

@@ -32,6 +32,8 @@ class Inputs:
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
     eval_sets: tuple[EvaluationSet, ...] = ()
     """The benchmarks of evaluation.benchmarks, and evaluation.sets."""
+    heldout_rows: list[Task] = field(default_factory=list)
+    """The rows of data.heldout whose loss is measured, in a stage that learns from rows."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
     num_filtered: int = 0
@@ -57,7 +59,11 @@ class Inputs:
         )
 
     def longest_prompt(self) -> int:
-        """Longest prompt of the training tasks, in tokens; of many, among those with the most bytes."""
+        """Longest prompt of the training tasks, in tokens; of many, among those with the most bytes. Of rows
+        that are learned the whole is one: nothing is generated behind it."""
+        if self.recipe.learns_from_rows():
+            rows = [*self.train_tasks, *self.heldout_rows]
+            return max(int(task.reference.num_tokens()) for task in rows)
         if isinstance(self.train_tasks, TaskTable):
             return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)

@@ -68,7 +68,7 @@ class RolloutSide:
         """Raises AsyncrlError when every server was given up: nothing will move."""
         verdicts = sum(len(group.scores) for group in self._queue.live.values())
         servers = [(s.state, s.is_asleep, s.num_restarts) for s in self._fleet.members.servers.values()]
-        if not self._fleet.members.has_hope():
+        if self._fleet.members.servers and not self._fleet.members.has_hope():
             reasons = "; ".join(f"{s.url}: {s.reason}" for s in self._fleet.members.servers.values())
             raise AsyncrlError(f"No rollout server is left. {reasons}")
         # A group that is dropped because its servers fail is no progress.

@@ -55,6 +55,8 @@ class StepBatches:
     """Whether agents make the trajectories."""
     has_sources: bool = False
     """Whether data.train names several."""
+    has_verdicts: bool = True
+    """Whether groups were generated and graded."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 
@@ -125,6 +127,8 @@ class StepBatches:
     def _metrics_of(self, taken: list[Group], version: int) -> dict[str, Any]:
         """Metrics of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == version]
+        if not self.has_verdicts:
+            return {}
         self.dropped_groups.taken(new, version + 1)
         for group in new:
             self.metrics.took(version - group.oldest_version())

@@ -328,10 +328,12 @@ class StepReport:
         conversations: Conversations | None = None,
         agents: AgentMeter | None = None,
         pilots: PilotMeter | None = None,
+        columns: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
         text of a token. `conversations` are those of rollouts, where trajectories have turns; `agents` meters
-        those that make trajectories. `pilots` counts those of adaptive groups."""
+        those that make trajectories. `pilots` counts those of adaptive groups. `columns` keeps those of a row
+        that mean something in the stage; None: all."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
@@ -340,6 +342,7 @@ class StepReport:
         self._conversations = conversations
         self._agents = agents
         self._pilots = pilots
+        self._columns = columns or (lambda row: row)
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -373,21 +376,23 @@ class StepReport:
         self.num_steps += 1
         self._rewards.append(self._batch.get("correct_mean") or 0.0)
         self._observer.step(
-            {
-                **(responses or {}),
-                **self._batch,
-                **trained,
-                **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),
-                **speed,
-                **self._grader.pool_metrics(),
-                **self._retried(),
-                **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
-                **(self._agents.read() if self._agents is not None else {}),
-                **(self._pilots.read() if self._pilots is not None else {}),
-                **trend_metrics(self._rewards, self._accuracies),
-                "trainer_idle_share": idle,
-                "step": request.version,
-            }
+            self._columns(
+                {
+                    **(responses or {}),
+                    **self._batch,
+                    **trained,
+                    **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),
+                    **speed,
+                    **self._grader.pool_metrics(),
+                    **self._retried(),
+                    **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
+                    **(self._agents.read() if self._agents is not None else {}),
+                    **(self._pilots.read() if self._pilots is not None else {}),
+                    **trend_metrics(self._rewards, self._accuracies),
+                    "trainer_idle_share": idle,
+                    "step": request.version,
+                }
+            )
         )
 
     def _retried(self) -> Retried:

@@ -1,5 +1,6 @@
 """The controller's answer to a take: a batch and the servers to publish to, once that is on disk."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import TrainersWait, Waits
-from asyncrl.records import Batch
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.fleet import Fleet
 from asyncrl.wire.access import Keys
@@ -40,6 +41,8 @@ class Takes:
     state: RunPhase
     num_steps: int
     """Steps of the whole training."""
+    heldout_rows: Sequence[ScoredSequence] = ()
+    """Rows whose loss the trainer measures; it is told them with its first batch."""
 
     async def close(self) -> None:
         """Ends what is done for a batch that will not be asked for."""
@@ -59,6 +62,13 @@ class Takes:
             self.state.end_rollouts()
         else:
             self.state.resume_rollouts()
+        if not self.state.is_stopped and self.versions.lacks_publication(request):
+            await self.waits.wait_until(
+                lambda: not self.heldout.is_on_rollout_servers() or self.state.is_stopped,
+                owner=TrainersWait.TAKE,
+                blocker="the evaluation of an earlier version",
+            )
+            return TakeReply(None, must_republish=True)
         await self.versions.take_note(request)
         if request.version == 0 and self.heldout.lacks(0, "before"):
             await self.fleet.weight_owner.until_written(TrainersWait.TAKE)
@@ -80,7 +90,7 @@ class Takes:
         """The reply with a batch: once the take is on disk and a server serves, or all sleep."""
         if self.shared_gpus is not None:
             await self.shared_gpus.hand_to_trainer()
-        elif not await self._has_server():
+        elif self.versions.publishes_all and not await self._has_server():
             return self.versions.ask_to_republish()
         with self.waits.waiting(TrainersWait.TAKE, "the journal's disk"):
             await self.journal.barrier()
@@ -93,14 +103,15 @@ class Takes:
         if self.shared_gpus is not None and self.state.is_stopped:
             # It was waited for meanwhile; the next start gives this batch again.
             return self._end_of_run()
-        servers = self.fleet.hand_wire_to_trainer()
+        servers = self.fleet.hand_wire_to_trainer() if self.versions.publishes_all else []
         self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
         self.responses.begin(request.version)
         self.compaction.run()
         own = [url for url in servers if self.keys.is_own(url)]
         self.batches.given()
-        return TakeReply(batch, servers, dict(self.heldout.accuracies), own_servers=own)
+        rows = list(self.heldout_rows) if request.step_metrics is None else []
+        return TakeReply(batch, servers, dict(self.heldout.accuracies), own_servers=own, heldout_rows=rows)
 
     async def _has_server(self) -> bool:
         """Waits until one serves; False when none does and the publication may be damaged."""

@@ -36,6 +36,8 @@ class TrainerVersions:
     state: RunPhase
     num_steps: int
     """Steps of the whole training."""
+    publishes_all: bool = True
+    """Whether the trainer publishes each version; else those that an evaluation asks for."""
     _is_asked_to_republish: bool = False
 
     def ask_to_republish(self) -> TakeReply:
@@ -43,16 +45,30 @@ class TrainerVersions:
         self._is_asked_to_republish = True
         return TakeReply(None, must_republish=True)
 
+    def lacks_publication(self, request: TakeRequest) -> bool:
+        """Whether an evaluation of the trainer's version waits for weights that it has not published."""
+        if self.publishes_all or request.publication_folder:
+            return False
+        version = request.version
+        is_first = version == 0 and bool(self.heldout.lacks(0, "before"))
+        ends = version >= self.num_steps or self.heldout.reached is not None
+        is_last = ends and bool(self.heldout.lacks(version, "after"))
+        return is_first or is_last or self._is_evaluated(request)
+
     async def take_note(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self._is_asked_to_republish:
             self._is_asked_to_republish = False
             self.fleet.weight_owner.renew(self._publication_of(request))
-        if self.queue.version == request.version and not self.fleet.weight_owner.is_with_trainer:
+        is_known = self.publishes_all or not request.publication_folder
+        if self.queue.version == request.version and is_known and not self.fleet.weight_owner.is_with_trainer:
             return
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self.session.check_is_newest(request)
+        if not self.publishes_all and not request.publication_folder:
+            self.queue.announce(request.version)
+            return
         publication = self._publication_of(request)
         if self._is_evaluated(request) and self.heldout.evaluation_servers is not None:
             # Its files are linked at once: the trainer deletes all but the last two.
@@ -61,7 +77,10 @@ class TrainerVersions:
         self.queue.announce(request.version)
         if request.trained_tokens:
             self.queue.journal.write(*trained_tokens(request.trained_tokens, request.version - 1))
-        await self.fleet.announce(publication, request.published)
+        if self.publishes_all:
+            await self.fleet.announce(publication, request.published)
+        else:
+            self.fleet.serve_only(publication)
         self.state.release_streams()
         if self._is_evaluated(request):
             self.heldout.start(publication, "during")

@@ -126,7 +126,7 @@ def columns_of(source: Source, key: str) -> ToRow:
         return gym_row
     given = source.columns
     if isinstance(given, ColumnMapping):
-        return Columns(**given.model_dump())
+        return Columns(**given.model_dump(exclude={"response", "messages", "chosen", "rejected"}))
     if given in READY:
         return READY[given]
     if ":" not in given:
@@ -176,7 +176,7 @@ def _row(
             f'and "answer".'
         )
     prompt = made["prompt"]
-    _check_prompt(prompt, found.where)
+    check_prompt(prompt, found.where)
     spec = specs.get(made.get("verifier"), found.where)
     environment = use.environment(made.get("environment"), found.where)
     columns = _columns(found.row, made) if use.keeps_columns(spec, found.where) else None
@@ -215,13 +215,14 @@ def _columns(published: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str,
     return json_columns({**added, **published})
 
 
-def _check_prompt(prompt: Any, where: str) -> None:
+def check_prompt(prompt: Any, where: str, *, name: str = "prompt") -> None:
+    """Raises InputError for what is neither text nor chat messages; `name` is its column's."""
     if isinstance(prompt, list) and prompt:
         for position, message in enumerate(prompt):
             _check_message(message, f"{where}: message {position + 1}", is_last=position == len(prompt) - 1)
     elif not (isinstance(prompt, str) and prompt):
         raise InputError(
-            f'{where}: "prompt" is {str(prompt)[:80]!r}, expected text or a list of chat messages'
+            f'{where}: "{name}" is {str(prompt)[:80]!r}, expected text or a list of chat messages'
         )
 
 

@@ -11,6 +11,7 @@ from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
+from asyncrl.run.earlier import with_earlier_run
 from asyncrl.run.folder import RunFolder, with_commit, with_recorded_commit
 
 _STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
@@ -21,7 +22,7 @@ def fetch_model(recipe: Recipe) -> Recipe:
 
     Raises InputError with the way out.
     """
-    recipe = with_recorded_commit(recipe)
+    recipe = with_recorded_commit(with_earlier_run(recipe))
     source = resolve(recipe.model, stage=_STAGE)
     return with_commit(recipe, source.commit) if source.commit is not None else recipe
 
@@ -29,11 +30,11 @@ def fetch_model(recipe: Recipe) -> Recipe:
 def fetch_model_to_train(recipe: Recipe) -> Recipe:
     """As `fetch_model`, but a run that has ended needs no model: none is fetched."""
     if RunFolder(recipe.folder()).end(recipe) is not None:
-        return with_recorded_commit(recipe)
+        return with_recorded_commit(with_earlier_run(recipe))
     return fetch_model(recipe)
 
 
 def fetch_shape(recipe: Recipe) -> ModelShape:
     """The shape of the recipe's model, for which a hub is asked for config.json alone. Raises InputError."""
-    recipe = with_recorded_commit(recipe)
+    recipe = with_recorded_commit(with_earlier_run(recipe))
     return read_shape(resolve(recipe.model, stage=_STAGE, files=CONFIG).folder)

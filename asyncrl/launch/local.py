@@ -174,7 +174,7 @@ def _open_observer(
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)
-    live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
+    live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms, has_rewards=not recipe.learns_from_rows())
     return stack.enter_context(
         TerminalAndFile(live, metrics, alarms, memory, events, step=folder.resumption.version)
     )

@@ -12,7 +12,7 @@ import socket
 import sys
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
+from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations
 from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
@@ -67,6 +68,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
+    if recipe.learns_from_rows():
+        return _read_rows(recipe, base), base.shape
     train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     has_pilot = recipe.rollout.pilot_samples is not None
     base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
@@ -80,6 +83,19 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
+
+
+def _read_rows(recipe: Recipe, base: "_Base") -> Inputs:
+    """The inputs of a stage that learns from rows; held-out rows are also tasks where servers answer them."""
+    asked = (base.kit.codec, base.context_tokens, base.shape.vocab_size)
+    train = train_demonstrations(recipe, *asked)
+    rows = heldout_demonstrations(recipe, *asked) if recipe.data.heldout is not None else []
+    tasks: list[Task] = []
+    if rows and recipe.evaluation.verifier is not None:
+        tasks = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
+    _warn_of_few_tasks(len(train), recipe)
+    return replace(base.inputs(recipe, train, tasks, eval_sets), heldout_rows=rows)
 
 
 def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, has_heldout: bool) -> Inputs:

@@ -87,6 +87,10 @@ class ChatTemplate:
         """The whole conversation and the header of the model's next turn. Raises InputError."""
         return self._render(messages, add_generation_prompt=True)
 
+    def render_closed(self, messages: list[Message]) -> str:
+        """The whole conversation, its last turn ended. Raises InputError."""
+        return self._render(messages, add_generation_prompt=False)
+
     def _render_open(self, messages: list[Message]) -> str:
         """As `continue_final_message` of transformers: a mark behind the message shows where to cut."""
         last = messages[-1].get("content")

@@ -9,6 +9,7 @@ merged into it mapping by mapping.
 """
 
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -168,12 +169,7 @@ def shown(path: Path) -> Path:
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
-    key, separator, value = override.partition("=")
-    if not separator or not key:
-        raise InputError(
-            f'"{override}" is not an override. Write section.key=value, such as rollout.max_staleness=0.'
-        )
-    *parents, last = key.split(".")
+    *parents, last = _key_of(override).split(".")
     place = raw
     for parent in parents:
         if place.get(parent) is None:
@@ -181,16 +177,39 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         place = place[parent]
         if not isinstance(place, dict):
             raise InputError(f'"{override}": {parent} is a value, not a section.')
+    place[last] = _value_of(override, Path.cwd(), raw)
+
+
+def absolute_override(override: str, folder: Path) -> str:
+    """An override whose paths are relative to `folder`, for any current folder. Raises InputError."""
+    if override.startswith(OVERLAY):
+        return OVERLAY + absolute(str(_overlay_path(override)), folder)
+    return f"{_key_of(override)}={json.dumps(_value_of(override, folder, {}))}"
+
+
+def _key_of(override: str) -> str:
+    key, separator, _ = override.partition("=")
+    if not separator or not key:
+        raise InputError(
+            f'"{override}" is not an override. Write section.key=value, such as rollout.max_staleness=0.'
+        )
+    return key
+
+
+def _value_of(override: str, folder: Path, recipe: dict[str, Any]) -> Any:
+    """The value of an override of `recipe`, its paths absolute as seen from `folder`. Raises InputError."""
+    key, _, value = override.partition("=")
+    *parents, last = key.split(".")
     try:
         given = {last: read_yaml(value)}
     except yaml.YAMLError as error:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
     for parent in reversed(parents):
         given = {parent: given}
-    _make_absolute(given, Path.cwd(), raw)
+    _make_absolute(given, folder, recipe)
     for parent in parents:
         given = given[parent]
-    place[last] = given[last]
+    return given[last]
 
 
 def _overlay_path(override: str) -> Path:

@@ -10,7 +10,9 @@ from asyncrl.system.kinds import as_written
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """One or two sentences each."""
+    """One or two sentences each; all are about sampling, rewards and their losses."""
+    if recipe.learns_from_rows():
+        return []
     return [
         *_clip_notes(recipe),
         *_length_notes(recipe),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.checks import conversations, groups, terms
+from asyncrl.recipe.checks import conversations, groups, stages, terms
 from asyncrl.recipe.checks.evaluations import check_evaluation
 from asyncrl.recipe.checks.machines import check_placement
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
@@ -17,6 +17,7 @@ from asyncrl.recipe.sections.alarms import Alarms
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.data import Data
+from asyncrl.recipe.sections.dpo import DPO
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.placement import Placement
@@ -26,11 +27,13 @@ from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.section import PositiveFloat, Section, Seed
 from asyncrl.recipe.sections.serving import Serving
+from asyncrl.recipe.sections.sft import SFT
 from asyncrl.recipe.sections.trackers import Trackers
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.recipe.sections.view import View
+from asyncrl.recipe.stage import Stage, with_stage
 
 
 class Recipe(Section):
@@ -38,6 +41,11 @@ class Recipe(Section):
 
     name: str
     """Name of the run folder."""
+    stage: Stage = "rl"
+    """What the run learns from; docs/stages.md.
+    rl: its own answers to tasks, by verifiers.
+    sft: rows that it imitates; no server, no verifier.
+    dpo: pairs of responses, of which one is preferred; no server, no verifier."""
     seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
     run_folder: Annotated[str, PATH, CHANGEABLE] = "runs/{name}"
@@ -59,6 +67,8 @@ class Recipe(Section):
     algorithm: Algorithm = Algorithm()
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
+    sft: SFT = SFT()
+    dpo: DPO = DPO()
     evaluation: Annotated[Evaluation, CHANGEABLE] = Evaluation()
     alarms: Annotated[Alarms, CHANGEABLE] = Alarms()
     placement: Annotated[Placement, CHANGEABLE] = Placement()
@@ -70,6 +80,10 @@ class Recipe(Section):
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run_folder.replace("{name}", self.name))
+
+    def learns_from_rows(self) -> bool:
+        """Whether what is trained comes from data.train itself, and not from servers."""
+        return self.stage != "rl"
 
     def groups_per_step(self) -> int:
         """Most groups that a step trains on, repeated ones included."""
@@ -100,11 +114,13 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, raw: Any) -> Any:
-        return with_preset(raw)
+        return with_preset(with_stage(raw))
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         algorithm, rollout, trainer = self.algorithm, self.rollout, self.trainer
+        stages.check_columns(self.stage, self.data, self.prompt)
+        stages.check_servers(self.stage, self.serving, self.evaluation)
         groups.check_sizes(rollout, self.model, self.serving, algorithm, trainer)
         groups.check_oversampling(rollout)
         conversations.check_template_arguments(self.prompt, self.turns, self.agent)

@@ -28,10 +28,18 @@ def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[A
 class ColumnMapping(Section):
     """Which columns of a row hold what. A dot reaches inside: "reward_model.ground_truth", "answers.0"."""
 
-    prompt: str
+    prompt: str | None = None
     """Column of the question: text or chat messages."""
-    answer: str
-    """Column of the answer."""
+    answer: str | None = None
+    """Column of the answer, by which verifiers grade."""
+    response: str | None = None
+    """With stage sft, the column of the response that is learned."""
+    messages: str | None = None
+    """With stage sft, in place of prompt and response, the column of a whole conversation."""
+    chosen: str | None = None
+    """With stage dpo, the column of the preferred response: text, or a whole conversation."""
+    rejected: str | None = None
+    """With stage dpo, the column of the other response, likewise."""
     answer_after: str | None = None
     """The answer is what follows the last such mark in its column, such as "####". Default: all of it."""
     is_answer_boxed: bool = False
@@ -90,7 +98,8 @@ class Source(Section):
     ] = "asyncrl"
     """Which columns are prompt, answer and verifier: a ready name, a mapping, or a function row -> row as
     "package.module:name" or "./file.py:name".
-    asyncrl: prompt, answer and verifier.
+    asyncrl: prompt, answer and verifier; with stage sft messages, or prompt and response; with stage dpo
+    prompt, chosen and rejected.
     verl: prompt and reward_model.ground_truth, as verl prepares data; also DAPO-Math-17k.
     gsm8k: question, and what follows #### in answer.
     math: problem and answer.

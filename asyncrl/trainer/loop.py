@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asyncrl.model.source import model_folder
@@ -24,6 +24,7 @@ from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.export import export_model
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.heldout_loss import HeldOutLoss
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.wire.access import own_token, read_keys
@@ -49,38 +50,48 @@ def train(
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
     trained_tokens: list[TrainedTokens] = []
-    publication = publisher.write(version, learner.model)
+    # Where rows are learned there may be no server: a version is published when an evaluation asks for it.
+    publishes_all = not recipe.learns_from_rows()
+    publication = publisher.write(version, learner.model) if publishes_all else None
+    heldout = HeldOutLoss(learner, recipe)
     log.info("ready: version %d of %d", version, section.num_steps)
     while True:
         watch = Stopwatch()
         if recipe.placement.colocated:
             learner.free_cached_memory()
         with watch("wait_seconds"):
-            place = controller.place_of(publication.folder)
+            place = "" if publication is None else controller.place_of(publication.folder)
             spike = learner.spikes.pop()
             request = TakeRequest(version, outcomes, place, metrics, trained_tokens, spike)
             while (reply := _take(queue, request)).must_republish:
-                log.warning("%s does not verify on a server: it is written again", publication.folder)
+                if publication is not None:
+                    log.warning("%s does not verify on a server: it is written again", publication.folder)
                 publication = publisher.write(version, learner.model)
+                request = replace(request, publication_folder=controller.place_of(publication.folder))
         checkpoints.check()
         if ranks.is_first():
-            checkpoints.note_heldout(reply.heldout)
+            checkpoints.note_heldout(reply.heldout if publishes_all else heldout.scores)
         # The last take reports the last step; the controller has nothing left to give.
         if reply.batch is None or version >= section.num_steps:
             break
         assert reply.batch.taken_version == version, (version, reply.batch.taken_version)
         with watch("train_seconds"):
-            record = TokenRecord.of(reply.batch, recipe.view.groups_per_step)
-            metrics = learner.step(reply.batch, record)
+            measured = heldout.before(version, reply.heldout_rows)
+            record = TokenRecord.of(reply.batch, recipe.view.groups_per_step if publishes_all else 0)
+            metrics = learner.step(reply.batch, record) | measured
             trained_tokens = record.gathered() if record is not None else []
         version += 1
+        metrics |= heldout.after(version)
+        publication = None
         with watch("publish_seconds"):
-            publication = publisher.prepare(version, learner.model)
+            if publishes_all:
+                publication = publisher.prepare(version, learner.model)
         if recipe.rollout.interrupt == "drain":
             with watch("drain_seconds"):
                 _drain(queue, version)
         with watch("publish_seconds"):
-            outcomes = publisher.install(publication, learner.model, reply.servers, own=reply.own_servers)
+            if publication is not None:
+                outcomes = publisher.install(publication, learner.model, reply.servers, own=reply.own_servers)
         if _is_checkpointed(version, recipe):
             with watch("checkpoint_seconds"):
                 checkpoints.begin(learner, version)
@@ -224,7 +235,7 @@ def _export_best(
     if best is None or best == last:
         return
     checkpoints.load(learner, best)
-    log.info("version %d did best on held-out tasks: %.3f", best, checkpoints.heldout.accuracy(best) or 0.0)
+    log.info("version %d did best on held-out data: %.4f", best, checkpoints.heldout.accuracy(best) or 0.0)
     _export(learner, checkpoints, best, base, controller)
 
 

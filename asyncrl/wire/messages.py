@@ -5,7 +5,7 @@ Both sides import this module and nothing else of each other. Types are checked 
 
 from dataclasses import dataclass, field
 
-from asyncrl.records import Batch, GradientSpike, PolicyVersion, PublishOutcome, TrainedTokens
+from asyncrl.records import Batch, GradientSpike, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
 
 TAKE_PATH = "/take"
 DRAIN_PATH = "/drain"
@@ -43,6 +43,8 @@ class TakeReply:
     and take again."""
     own_servers: list[str] = field(default_factory=list)
     """Those of `servers` that are processes of the run, which are shown its token."""
+    heldout_rows: list[ScoredSequence] = field(default_factory=list)
+    """With the first batch of a process, in a stage that learns from rows: those whose loss is measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
-"kept"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record of
-tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
-publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
+"kept", "stage"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record
+of tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what
+a publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
 resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
 credits and advantages of their own. "kept": whether they were sampled from some tokens only.
 """
@@ -19,7 +19,7 @@ import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
-from fakes.sequences import with_kept_sets, with_turns
+from fakes.sequences import in_pairs, with_kept_sets, with_turns
 
 NUM_STEPS = 3
 TRAINER = {
@@ -43,6 +43,7 @@ def take_steps(
     resumes: str | None = None,
     turns: bool = False,
     kept: bool = False,
+    stage: str = "rl",
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
@@ -55,9 +56,10 @@ def take_steps(
     from asyncrl.trainer.step.token_record import TokenRecord
 
     rollout = {"top_k": 10} if kept else {}
-    recipe = make_recipe(
-        model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {}, rollout=rollout
-    )
+    sections = {} if stage != "rl" else {"algorithm": algorithm, "critic": critic or {}, "rollout": rollout}
+    # The reference's log-probs are kept there.
+    run = str(result.with_name(f"{result.name} run"))
+    recipe = make_recipe(model, trainer=TRAINER | trainer, stage=stage, run_folder=run, **sections)
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
@@ -72,6 +74,7 @@ def take_steps(
         # In the second step no rank has something to teach, in the third one has.
         batch = random_batch(step, num_groups=6, temperature=0.8, num_silent=(2, 6, 5)[step % 3])
         batch = with_turns(batch) if turns else batch
+        batch = in_pairs(batch) if stage == "dpo" else batch
         batch = with_kept_sets(batch) if kept else batch
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
@@ -107,7 +110,8 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes", "turns", "kept")}
+        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "stage")
+        options = {key: case[key] for key in keys}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

@@ -7,7 +7,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 
 
-def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
+def make_recipe(folder: Path, /, **sections: Any) -> Recipe:
     """A recipe that trains the model in `folder`; `sections` override, as trainer={"num_steps": 4}."""
     raw: dict[str, Any] = {
         "name": "test",
@@ -20,5 +20,7 @@ def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
     if sections.get("algorithm", {}).get("advantage") == "gae":
         raw["critic"] = {"learning_rate": 1e-4}
     for name, section in sections.items():
-        raw[name] = raw.get(name, {}) | section
+        raw[name] = raw.get(name, {}) | section if isinstance(section, dict) else section
+    if raw.get("stage", "rl") != "rl":
+        del raw["critic"]
     return parse_recipe(raw, source="test")

@@ -6,7 +6,7 @@ import math
 import random
 
 from asyncrl.model.kept_sets import pack_kept_set
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.records import Batch, ScoredSequence, branch_id
 
 
 def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> ScoredSequence:
@@ -67,3 +67,13 @@ def sequence(prompt: list[int], response: list[int], **changes: object) -> Score
         f"s{next(_NUMBERS)}", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0
     )
     return dataclasses.replace(plain, **changes)
+
+
+def in_pairs(batch: Batch) -> Batch:
+    """The first two responses to each prompt as a pair: the second is a branch of the first."""
+    sequences = []
+    for _, members in itertools.groupby(batch.sequences, key=lambda one: one.sequence_id.rpartition("-")[0]):
+        chosen, rejected = list(members)[:2]
+        name = branch_id(chosen.sequence_id, 1)
+        sequences += [chosen, dataclasses.replace(rejected, sequence_id=name)]
+    return dataclasses.replace(batch, sequences=sequences)

@@ -45,7 +45,10 @@ class WholeRun:
             "evaluation": {"every_steps": 0, "num_tasks": 16, "samples_per_task": 2},
         }
         for name, section in sections.items():
-            recipe[name] = {**recipe.get(name, {}), **section}
+            # None leaves a section out; what is no section is the value.
+            merged = {**recipe.get(name, {}), **section} if isinstance(section, dict) else section
+            recipe[name] = merged
+        recipe = {name: section for name, section in recipe.items() if section is not None}
         self.recipe_path = folder / "recipe.yaml"
         self.recipe_path.write_text(yaml.safe_dump(recipe))
         self.process: subprocess.Popen[str] | None = None
@@ -60,14 +63,16 @@ class WholeRun:
     def has_heldout(self) -> bool:
         return yaml.safe_load(self.recipe_path.read_text())["data"].get("heldout") is not None
 
+    command = "train"
+
     def words(self) -> list[str]:
-        """What follows `asyncrl train`."""
+        """What follows the command."""
         return [str(self.recipe_path)]
 
     def start(self) -> Self:
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "asyncrl.cli", "train", *self.words()],
+                [sys.executable, "-m", "asyncrl.cli", self.command, *self.words()],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,

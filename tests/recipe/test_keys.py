@@ -72,7 +72,7 @@ def test_each_choice_has_a_line() -> None:
 def test_a_key_that_may_hold_a_mapping_lists_its_keys() -> None:
     assert "- `data.train.weight` (number > 0; optional):" in markdown("data.train")
     assert markdown("data.train.columns.prompt").startswith(
-        "- `data.train.columns.prompt` (string; required):"
+        "- `data.train.columns.prompt` (string; optional):"
     )
 
 

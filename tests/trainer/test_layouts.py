@@ -31,7 +31,7 @@ MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
-MODELS["judged"] = MODELS["tied"]
+MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
@@ -132,6 +132,12 @@ TWO_RANKS = {
     "judged, data": ("judged", {}),
     "judged, pipeline": ("judged", {"pipeline": 2}),
     "judged, context": ("judged", {"context": 2}),
+    "sft, data": ("sft", {"distributed_optimizer": True}),
+    "sft, pipeline": ("sft", {"pipeline": 2}),
+    "sft, context": ("sft", {"context": 2}),
+    "dpo, data": ("dpo", {}),
+    "dpo, context": ("dpo", {"context": 2}),
+    "dpo, pipeline": ("dpo", {"pipeline": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
     "muon, data": ("muon", {}),
@@ -181,7 +187,7 @@ EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
-    *("kept, data", "kept, pipeline"),
+    *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data", "dpo, data", "dpo, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
@@ -245,7 +251,8 @@ def alone(
             root / name,
             algorithm=algorithm,
             critic=CRITIC,
-            turns=name.startswith("turns"),
+            turns=has_turns(name),
+            stage=stage_of(name),
             kept=name.startswith("kept"),
         )
     return root
@@ -275,6 +282,14 @@ def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
     return [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name in cases]
 
 
+def has_turns(model: str) -> bool:
+    return model.startswith("turns") or stage_of(model) == "sft"
+
+
+def stage_of(model: str) -> str:
+    return model if model in ("sft", "dpo") else "rl"
+
+
 def trainer_keys(model: str) -> dict[str, int | str]:
     return {
         "optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1),
@@ -299,7 +314,8 @@ def run_cases(
             "critic": CRITIC,
             "saves": name in RESUMED.values(),
             "resumes": RESUMED.get(name),
-            "turns": model.startswith("turns"),
+            "turns": has_turns(model),
+            "stage": stage_of(model),
             "kept": model.startswith("kept"),
         }
         for name, (model, sizes) in cases.items()

@@ -33,7 +33,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
         layout=check_layout(recipe, shape),
         has_critic=recipe.algorithm.needs_critic(),
-        has_reference=recipe.algorithm.kl_coefficient > 0,
+        has_reference=recipe.algorithm.kl_coefficient > 0 or recipe.stage == "dpo",
         saves_reference=recipe.algorithm.reference_refresh_steps > 0,
         saves_in_background=recipe.trainer.saves_in_background,
         float32_logits=recipe.model.float32_logits,

@@ -122,8 +122,34 @@ PANELS = (
 )
 
 
+OF_ROWS = (
+    Panel(
+        "Loss (nats)",
+        [("loss", "training rows", ORANGE), ("heldout_loss", "held-out rows", BLUE)],
+        lambda value: f"{value:.3g}",
+    ),
+    Panel(
+        "Pairs whose chosen response gained",
+        [("dpo_accuracy", "training pairs", ORANGE), ("heldout_dpo_accuracy", "held-out pairs", BLUE)],
+        as_percent,
+    ),
+    Panel("Accuracy of answers", [], as_percent, "greedy_accuracy"),
+    PANELS[1],
+    Panel("Gradient norm", [("grad_norm", "before clipping", GREEN)], lambda value: f"{value:.3g}"),
+    PANELS[6],
+)
+"""Of a stage that learns rows."""
+
+
+def panels_of(metrics: Metrics) -> tuple[Panel, ...]:
+    """Those of the stage that the run is in."""
+    learns_rows = any("perplexity" in row or "dpo_accuracy" in row for row in metrics.steps[:1])
+    return OF_ROWS if learns_rows else PANELS
+
+
 def draw_curves(metrics: Metrics) -> Picture:
     """Takes seconds, most of them for the layout."""
+    panels = panels_of(metrics)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -131,10 +157,11 @@ def draw_curves(metrics: Metrics) -> Picture:
 
     with matplotlib.rc_context(STYLE):
         layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.04, wspace=0.03)
-        figure = Figure(figsize=(11, 14.5), dpi=130, layout=layout, facecolor="white")
+        num_rows = len(panels) // 2
+        figure = Figure(figsize=(11, 3.625 * num_rows), dpi=130, layout=layout, facecolor="white")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(4, 2, sharex=True)
-        for axis, panel in zip(axes.flat, PANELS, strict=True):
+        axes = figure.subplots(num_rows, 2, sharex=True)
+        for axis, panel in zip(axes.flat, panels, strict=True):
             _draw(axis, panel, metrics)
         for axis in axes[-1]:
             axis.set_xlabel("optimizer step")

@@ -71,13 +71,19 @@ class LiveLine:
     """Prints a line per step, and the header every HEADER_EVERY_LINES. Not thread-safe."""
 
     def __init__(
-        self, total_steps: int, *, limits: Alarms | None = None, console: Console | None = None
+        self,
+        total_steps: int,
+        *,
+        limits: Alarms | None = None,
+        console: Console | None = None,
+        has_rewards: bool = True,
     ) -> None:
-        """A number above its limit turns yellow, even in a single step; default: the default limits."""
+        """A number above its limit turns yellow, even in a single step; default: the default limits. Without
+        `has_rewards` the line is that of a stage that learns rows."""
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
         self._state = _State(total_steps, is_unicode, limits or Alarms())
-        self._all_columns = _columns(total_steps, has_tools=False)
+        self._all_columns = _columns(total_steps, has_tools=False) if has_rewards else _of_rows(total_steps)
         self._has_tools = False
         self._columns: list[_Column] = []
         self._width = 0
@@ -203,6 +209,30 @@ def _columns(total_steps: int, *, has_tools: bool) -> list[_Column]:
         _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
+
+
+def _of_rows(total_steps: int) -> list[_Column]:
+    """Where rows are learned."""
+    by_title = {column.title: column for column in _columns(total_steps, has_tools=False)}
+    kept = [by_title[title] for title in ("len", "train", "grad", "entr", "lr", "s/st", "left")]
+    return [
+        by_title["step"],
+        _Column("loss", "", 7, 2, lambda row, _: (_decimals(row.get("loss")), "green")),
+        _Column("held-out", "loss", 8, 3, _heldout_loss),
+        _Column("ppl", "", 7, 4, lambda row, _: (_decimals(row.get("heldout_perplexity")), "")),
+        # Of answers, where servers give some.
+        _Column("right", "95% CI", 11, 12, _heldout),
+        *kept,
+    ]
+
+
+def _heldout_loss(row: Row, _: _State) -> tuple[str, str]:
+    return _decimals(row.get("heldout_loss", row.get("heldout_loss_at_start"))), "bold cyan"
+
+
+def _decimals(value: float | None) -> str:
+    """Four significant digits."""
+    return NOTHING if value is None else f"{value:.4g}"
 
 
 def _step(row: Row, state: _State) -> tuple[str, str]:

@@ -11,7 +11,9 @@ class Model(Section):
 
     path: Annotated[str, PATH_OR_HUB_ID]
     """Hugging Face folder (config.json, safetensors, tokenizer.json), GGUF file (Llama or Qwen2), or hub id
-    such as Qwen/Qwen2.5-0.5B, fetched once. A path that exists wins over a hub id of the same name."""
+    such as Qwen/Qwen2.5-0.5B, fetched once. A path that exists wins over a hub id of the same name. Or the
+    folder of a run that has ended: runs/sft is its last step, runs/sft@best its best on held-out data
+    (trainer.keep_best), runs/sft@40 that step."""
     revision: str | None = None
     """Branch, tag or commit of a hub id. Default: its main branch. A run keeps the commit it began with."""
     context_tokens: Positive | None = None

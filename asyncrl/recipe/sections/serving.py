@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
 
 CPU_CACHE_TOKENS = 32768
@@ -14,8 +14,9 @@ CPU_CACHE_TOKENS = 32768
 class Serving(Section):
     """The rollout servers (SGLang)."""
 
-    num_servers: Positive = 1
-    """Local servers to start; ignored if `servers` is set."""
+    num_servers: Count = 1
+    """Local servers to start; ignored if `servers` is set. 0 in stages that learn from rows and generate
+    nothing."""
     servers: list[str] = []
     """URLs of running SGLang 0.5.23 servers, e.g. on other machines. SGLANG_RETURN_ORIGINAL_LOGPROB must not
     be set there: log-probs would ignore the temperature, and only the mismatch metrics would show it."""

@@ -15,7 +15,6 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
@@ -42,7 +41,8 @@ from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
 from asyncrl.trainer.step.judgments import Judgments
 from asyncrl.trainer.step.loss_scale import loss_scaler
-from asyncrl.trainer.step.objective import LossRecord, Objective, importance_ratios, kl_penalties
+from asyncrl.trainer.step.objective import LossRecord, importance_ratios, kl_penalties
+from asyncrl.trainer.step.objectives import make_objective
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
@@ -68,7 +68,10 @@ class Learner:
         recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
-        if unsampled is None:
+        if recipe.learns_from_rows():
+            # Rows may hold any token, and nothing masked the logits of what wrote them.
+            unsampled = Unsampled()
+        elif unsampled is None:
             unsampled = find_unsampled(self._base, recipe.rollout.stop_tokens)
         self.unsampled = unsampled
         self.algorithm = recipe.algorithm
@@ -76,11 +79,7 @@ class Learner:
         self._seed = recipe.seed
         self._mask_staleness = recipe.rollout.mask_staleness
         self._is_truncated = recipe.rollout.is_truncated()
-        self.objective = Objective(
-            recipe.algorithm,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            mask_staleness=recipe.rollout.mask_staleness,
-        )
+        self.objective = make_objective(recipe)
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe)
         self._device = device()
@@ -152,7 +151,7 @@ class Learner:
         check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
-        batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
+        batch = self.objective.finished(batch)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms, num_skipped = Tally(), list[float](), 0
         proximals: list[list[Tensor] | None] = [None] * len(parts)
@@ -231,7 +230,7 @@ class Learner:
         if self.algorithm.entropy_target is not None:
             metrics["entropy_coefficient"] = self.objective.entropy_coefficient
             self.entropy.saw(metrics["entropy"])
-        return metrics | values
+        return self.objective.reported(metrics | values)
 
     def _rate_scale(self, tally: Tally) -> float:
         """Factor on the learning rate of the optimizer step that `tally` has last; the same on every rank.
@@ -307,6 +306,11 @@ class Learner:
             )
         return penalties
 
+    def measure(self, batch: Batch) -> dict[str, float]:
+        """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
+        batch = self.objective.finished(batch)
+        return self.objective.reported(self._measure(self._parts(batch, 1), batch, None))
+
     def _measure(
         self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None
     ) -> dict[str, float]:
@@ -343,7 +347,10 @@ class Learner:
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
-            references = self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
+            evaluate = functools.partial(
+                self.passes.whole_logprobs, self.reference.chunks, micro_batches, temperature
+            )
+            references = self.objective.references(micro_batches, evaluate)
         proximals, judgments = self._judge(micro_batches, temperature, proximals, version)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()

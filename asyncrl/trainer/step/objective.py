@@ -7,12 +7,13 @@ interpolated and never evaluated.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
 from asyncrl.algorithms.losses import make_loss
@@ -55,6 +56,14 @@ class Objective:
         self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
+    def finished(self, batch: Batch) -> Batch:
+        """The batch with what is done to its advantages as a whole."""
+        return finish_batch(batch, self.algorithm, mask_staleness=self._limit)
+
+    def reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Those of a step's metrics that mean something here."""
+        return metrics
+
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
 
@@ -67,6 +76,12 @@ class Objective:
     def imitation(self, batch: Batch) -> float:
         """`packing.batch.imitation_weight` of an optimizer step's batch; 0 where nothing is imitated."""
         return imitation_weight(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else 0.0
+
+    def references(
+        self, micro_batches: Sequence[MicroBatch], evaluate: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
+        """What the reference says of each micro-batch: here [T] log-probs. A call of every rank."""
+        return evaluate()
 
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""

@@ -18,6 +18,10 @@ const CHARTS = [
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
 // Charts that only some runs have, with a line for each column of a family: the beginning of their names.
 const FAMILIES = [
+  { title: "Perplexity of training rows", prefix: "perplexity" },
+  { title: "Loss on held-out rows", prefix: "heldout_loss" },
+  { title: "Pairs whose chosen response gained", prefix: "dpo_accuracy", format: percent },
+  { title: "Held-out pairs whose chosen response gained", prefix: "heldout_dpo_accuracy", format: percent },
   { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_", format: percent },
   { title: "Use of tools, by source", prefix: "tool_use_share_by_source_", format: percent },
   { title: "Response length by outcome, tokens", prefix: "response_tokens_mean_by_outcome_" },

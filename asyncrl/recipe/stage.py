@@ -1,0 +1,143 @@
+"""The stage of a recipe: what it learns from, and so which sections mean something.
+
+A stage that learns from rows samples nothing. Its batches come from the same queue over the same wire as
+those of RL, as groups of one trajectory each; the keys that say so are set here. Others that only RL reads
+are refused where they are stated.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.sections.critic import Critic
+from asyncrl.recipe.sections.dpo import DPO
+from asyncrl.recipe.sections.placement import Placement
+from asyncrl.recipe.sections.replay import Replay
+from asyncrl.recipe.sections.rollout import Rollout
+from asyncrl.recipe.sections.serving import Serving
+from asyncrl.recipe.sections.sft import SFT
+from asyncrl.recipe.sections.turns import Turns
+from asyncrl.recipe.sections.verifying import Verifying
+from asyncrl.system.kinds import as_written
+
+Stage = Literal["rl", "sft", "dpo"]
+OF_STAGES: dict[str, type[BaseModel]] = {"sft": SFT, "dpo": DPO}
+"""Stage that learns from rows -> its section."""
+
+_SAMPLING = "nothing is sampled: the rows are what is learned"
+_NO_REWARD = "there is no reward and no advantage"
+_ONLY_RL: dict[str, tuple[type[BaseModel], str]] = {
+    "rollout": (Rollout, _SAMPLING),
+    "turns": (Turns, _SAMPLING),
+    "agent": (Agent, _SAMPLING),
+    "algorithm": (Algorithm, _NO_REWARD),
+    "critic": (Critic, _NO_REWARD),
+    "replay": (Replay, "each row is learned once per epoch"),
+}
+"""Section -> why a stage that learns from rows has no use for it."""
+_ALLOWED = ("replay.keep_steps", "verifying.folder", "placement.device", "placement.trainer")
+_FIXED: dict[str, Any] = {
+    "rollout.samples_per_group": 1,
+    "rollout.max_new_tokens": 1,
+    # The next batch is there before it is asked for.
+    "rollout.max_staleness": 1,
+    "algorithm.advantage": "reinforce_pp",
+    "replay.order": "strict_admission",
+}
+"""Keys of the queue in stages that learn from rows."""
+
+
+def generates(raw: Mapping[str, Any]) -> bool:
+    """Whether a stage that learns from rows also has servers, which answer held-out tasks."""
+    evaluation = raw.get("evaluation")
+    named = ("verifier", "benchmarks", "sets")
+    return isinstance(evaluation, dict) and any(evaluation.get(key) for key in named)
+
+
+def with_stage(raw: Any) -> Any:
+    """Plain data of a recipe, completed by what its stage decides. Raises ValueError for a key that its stage
+    has no use for."""
+    if not isinstance(raw, dict):
+        return raw
+    stage = raw.get("stage", "rl")
+    for other, section in OF_STAGES.items():
+        if other != stage:
+            _refuse(raw, other, section, {}, f"stage is {stage}", f"Remove it, or set stage to {other}.")
+    if stage not in OF_STAGES:
+        return raw
+    fixed = _FIXED | {"rollout.groups_per_batch": _rows_per_batch(raw, stage)}
+    said = f"stage is {stage}, in which "
+    for name, (section, why) in _ONLY_RL.items():
+        _refuse(raw, name, section, fixed, said + why, "Remove it.")
+    if generates(raw):
+        _check_limit(raw["evaluation"], stage)
+    else:
+        why = f"{said}no server is started unless evaluation.verifier, benchmarks or sets ask for answers"
+        _refuse(raw, "verifying", Verifying, fixed, why, "Remove it, or set evaluation.verifier.")
+        _refuse(raw, "serving", Serving, {"serving.num_servers": 0}, why, "Remove it.", ("num_servers",))
+        fixed["serving.num_servers"] = 0
+    _refuse(raw, "placement", Placement, fixed, f"{said}trainer and servers share nothing", "Remove it.")
+    evaluation = raw.get("evaluation")
+    if isinstance(evaluation, dict) and (count := evaluation.get("num_servers")):
+        raise ValueError(
+            f"evaluation.num_servers is {count} but stage is {stage}, whose servers only "
+            f"evaluate. Remove it; serving.num_servers says how many there are."
+        )
+    return _completed(raw, fixed)
+
+
+def _check_limit(evaluation: Mapping[str, Any], stage: str) -> None:
+    if evaluation.get("max_new_tokens") is None:
+        raise ValueError(
+            f"evaluation.max_new_tokens is not set, but stage is {stage}, which has no rollouts to take it "
+            f"from. Say how long an answer may be."
+        )
+
+
+def _rows_per_batch(raw: Mapping[str, Any], stage: str) -> Any:
+    stated = raw.get(stage)
+    default = OF_STAGES[stage].model_fields["rows_per_batch"].default
+    return stated.get("rows_per_batch", default) if isinstance(stated, dict) else default
+
+
+def _refuse(
+    raw: Mapping[str, Any],
+    name: str,
+    section: type[BaseModel],
+    fixed: Mapping[str, Any],
+    why: str,
+    remedy: str,
+    keys: Sequence[str] | None = None,
+) -> None:
+    """Raises ValueError where `raw` states a key of the section `name` with another value than the default,
+    or than `fixed` has; `keys` are those that are looked at."""
+    stated = raw.get(name)
+    if not isinstance(stated, dict):
+        return
+    for key, value, default in _leaves(stated, section, name):
+        is_looked_at = keys is None or key.partition(".")[2] in keys
+        if not is_looked_at or key in _ALLOWED or value in (default, fixed.get(key, default)):
+            continue
+        raise ValueError(f"{key} is {as_written(value)} but {why}. {remedy}")
+
+
+def _leaves(stated: Mapping[str, Any], section: type[BaseModel], name: str) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, stated value, default) of the keys of a section; unknown keys are refused elsewhere."""
+    defaults = section.model_construct().model_dump()
+    for key, value in stated.items():
+        if key in defaults:
+            yield f"{name}.{key}", value, defaults[key]
+
+
+def _completed(raw: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    completed = dict(raw)
+    for key, value in values.items():
+        section, _, inner = key.partition(".")
+        stated = completed.get(section)
+        # What is no section is refused for itself.
+        if stated is None or isinstance(stated, dict):
+            completed[section] = {**(stated or {}), inner: value}
+    return completed

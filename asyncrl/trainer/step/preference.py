@@ -1,0 +1,141 @@
+"""The objective of preference optimization: a loss per pair of responses, by log-probs of whole responses.
+
+The two sides of a pair are branches of one trajectory, so they are in one micro-batch, and each rank that has
+it has all of their log-probs. Sums over tokens and the loss are in float64: a response of thousands of tokens
+has a log-prob whose float32 rounding may exceed a pair's margin. The denominator is the number of pairs of
+the batch. Shapes: T tokens, L lines (responses), N pairs of one micro-batch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.losses import LossParts
+from asyncrl.algorithms.own_terms import GradientWatch
+from asyncrl.algorithms.preferences import dpo, ipo
+from asyncrl.model.folder import model_digest
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.records import Batch, root_id
+from asyncrl.trainer.network.model import device
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.judgments import Judged
+from asyncrl.trainer.step.likelihood import REPORTED, Likelihood
+from asyncrl.trainer.step.objective import NOTHING, LossRecord
+from asyncrl.trainer.step.reference_sums import ReferenceSums, digest_of
+from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
+
+MEANS = ("dpo_accuracy", "dpo_margin", "dpo_chosen_reward", "dpo_rejected_reward")
+"""Columns: the share of pairs with h > 0; beta h; beta (ln policy - ln reference) of either side."""
+
+
+class Preference(Likelihood):
+    """DPO or IPO over the pairs of a batch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe.algorithm)
+        self._section = recipe.dpo
+        folder = model_folder(recipe.model)
+        digest = model_digest(folder) or "unknown"
+        self._known = ReferenceSums(recipe.folder() / "reference" / f"{digest[:16]}.sums")
+        self._digests: dict[str, bytes] = {}
+        """Of each sequence of the batch."""
+        self._of_pairs: list[Tensor] = []
+        """[1 + len(MEANS)] float64 of each micro-batch since the last report: its pairs, and their sums."""
+
+    def needs_reference(self) -> bool:
+        return True
+
+    def finished(self, batch: Batch) -> Batch:
+        self._digests = {each.sequence_id: digest_of(each, batch.temperature) for each in batch.sequences}
+        return batch
+
+    def references(
+        self, micro_batches: Sequence[MicroBatch], evaluate: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
+        """[L] float64 of each micro-batch: log-probs of its responses under the reference, which evaluates
+        those that it never has. A call of every rank."""
+        self._known.open()
+        named = [[self._digests.get(name) for name in micro.lines] for micro in micro_batches]
+        lacks = any(each is not None and each not in self._known for part in named for each in part)
+        # Ranks whose experts answer each other evaluate together, or not at all.
+        if max_over_ranks([torch.tensor([lacks], dtype=torch.float64, device=device())], 1).item():
+            own: dict[bytes, float] = {}
+            evaluated = evaluate()
+            # Empty on all pipeline stages but the last.
+            triples = zip(micro_batches, named, evaluated, strict=True) if evaluated else ()
+            for micro, digests, logprobs in triples:
+                totals = _line_sums(logprobs, micro.to(logprobs.device)).tolist()
+                own |= {digest: total for digest, total in zip(digests, totals, strict=True) if digest}
+            self._known.add(own)
+        found = [[0.0 if digest is None else self._known[digest] for digest in part] for part in named]
+        return [torch.tensor(part, dtype=torch.float64, device=device()) for part in found]
+
+    def __call__(
+        self,
+        micro: MicroBatch,
+        outputs: tuple[Tensor, ...],
+        *,
+        proximal: Tensor | None = None,
+        reference: Tensor | None = None,
+        judged: Judged = NOTHING,
+        gradients: GradientWatch | None = None,
+    ) -> tuple[Tensor, LossRecord]:
+        """`reference` is [L], as `references` has it."""
+        assert reference is not None
+        self._loss = partial(self._pair_loss, micro, reference)
+        return super().__call__(micro, outputs, proximal=proximal, judged=judged, gradients=gradients)
+
+    def _pair_loss(self, micro: MicroBatch, reference: Tensor, inputs: LossInputs) -> LossParts:
+        section, (chosen, rejected) = self._section, _sides(micro.lines)
+        sums, sizes = _line_sums(inputs.current, micro), _line_sums(torch.ones_like(inputs.proximal), micro)
+        scale = sizes.clamp(min=1) if section.loss == "ipo" else torch.ones_like(sizes)
+        moved = (sums - reference) / scale
+        h = moved[chosen] - moved[rejected]
+        if section.loss == "ipo":
+            losses = ipo(h, beta=section.beta)
+        else:
+            losses = dpo(h, beta=section.beta, label_smoothing=section.label_smoothing)
+        if section.nll_coefficient:
+            losses = losses - section.nll_coefficient * sums[chosen] / sizes[chosen]
+        rewards = section.beta * moved.detach()
+        means = (h.detach() > 0, section.beta * h.detach(), rewards[chosen], rewards[rejected])
+        counts = [torch.ones_like(h.detach()), *means]
+        self._of_pairs.append(torch.stack([each.double().sum() for each in counts]))
+        ones, none = torch.ones_like(inputs.proximal), torch.zeros_like(inputs.mask)
+        count = inputs.mask.new_tensor(len(h), dtype=torch.int64)
+        return LossParts(losses.sum().float(), count, ones, ones, None, none, [])
+
+    def reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        """A call of every rank."""
+        total = sum_over_ranks(self._of_pairs, 1 + len(MEANS)).tolist()
+        self._of_pairs = []
+        found = {name: metrics[name] for name in REPORTED if name in metrics}
+        return found | {
+            name: each / total[0] for name, each in zip(MEANS, total[1:], strict=True) if total[0]
+        }
+
+
+def _line_sums(values: Tensor, micro: MicroBatch) -> Tensor:
+    """[T] -> [L] float64."""
+    return torch.zeros(len(micro.lines), dtype=torch.float64, device=values.device).index_add(
+        0, micro.line_ids, values.double()
+    )
+
+
+def _sides(lines: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Places of the chosen and of the rejected responses, pair after pair: a trajectory and its branch."""
+    chosen: list[int] = []
+    rejected: list[int] = []
+    for name, pair in groupby(range(len(lines)), key=lambda place: root_id(lines[place])):
+        places = list(pair)
+        if not name:
+            continue  # Fills up a micro-batch that has nothing.
+        assert len(places) == 2, f"{name} has {len(places)} responses, and a pair has two"
+        chosen.append(places[0])
+        rejected.append(places[1])
+    return chosen, rejected
