@@ -5,7 +5,7 @@ prompt: no token is half context and half learned.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,18 +143,21 @@ def of_response(codec: TextCodec, prompt: Prompt, response: str, *, name: str = 
     return _whole(found)
 
 
-def of_tokens(prompt: Any, response: Any, observed: Any) -> Demonstration:
-    """Tokens as a model wrote them; `observed` are (first, end) of the parts of the response that are
-    context. Raises InputError."""
-    spans = [(first, end) for first, end in observed or ()]
+def of_tokens(prompt: Any, response: Any, are_sampled: Any, *, name: str = "response") -> Demonstration:
+    """Tokens as a model wrote them; `are_sampled` says of each token of the response whether a policy sampled
+    it, so that it is learned (None: of all). `name` is that of the columns. Raises InputError."""
+    ids = _ids(f"{name}_tokens", response)
+    marks = [True] * len(ids) if are_sampled is None else are_sampled
+    is_list = isinstance(marks, Sequence) and not isinstance(marks, str) and len(marks) == len(ids)
+    if not is_list or not all(isinstance(mark, bool) for mark in marks):
+        raise InputError(
+            f'"{name}_sampled" is {as_written(marks)[:80]}, expected true or false for each of '
+            f"{len(ids)} tokens"
+        )
     found: list[Part] = []
     _append(found, _ids("prompt_tokens", prompt), False)
-    last, ids = 0, _ids("response_tokens", response)
-    for first, end in spans:
-        _append(found, ids[last:first], True)
-        _append(found, ids[first:end], False)
-        last = end
-    _append(found, ids[last:], True)
+    for token, mark in zip(ids, marks, strict=True):
+        _append(found, [token], mark)
     return _whole(found)
 
 
@@ -190,9 +193,3 @@ def check_vocabulary(demonstration: Demonstration, vocab_size: int) -> None:
     largest = max(max(part.tokens) for part in demonstration.parts)
     if largest >= vocab_size:
         raise InputError(f"the token id {largest} is beyond the model's vocabulary of {vocab_size}")
-
-
-def is_rendered_alike(row: Mapping[str, Any], codec: TextCodec) -> bool:
-    """Whether the row brings tokens that this tokenizer and chat template made."""
-    digest = row.get("template_digest")
-    return "response_tokens" in row and digest is not None and digest == codec.fingerprint

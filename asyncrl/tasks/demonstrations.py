@@ -1,10 +1,12 @@
 """The rows that a stage learns: read, rendered and checked, all of them before anything starts.
 
 Columns, by their own names or by those that `columns` of a source maps: messages, or prompt and response. A
-row that `asyncrl select` wrote also brings prompt_tokens and response_tokens with a template_digest; where
-that is the run's, the tokens are learned as they were sampled, and nothing is rendered.
+row that `asyncrl select --tokens` wrote also brings prompt_tokens and response_tokens, with digests of what
+rendered and tokenized them; where these are the run's, the tokens are learned as they were sampled, and
+nothing is rendered.
 """
 
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from asyncrl.data.files import PublishedRow
 from asyncrl.data.prompts import Prompt
 from asyncrl.data.rows import check_prompt, labels_of, published_rows
 from asyncrl.errors import InputError
+from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import ColumnMapping, Recipe, Source
@@ -26,12 +29,12 @@ from asyncrl.tasks.demonstration import (
     Demonstration,
     Pair,
     check_vocabulary,
-    is_rendered_alike,
     of_messages,
     of_response,
     of_tokens,
     pair_of,
 )
+from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
 from asyncrl.tasks.task_list import template_of
 
 log = logging.getLogger(__name__)
@@ -142,8 +145,8 @@ class DemonstrationReader:
             raise InputError(f"{row.where}: {error}. Correct the row, or data.filter.") from error
 
     def _demonstration(self, row: Mapping[str, Any], where: str) -> Demonstration:
-        if is_rendered_alike(row, self.codec):
-            return of_tokens(row.get("prompt_tokens"), row["response_tokens"], row.get("observed"))
+        if self._has_tokens(row, "response"):
+            return self._as_sampled(row, "response")
         last_alone = self.recipe.sft.loss_on == "response"
         if row.get("messages") is not None:
             messages = row["messages"]
@@ -161,6 +164,8 @@ class DemonstrationReader:
 
     def _side(self, row: Mapping[str, Any], name: str, where: str) -> Demonstration:
         """One response of a pair: text behind the prompt, or the last message of a conversation."""
+        if self._has_tokens(row, name):
+            return self._as_sampled(row, name)
         said = row.get(name)
         if isinstance(said, str):
             return of_response(self.codec, self._asked(row, where), said, name=name)
@@ -168,6 +173,21 @@ class DemonstrationReader:
             raise InputError(f'"{name}" is {as_written(said)[:80]}, expected text or a list of messages')
         check_prompt(said, where, name=name)
         return of_messages(self.codec, said, last_alone=True)
+
+    def _has_tokens(self, row: Mapping[str, Any], name: str) -> bool:
+        """Whether the row brings tokens of this response that the run's template and tokenizer made."""
+        if row.get(f"{name}_tokens") is None:
+            return False
+        return (row.get("from_template"), row.get("from_tokenizer")) == self._digests
+
+    def _as_sampled(self, row: Mapping[str, Any], name: str) -> Demonstration:
+        tokens, are_sampled = row[f"{name}_tokens"], row.get(f"{name}_sampled")
+        return of_tokens(row.get("prompt_tokens"), tokens, are_sampled, name=name)
+
+    @functools.cached_property
+    def _digests(self) -> tuple[str, str]:
+        """Those of the run's own template and tokenizer."""
+        return template_digest(self.recipe, self.codec), tokenizer_digest(model_folder(self.recipe.model))
 
     def _asked(self, row: Mapping[str, Any], where: str) -> Prompt:
         """The row's prompt through the recipe's template."""

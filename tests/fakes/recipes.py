@@ -21,6 +21,4 @@ def make_recipe(folder: Path, /, **sections: Any) -> Recipe:
         raw["critic"] = {"learning_rate": 1e-4}
     for name, section in sections.items():
         raw[name] = raw.get(name, {}) | section if isinstance(section, dict) else section
-    if raw.get("stage", "rl") != "rl":
-        del raw["critic"]
     return parse_recipe(raw, source="test")

@@ -12,6 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Task
 from asyncrl.tasks.demonstrations import train_demonstrations
+from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
 
 CONTEXT = 80
 VOCABULARY = 300
@@ -79,17 +80,40 @@ def test_columns_and_a_filter_are_those_of_the_recipe(tmp_path: Path, codec: Tex
         read(tmp_path, codec, SHORT, data={"train": source})
 
 
+def digests_of(folder: Path, codec: TextCodec) -> dict[str, str]:
+    """As `asyncrl select` writes them for the model in `folder`."""
+    (folder / "tokenizer.json").write_text("{}")
+    template = template_digest(make_recipe(folder), codec)
+    return {"from_template": template, "from_tokenizer": tokenizer_digest(folder)}
+
+
 def test_tokens_that_a_model_sampled_are_learned_as_they_are(tmp_path: Path, codec: TextCodec) -> None:
     # Not as the tokenizer would write the text, and with what a tool answered in between.
-    row = {**SHORT, "prompt_tokens": [9, 8], "response_tokens": [1, 2, 3, 4], "observed": [[1, 3]]}
-    (found,) = read(tmp_path, codec, {**row, "template_digest": codec.fingerprint})
+    own = digests_of(tmp_path, codec)
+    tokens = {"prompt_tokens": [9, 8], "response_tokens": [1, 2, 3, 4]}
+    row = {**SHORT, **own, **tokens, "response_sampled": [True, False, False, True]}
+    (found,) = read(tmp_path, codec, row)
     sequence = found.reference.sequence("x")
     assert sequence.prompt_tokens == [9, 8] and sequence.sampled_tokens() == [1, 4]
-    # Tokens of another template mean something else here: the text is rendered.
-    (found,) = read(tmp_path, codec, {**row, "template_digest": "another"})
-    assert found.prompt == "2+3=" and found.reference.num_tokens() == 6
+    # Tokens of another template or tokenizer mean something else here: the text is rendered.
+    for key in own:
+        (found,) = read(tmp_path, codec, {**row, key: "another"})
+        assert found.prompt == "2+3=" and found.reference.num_tokens() == 6
     with pytest.raises(InputError, match="the token id 300 is beyond the model's vocabulary of 300"):
-        read(tmp_path, codec, {**row, "response_tokens": [300], "template_digest": codec.fingerprint})
+        read(tmp_path, codec, {**row, "response_tokens": [1, 2, 3, 300]})
+    with pytest.raises(
+        InputError, match='"response_sampled" is .*, expected true or false for each of 4 tok'
+    ):
+        read(tmp_path, codec, {**row, "response_sampled": [True]})
+
+
+def test_a_pair_may_bring_the_tokens_of_both_sides(tmp_path: Path, codec: TextCodec) -> None:
+    tokens = {"prompt_tokens": [9, 8], "chosen_tokens": [1, 2], "rejected_tokens": [3]}
+    sides = {"prompt": "2+3=", "chosen": "5", "rejected": "6"}
+    row = {**sides, **digests_of(tmp_path, codec), **tokens, "chosen_sampled": [True, True]}
+    (found,) = read(tmp_path, codec, row, stage="dpo")
+    chosen, rejected = (line.sequence("x").response_tokens for line in found.reference.lines())
+    assert (chosen, rejected) == ([1, 2], [3]) and found.reference.prompt_tokens == (9, 8)
 
 
 def test_a_pair_has_one_prompt_and_two_responses_that_differ(tmp_path: Path, codec: TextCodec) -> None:
