@@ -299,6 +299,7 @@ def _make_fleet(
         interrupt=interrupt,
         load=load,
         float32_head=has_float32_head(recipe),
+        is_bitwise=recipe.model.bitwise_agreement,
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
         top_k=recipe.rollout.top_k,
     )

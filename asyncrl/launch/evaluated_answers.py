@@ -36,6 +36,7 @@ def keep_answers(
     servers = {
         "dtype": section.dtype,
         "float32_logits": section.float32_logits,
+        **({"bitwise_agreement": True} if section.bitwise_agreement else {}),
         "extra_arguments": recipe.serving.extra_arguments,
         "unsampled": str(find_unsampled(model.folder, recipe.rollout.stop_tokens)),
     }

@@ -30,6 +30,7 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.launch.turn_trial import try_turns
+from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
@@ -65,6 +66,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
     check_layout(recipe, base.shape)
+    check_bitwise(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)

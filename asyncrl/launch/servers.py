@@ -15,6 +15,7 @@ from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops.task_group import end_tasks
+from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
@@ -101,6 +102,7 @@ class LocalServers:
                 ),
                 TOKEN_VARIABLE: self._keys.token,
                 UNSAMPLED_VARIABLE: str(self._unsampled),
+                BITWISE_VARIABLE: str(int(recipe.model.bitwise_agreement)),
             },
             log_path=self._logs / f"{role.name.replace(' ', '-')}.log",
         )
@@ -194,7 +196,13 @@ class LocalServers:
         if process is None:
             await waiting
             top_k = self._recipe.rollout.top_k
-            await hooks.check_hooks(self._session, url, unsampled=self._unsampled, top_k=top_k)
+            await hooks.check_hooks(
+                self._session,
+                url,
+                unsampled=self._unsampled,
+                is_bitwise=self._recipe.model.bitwise_agreement,
+                top_k=top_k,
+            )
             return
         ready = asyncio.create_task(waiting)
         ended = asyncio.create_task(process.wait())

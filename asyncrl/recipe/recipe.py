@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import conversations, groups, stages, terms
+from asyncrl.recipe.checks.agreement import check_agreement
 from asyncrl.recipe.checks.evaluations import check_evaluation
 from asyncrl.recipe.checks.machines import check_placement
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
@@ -140,6 +141,7 @@ class Recipe(Section):
         groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)
         check_placement(self.placement, self.serving, trainer, self.evaluation, self.cluster)
+        check_agreement(self.model, self.serving, trainer, rollout)
         return self
 
     def critic_steps_per_batch(self) -> int:

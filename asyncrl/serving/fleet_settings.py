@@ -25,6 +25,8 @@ class FleetSettings:
     """How a server that joins is given its weights."""
     float32_head: bool | None = None
     """Whether servers compute the output layer of a bfloat16 model in float32; None: not asked."""
+    is_bitwise: bool | None = None
+    """Whether servers compute by the trainer's kernels (model.bitwise_agreement); None: not asked."""
     unsampled: Unsampled | None = None
     """A server that never samples other tokens than these does not join, where they are given."""
     top_k: int | None = None

@@ -107,6 +107,7 @@ class Join:
             url,
             unsampled=settings.unsampled,
             float32_head=settings.float32_head,
+            is_bitwise=settings.is_bitwise,
             top_k=settings.top_k,
         )
         await install(

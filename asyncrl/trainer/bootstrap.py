@@ -20,6 +20,7 @@ import torch
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLost
+from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
@@ -79,6 +80,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     _choose_device(recipe.placement.device)
     shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe, shape)
+    check_bitwise(recipe, shape)
     check_packages(recipe, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints

@@ -158,6 +158,26 @@ async def test_a_server_whose_output_layer_has_another_precision_never_serves(
 
 
 @pytest.mark.parametrize(
+    ("wanted", "found", "said"),
+    [
+        (True, False, "was started without ASYNCRL_BITWISE_AGREEMENT=1, but model.bitwise_agreement asks"),
+        (False, True, "was started with ASYNCRL_BITWISE_AGREEMENT=1, but"),
+        (True, True, ""),
+    ],
+)
+async def test_a_server_with_other_kernels_than_the_run_never_serves(
+    one: FakeEngine, tmp_path: Path, wanted: bool, found: bool, said: str
+) -> None:
+    one.hooks["bitwise"] = found
+    async with crew_on([one], tmp_path, is_bitwise=wanted) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.members.servers.values()
+        state = ServerState.DEAD if said else ServerState.SERVING
+        await crew.until(lambda: server.state is state)
+        assert said in server.reason
+
+
+@pytest.mark.parametrize(
     ("hooks", "said"),
     [
         ({}, "has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server._setup_and_run_http_server"),

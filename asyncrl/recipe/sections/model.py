@@ -29,3 +29,7 @@ class Model(Section):
     """Logits of a 16-bit model in float32 on both engines (MiniMax-M1, ScaleRL): the output layer's results
     are not rounded, so the engines' log-probs differ less. Costs time on a CPU, which converts the layer in
     each pass. Nothing changes for float32 models."""
+    bitwise_agreement: bool = False
+    """Both engines compute log-probs by the same kernels in the same order, so that the log-prob of a token
+    of the trainer's own version is the server's to the last bit: its importance ratio is exactly 1. For dense
+    models on a CPU; slower on both sides, see docs/agreement.md."""

@@ -11,7 +11,8 @@ def load() -> None:
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
     prompts, no random bias in a reward model's head, tokens that are never sampled, and the list of these
     hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm, rotate
-    and sample, and sleep too."""
+    and sample, and sleep too. With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place
+    of packed weights and of the shorter ways to norm and rotate."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
@@ -44,6 +45,7 @@ def load() -> None:
     prompt_sharing.install()
     unsampled.install()
     if not torch.cuda.is_available():
+        from asyncrl.model.bitwise import is_bitwise
         from asyncrl.serving.engine.cpu import layers as cpu_layers
         from asyncrl.serving.engine.cpu import processes as cpu_processes
         from asyncrl.serving.engine.cpu import products as cpu_products
@@ -52,7 +54,7 @@ def load() -> None:
 
         cpu_processes.install()
         cpu_sampler.install()
-        cpu_products.install()
+        cpu_products.install(is_bitwise=is_bitwise())
         cpu_layers.install()
         cpu_sleep.install()
         _register_cpu_attention()
@@ -70,11 +72,25 @@ def _register_cpu_attention() -> None:
 
 
 def _make_cpu_attention(model_runner):
+    from asyncrl.model.bitwise import is_bitwise
     from asyncrl.serving.engine.cpu import plain_decoder
     from asyncrl.serving.engine.cpu.attention import BatchedAttention
 
+    if is_bitwise():
+        return _make_bitwise_attention(model_runner)
     backend = BatchedAttention(model_runner)
     plain_decoder.install(model_runner.model, backend)
+    return backend
+
+
+def _make_bitwise_attention(model_runner):
+    from asyncrl.serving.engine.cpu import bitwise_decoder
+    from asyncrl.serving.engine.cpu.bitwise_attention import BitwiseAttention
+
+    # Before: it refuses models whose parts the attention does not know.
+    bitwise_decoder.check(model_runner.model)
+    backend = BitwiseAttention(model_runner)
+    bitwise_decoder.install(model_runner.model, backend)
     return backend
 
 

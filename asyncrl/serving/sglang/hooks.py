@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from asyncrl.errors import ServerError
+from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
 from asyncrl.recipe.server_options import FLOAT32_HEAD, reason_against
 from asyncrl.serving.sglang import http
@@ -31,13 +32,15 @@ async def check_hooks(
     *,
     unsampled: Unsampled | None = None,
     float32_head: bool | None = None,
+    is_bitwise: bool | None = None,
     top_k: int | None = None,
 ) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
     of weights would be missing or wrong. So it does when the tokens that the server never samples are others
     than `unsampled`, or its output layer computes in float32 and the trainer's does not, or the reverse: its
-    log-probs would be of another distribution than the trainer's. And so it does when it would not say
-    which `top_k` tokens it kept."""
+    log-probs would be of another distribution than the trainer's. So it does when its kernels are those of
+    model.bitwise_agreement and the run's are not (`is_bitwise`), or the reverse. And so it does when it would
+    not say which `top_k` tokens it kept."""
     found = await http.get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -70,6 +73,13 @@ async def check_hooks(
             f"{url} was started {here} {FLOAT32_HEAD}, but model.float32_logits asks for a server {wanted} "
             f"it: its log-probs are not computed as the trainer computes them. Start it {wanted}, or change "
             f"model.float32_logits."
+        )
+    if is_bitwise is not None and is_bitwise != (found.get("bitwise") is True):
+        here, wanted = ("without", "with") if is_bitwise else ("with", "without")
+        raise ServerError(
+            f"{url} was started {here} {BITWISE_VARIABLE}=1, but model.bitwise_agreement asks for a server "
+            f"{wanted} it: its log-probs are not computed as the trainer computes them. Start it {wanted}, "
+            f"on a CPU and with the run's version of asyncrl, or change model.bitwise_agreement."
         )
     there = str(found.get("unsampled", ""))
     if unsampled is not None and there != str(unsampled):

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.model.memory import LOGITS_AT_ONCE
+from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.packing.kept_sets import KeptSets
 
 KEPT_BYTES = 2**29
@@ -73,6 +74,7 @@ def output_logprobs(
     unsampled: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
     float32_logits: bool = False,
+    is_bitwise: bool = False,
     kept: KeptSets | None = None,
 ) -> tuple[Tensor, ...]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
@@ -85,7 +87,7 @@ def output_logprobs(
     num_rows = min(len(weight), vocab_size - first)
     assert num_rows > 0, f"rank {rank} has only padding of a vocabulary of {vocab_size}"
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
-    if is_whole and len(hidden) * num_rows <= LOGITS_AT_ONCE:
+    if is_whole and not is_bitwise and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         logits = torch.nn.functional.linear(hidden, weight)
         return token_logprobs(logits, targets, temperature, unsampled, kept)
     columns = None
@@ -97,6 +99,7 @@ def output_logprobs(
         group if num_ranks > 1 else None,
         torch.float32 if float32_logits else hidden.dtype,
         own,
+        is_bitwise=is_bitwise,
     )
     values: tuple[Tensor, ...] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
     return values
@@ -137,6 +140,8 @@ class _Vocabulary:
         group: dist.ProcessGroup | None,
         dtype: torch.dtype,
         kept: KeptSets | None = None,
+        *,
+        is_bitwise: bool = False,
     ) -> None:
         """`unsampled` are columns of this rank, and those of `kept` too; `dtype` is the logits'."""
         self.first = first
@@ -146,6 +151,7 @@ class _Vocabulary:
         self.group = group
         self.dtype = dtype
         self.kept = kept
+        self.is_bitwise = is_bitwise
 
     def chunks(self, num_tokens: int) -> list[slice]:
         """Tokens of one product."""
@@ -159,11 +165,20 @@ class _Vocabulary:
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """[t, H] -> [t, num_rows]."""
         weight = weight[: self.num_rows]
+        if self.is_bitwise:
+            return kernels.linear(hidden.to(self.dtype), weight.to(self.dtype))
         if hidden.dtype is self.dtype:
             return torch.nn.functional.linear(hidden, weight)
         if hidden.is_cuda:
             return torch.mm(hidden, weight.t(), out_dtype=self.dtype)
         return torch.nn.functional.linear(hidden.to(self.dtype), weight.to(self.dtype))
+
+    def shared_logprobs(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """[t], computed as servers do."""
+        if self._unsampled is not None:
+            logits = logits.index_fill(1, self._unsampled, -torch.inf)
+        temperatures = torch.full((len(logits), 1), self.temperature)
+        return kernels.token_logprobs(logits, temperatures, targets)
 
     def tempered(self, logits: Tensor) -> Tensor:
         """A float32 copy of `logits`, divided by the temperature, without what is never sampled."""
@@ -256,6 +271,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 # Functions of their own, so that one slice's matrices are gone before the next one's are made.
 def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs, entropies and logarithms of the softmax's denominator of a slice, [t] each."""
+    shared = vocabulary.shared_logprobs(logits, targets) if vocabulary.is_bitwise else None
     logits = vocabulary.tempered(logits)
     columns, is_own = vocabulary.own(targets)
     largest = vocabulary.reduce(logits.amax(-1), dist.ReduceOp.MAX)
@@ -264,7 +280,8 @@ def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[T
     exponentials = logits.exp()
     sums = torch.stack([exponentials.sum(-1), logits.mul_(exponentials).sum(-1), chosen])
     total, weighted, chosen = vocabulary.reduce(sums)
-    return chosen - total.log(), total.log() - weighted / total, largest + total.log()
+    logprobs = chosen - total.log() if shared is None else shared
+    return logprobs, total.log() - weighted / total, largest + total.log()
 
 
 def _log_masses(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabulary) -> Tensor:

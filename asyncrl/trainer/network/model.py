@@ -35,7 +35,9 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
+from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.norm import rms_norm
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
@@ -57,6 +59,8 @@ class PolicyModel(GPTModel):
     unsampled: Tensor | None
     """[U] int64, ids that are never sampled."""
     float32_logits = False
+    is_bitwise = False
+    """Whether log-probs are, bit for bit, those of servers (model.bitwise_agreement)."""
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, ...]:
         """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
@@ -91,6 +95,7 @@ class PolicyModel(GPTModel):
             unsampled=self.unsampled,
             group=parallel_state.get_tensor_model_parallel_group(),
             float32_logits=self.float32_logits,
+            is_bitwise=self.is_bitwise,
             kept=kept,
         )
         if own is not None:
@@ -176,16 +181,20 @@ def build_policy(
     kind: type[GPTModel] = PolicyModel,
     unsampled: Unsampled | None = None,
     float32_logits: bool = False,
+    is_bitwise: bool = False,
 ) -> Policy:
     """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
     tokens but `unsampled`."""
     config = transformer_config(shape, dtype, layout, recompute=recompute)
+    if is_bitwise:
+        config.activation_func = kernels.silu
     stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
-    policy = Policy([_build_chunk(shape, config, layout, stage, kind) for stage in stages])
+    policy = Policy([_build_chunk(shape, config, layout, stage, kind, is_bitwise) for stage in stages])
     ids = unsampled.ids if unsampled is not None else ()
     for chunk in policy:
         chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
         chunk.float32_logits = float32_logits
+        chunk.is_bitwise = is_bitwise
     return policy
 
 
@@ -202,11 +211,12 @@ def _build_chunk(
     layout: Layout,
     stage: int | None,
     kind: type[GPTModel],
+    is_bitwise: bool,
 ) -> GPTModel:
     place = {"ignore_virtual": False, "vp_stage": stage}
     model = kind(
         config,
-        block_spec(config, stage),
+        block_spec(config, stage, is_bitwise=is_bitwise),
         vocab_size=layout.padded_vocabulary(shape.vocab_size),
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
@@ -217,7 +227,8 @@ def _build_chunk(
         vp_stage=stage,
     )
     model.shape = shape
-    model.rotary_pos_emb = PackedRotary(
+    rotary = BitwiseRotary if is_bitwise else PackedRotary
+    model.rotary_pos_emb = rotary(
         shape.head_size,
         rotary_percent=1.0,
         rotary_base=shape.rope_theta,
@@ -225,6 +236,8 @@ def _build_chunk(
         rope_scaling_factor=shape.rope_scaling_factor or 1.0,
         use_cpu_initialization=config.use_cpu_initialization,
     )
+    if is_bitwise:
+        model.rotary_pos_emb.shape = shape
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
 
@@ -271,7 +284,9 @@ class PolicyNorm(torch.nn.RMSNorm):
         return super().forward(tokens)
 
 
-def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:
+def block_spec(
+    config: TransformerConfig, stage: int | None = None, *, is_bitwise: bool = False
+) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
     experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
     if has_transformer_engine():
@@ -280,7 +295,7 @@ def block_spec(config: TransformerConfig, stage: int | None = None) -> Transform
         norm = TENorm
         layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
     else:
-        norm = PolicyNorm
+        norm = BitwiseNorm if is_bitwise else PolicyNorm
         layer = get_gpt_layer_local_spec(
             qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
         )
@@ -289,6 +304,8 @@ def block_spec(config: TransformerConfig, stage: int | None = None) -> Transform
             attention = layer.submodules.self_attention.submodules
             attention.q_layernorm = attention.k_layernorm = norm
     layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    if is_bitwise:
+        make_bitwise(layer.submodules)
     num_layers = get_num_layers_to_build(config, vp_stage=stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 

@@ -26,6 +26,7 @@ class Reference:
             layout,
             unsampled=unsampled,
             float32_logits=section.float32_logits,
+            is_bitwise=section.bitwise_agreement,
         )
         load_weights(self.model, open_weights(model_folder(section)))
         self.model.requires_grad_(False)

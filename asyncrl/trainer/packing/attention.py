@@ -50,12 +50,14 @@ class PackedSequences(PackedSeqParams):
     """[P] int64, one place of each packed token."""
     kernel: str
     """One of `attention_kernels.KERNELS`."""
+    turns: tuple[Tensor, Tensor] | None = None
+    """Cosines and sines [P, 1, D / 2], where attention itself rotates (network/bitwise.py)."""
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
     """Describes packed tokens of which `rows[i]` make up sequence i; rows may share their first tokens."""
     pads = KERNELS[kernel].pads
-    takes_masks = pads and not torch.cuda.is_available()
+    takes_masks = KERNELS[kernel].takes_masks and not torch.cuda.is_available()
     blocks = make_blocks(rows) if takes_masks else [Block(row) for row in rows]
     blocks = sorted(blocks, key=lambda block: -len(block.tokens))
     lengths = np.fromiter((len(block.tokens) for block in blocks), np.int64, len(blocks))

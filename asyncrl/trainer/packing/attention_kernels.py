@@ -23,13 +23,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.packing import cpu_attention
+from asyncrl.trainer.packing import bitwise_attention, cpu_attention
 
 log = logging.getLogger(__name__)
 
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 LARGEST_HEAD = 256
 """Head size of the FlashAttention kernels."""
+BITWISE = "bitwise"
+"""The kernel of model.bitwise_agreement."""
 TRIED_LENGTHS = (130, 33, 33, 1)
 TOLERANCES = {torch.float32: 1e-2, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Norm of a difference from the formula, relative; float32 may be computed in TF32."""
@@ -59,6 +61,8 @@ class Kernel:
     attend: Attend
     pads: bool = False
     """Whether sequences of similar lengths should be padded to one: it makes a call per length."""
+    takes_masks: bool = False
+    """Whether sequences that share a beginning may be one, on a CPU, with a mask."""
     package: str = "torch"
     """The module that it needs."""
 
@@ -115,6 +119,15 @@ def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
         key, value, is_grouped = (*(x.repeat_interleave(copies, dim=1) for x in (key, value)), False)
     with sdpa_kernel(FUSED):
         return attend(query, key, value, enable_gqa=is_grouped)
+
+
+def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+    """The servers' own attention; its gradient is that of `attend_in_buckets`."""
+
+    def ordinary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend_in_buckets(query, key, value, rows, scale)
+
+    return bitwise_attention.attend(query, key, value, rows.buckets, scale, ordinary)
 
 
 def _flash_attn(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
@@ -183,11 +196,12 @@ KERNELS = {
     "flash_attn": Kernel(_flash_attn, package="flash_attn.flash_attn_interface"),
     "transformer_engine": Kernel(_transformer_engine, package="transformer_engine.pytorch"),
     "torch_varlen": Kernel(_torch_varlen, package="torch.nn.attention.varlen"),
-    "sdpa": Kernel(attend_in_buckets, pads=True),
+    "sdpa": Kernel(attend_in_buckets, pads=True, takes_masks=True),
     "formula": Kernel(attend_by_formula),
+    BITWISE: Kernel(_attend_bitwise, pads=True),
 }
-"""By name, in the order in which auto takes them on a GPU. trainer.attention can name all but `formula`."""
-CHOICES = tuple(name for name in KERNELS if name != "formula")
+"""By name, in the order in which auto takes them on a GPU; trainer.attention names all but the last two."""
+CHOICES = tuple(name for name in KERNELS if name not in ("formula", BITWISE))
 
 
 def find_kernel(name: str, device: torch.device, heads: Heads) -> str:

@@ -28,7 +28,7 @@ from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
 from asyncrl.trainer.network.reference import Reference
-from asyncrl.trainer.packing.attention_kernels import find_kernel
+from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
 from asyncrl.trainer.packing.batch import (
     MicroBatch,
     check_kept,
@@ -84,7 +84,8 @@ class Learner:
         self.layout = make_layout(recipe)
         self._device = device()
         heads = rank_heads(shape, self.layout, dtype)
-        self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)
+        is_bitwise = recipe.model.bitwise_agreement
+        self.kernel = BITWISE if is_bitwise else find_kernel(recipe.trainer.attention, self._device, heads)
         self.model = build_policy(
             shape,
             dtype,
@@ -92,6 +93,7 @@ class Learner:
             recompute=recipe.trainer.recompute,
             unsampled=unsampled,
             float32_logits=recipe.model.float32_logits,
+            is_bitwise=recipe.model.bitwise_agreement,
         )
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)

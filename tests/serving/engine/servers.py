@@ -18,6 +18,7 @@ import aiohttp
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
 from asyncrl.system.ports import free_ports
@@ -108,6 +109,7 @@ def running_server(
     *extra_arguments: str,
     without: Sequence[str] = (),
     dtype: Literal["float32", "bfloat16"] = "float32",
+    is_bitwise: bool = False,
     **sizes: int,
 ) -> Iterator[tuple[str, int]]:
     """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
@@ -126,6 +128,7 @@ def running_server(
         seed=0,
     )
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    environment[BITWISE_VARIABLE] = str(int(is_bitwise))
     with log_path.open("w") as log:
         process = subprocess.Popen(
             [sys.executable, *(a for a in arguments if a not in without)],

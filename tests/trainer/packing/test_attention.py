@@ -48,7 +48,7 @@ def assert_same(packed: Tensor, expected: Tensor, heads: tuple[Tensor, Tensor, T
         assert torch.allclose(got, wanted, atol=1e-5)
 
 
-KERNELS = pytest.mark.parametrize("kernel", ["sdpa", "formula"])
+KERNELS = pytest.mark.parametrize("kernel", ["sdpa", "formula", "bitwise"])
 """Padded buckets, and whole sequences by cumulative lengths, as the kernels of GPUs take them."""
 
 

@@ -99,14 +99,7 @@ class PlainDecoder:
 
     def __call__(self, input_ids, positions, forward_batch, input_embeds=None, pp_proxy_tensors=None):
         mode = forward_batch.forward_mode
-        is_plain = (
-            mode in (ForwardMode.DECODE, ForwardMode.EXTEND)
-            and forward_batch.spec_info is None
-            and input_embeds is None
-            and pp_proxy_tensors is None
-            and not self._decoder.layers_to_capture
-            and positions.ndim == 1
-        )
+        is_plain = self._is_plain_pass(positions, forward_batch, input_embeds, pp_proxy_tensors)
         layers = self._plain_layers() if is_plain else None
         if layers is None:
             return self._original(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
@@ -119,6 +112,16 @@ class PlainDecoder:
             total += layer.output(layer.attend(over_cache, layer.input_norm(total), turn, forward_batch))
             total += layer.feed_forward(layer.ffn_norm(total))
         return _plain_norm(self._decoder.norm)(total)
+
+    def _is_plain_pass(self, positions, forward_batch, input_embeds, pp_proxy_tensors) -> bool:
+        return (
+            forward_batch.forward_mode in (ForwardMode.DECODE, ForwardMode.EXTEND)
+            and forward_batch.spec_info is None
+            and input_embeds is None
+            and pp_proxy_tensors is None
+            and not self._decoder.layers_to_capture
+            and positions.ndim == 1
+        )
 
     @property
     def _rotary(self):
@@ -137,17 +140,20 @@ class PlainDecoder:
 
 def install(model, backend) -> None:
     """Shortens the forward passes of a model where its class is known."""
+    if is_plain_model(model):
+        model.model.forward = PlainDecoder(model.model, backend)
+
+
+def is_plain_model(model) -> bool:
     decoder = getattr(model, "model", None)
     layer_class = MODELS.get(type(decoder).__name__)
     parallel = get_parallel()
-    is_plain = (
+    return (
         layer_class is not None
         and parallel.tp_size == parallel.pp_size == 1
         and get_exec().deterministic.rl_on_policy_target is None
         and all(type(layer).__name__ == layer_class for layer in decoder.layers)
     )
-    if is_plain:
-        decoder.forward = PlainDecoder(decoder, backend)
 
 
 def _plain_layer(layer, rotary) -> Layer | None:

@@ -8,6 +8,7 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from asyncrl.serving.engine.cpu import packed_weights
+from asyncrl.serving.kernels import rows
 
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 WRITERS = (
@@ -22,8 +23,9 @@ WRITERS = (
 CHECKER = "sglang.srt.utils.weight_checker.WeightChecker"
 
 
-def install() -> None:
-    """Registers the hooks; SGLang applies them when all plugins are loaded."""
+def install(*, is_bitwise: bool) -> None:
+    """Registers the hooks; SGLang applies them when all plugins are loaded. With `is_bitwise` the output
+    layer is computed as trainers compute it."""
     # Before is enough, also where one fails midway: no step is computed meanwhile.
     for name in WRITERS:
         HookRegistry.register(f"{UPDATER}.{name}", _forget, HookType.BEFORE)
@@ -32,7 +34,9 @@ def install() -> None:
     for method in ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"):
         HookRegistry.register(f"{unquantized}.{method}.apply", _apply, HookType.AROUND)
     HookRegistry.register(
-        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", _logits, HookType.AROUND
+        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
+        _bitwise_logits if is_bitwise else _logits,
+        HookType.AROUND,
     )
 
 
@@ -45,6 +49,12 @@ def _apply(original, method, layer, x, bias=None):
     if weight is None or x.dtype != layer.weight.dtype:
         return original(method, layer, x, bias)
     return weight.product(x, bias)
+
+
+def _bitwise_logits(original, processor, hidden_states, lm_head, embedding_bias=None, *, out=None):
+    weight = lm_head.weight[: processor.config.vocab_size]
+    dtype = torch.float32 if processor.use_fp32_lm_head else weight.dtype
+    return rows.linear(hidden_states.to(dtype), weight.to(dtype))
 
 
 def _logits(original, processor, hidden_states, lm_head, embedding_bias=None, *, out=None):

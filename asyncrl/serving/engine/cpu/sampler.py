@@ -9,7 +9,9 @@ SGLang's. The hook runs in the scheduler.
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
+from asyncrl.model.bitwise import is_bitwise
 from asyncrl.serving.engine.cpu.inverse_transform import sample
+from asyncrl.serving.kernels.rows import token_logprobs
 
 
 def install() -> None:
@@ -39,8 +41,10 @@ def _sample_shortly(
         or (return_logprob and any(top_logprobs_nums))
         or (return_logprob and any(ids is not None for ids in token_ids_logprobs))
     )
+    temperatures = sampling_info.temperatures
     if needs_more:
-        return original(
+        kept = logits_output.next_token_logits.clone() if return_logprob and is_bitwise() else None
+        tokens = original(
             sampler,
             logits_output,
             sampling_info,
@@ -50,9 +54,17 @@ def _sample_shortly(
             positions,
             logprob_logits=logprob_logits,
         )
+        if kept is not None:
+            # Requests that cut words share a step with others, whose log-probs are trained.
+            kept = sampler._preprocess_logits(kept, sampling_info)
+            logits_output.next_token_logprobs = token_logprobs(kept, temperatures, tokens)
+        return tokens
     logits = sampler._preprocess_logits(logits_output.next_token_logits, sampling_info)
     is_greedy = _is_greedy(sampling_info)
-    tokens, logprobs = sample(logits, sampling_info.temperatures, is_greedy)
+    kept = logits.clone() if return_logprob and is_bitwise() else None
+    tokens, logprobs = sample(logits, temperatures, is_greedy)
+    if kept is not None:
+        logprobs = token_logprobs(kept, temperatures, tokens)
     if return_logprob:
         logits_output.next_token_logprobs = logprobs
     sampler._sync_token_ids_across_tp(tokens, sampling_info)

@@ -10,8 +10,10 @@ import uuid
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from asyncrl.model.bitwise import is_bitwise
 from asyncrl.recipe.server_options import option_names
 from asyncrl.serving.engine.hooks.unsampled import unsampled
+from asyncrl.serving.engine.plugin import CPU_ATTENTION
 from asyncrl.serving.sglang.hooks import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex
@@ -34,7 +36,8 @@ def _add_route(*_, **__):
 
 def describe():
     """SGLang's version, the process and its options, the ranks that hold weights, the tokens that are never
-    sampled, the largest kept set that it tells, and each hook's target with whether it was applied."""
+    sampled, the largest kept set that it tells, whether its kernels are those of model.bitwise_agreement, and
+    each hook's target with whether it was applied."""
     import sglang
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
@@ -44,6 +47,17 @@ def describe():
         "options": option_names(sys.argv[1:]),
         "num_ranks": get_parallel().tp_size,
         "unsampled": str(unsampled()),
+        "bitwise": is_bitwise() and _attends_as_trainers(get_server_args()),
         "most_kept": get_server_args().sampling_mask_max_tokens,
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }
+
+
+def _attends_as_trainers(options):
+    """Whether the attention is asyncrl's own, which exists on a CPU alone and brings the other kernels."""
+    named = (
+        options.attention_backend,
+        options.prefill_attention_backend,
+        options.decode_attention_backend,
+    )
+    return {name for name in named if name is not None} == {CPU_ATTENTION}
