@@ -90,7 +90,7 @@ class RankMemory:
         return self.checkpoint_copy + self.critic_copy
 
     def beside(self) -> int:
-        """What is always in host memory, on a GPU too, without `copies`."""
+        """Host memory of a rank that computes on a GPU too, without `copies`."""
         return self.offloaded + self.past_versions
 
     def total(self, *, is_recomputing: bool = False) -> int:
