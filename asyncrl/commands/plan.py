@@ -38,6 +38,8 @@ HELP = (
     "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
 
+_PASSES = "a forward pass per older version of the sequences with its tokens"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
@@ -215,7 +217,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         )
         for recomputes in (False, True)
     ]
-    host = TRAINER_PROCESS_BYTES + memory.copies() + memory.offloaded
+    host = TRAINER_PROCESS_BYTES + memory.copies() + memory.beside()
     where = f" on its GPU, {_size(host)} of host memory" if on_gpu else ""
     lines = [
         f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
@@ -236,6 +238,9 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         ("output layer's gradient", memory.output_gradient, "while it is summed up"),
     ):
         lines.append(_memory_line(name, size, 0, remark, on_gpu))
+    if memory.past_versions:
+        remark = f"a model, and versions on the host; {_PASSES}"
+        lines.append(_memory_line("past versions", memory.past_model, memory.past_versions, remark, on_gpu))
     if memory.offloaded:
         lines.append(_memory_line("Adam on the host", 0, memory.offloaded, "with gradients", on_gpu))
     copies, remark = memory.copies(), "from the first checkpoint on"

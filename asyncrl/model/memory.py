@@ -67,6 +67,10 @@ class RankMemory:
     """As `checkpoint_copy`, of the critic."""
     reference: int = 0
     """Weights of the frozen model that the KL is taken to."""
+    past_model: int = 0
+    """Weights of the model that versions before the one in training are evaluated with."""
+    past_versions: int = 0
+    """Host memory of the weights of these versions."""
     offloaded: int = 0
     """Host memory of Adam on the CPU of a rank that computes on a GPU, that of the critic included: states,
     float32 weights, and room for the gradients."""
@@ -78,15 +82,20 @@ class RankMemory:
 
     def resident(self) -> int:
         """Memory that stays in use on the rank's device between two steps."""
-        return self.weights + self.gradients + self.optimizer + self.critic + self.reference
+        models = self.weights + self.critic + self.reference + self.past_model
+        return models + self.gradients + self.optimizer
 
     def copies(self) -> int:
         """Copies that a checkpoint is written from."""
         return self.checkpoint_copy + self.critic_copy
 
+    def beside(self) -> int:
+        """Host memory of a rank that computes on a GPU too, without `copies`."""
+        return self.offloaded + self.past_versions
+
     def total(self, *, is_recomputing: bool = False) -> int:
         """All of it, as on a CPU."""
-        return self.computing(is_recomputing=is_recomputing) + self.copies() + self.offloaded
+        return self.computing(is_recomputing=is_recomputing) + self.copies() + self.beside()
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -107,6 +116,7 @@ def rank_memory(
     has_reference: bool = False,
     saves_reference: bool = False,
     saves_in_background: bool = True,
+    num_past_versions: int = 0,
     adam: AdamStates = AdamStates(),
     float32_logits: bool = False,
 ) -> RankMemory:
@@ -150,6 +160,8 @@ def rank_memory(
         critic=values * (width + 4) + values_optimized * computed - int(has_critic) * saved,
         critic_copy=copied * values_share - int(has_critic) * saved_copy,
         reference=parameters * width if has_reference else 0,
+        past_model=parameters * width if num_past_versions else 0,
+        past_versions=num_past_versions * parameters * width,
         offloaded=(optimized + values_optimized) * OFFLOADED if adam.is_on_host else 0,
     )
 

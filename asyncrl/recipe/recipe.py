@@ -127,7 +127,7 @@ class Recipe(Section):
         conversations.check_template_arguments(self.prompt, self.turns, self.agent)
         conversations.check_history(self.prompt, self.turns, self.agent)
         conversations.check_agent(self.agent, self.turns)
-        terms.check_staleness(algorithm, rollout)
+        terms.check_staleness(algorithm, rollout, trainer)
         groups.check_repetition(self.replay, rollout)
         terms.check_advantage(algorithm, rollout, self.turns, self.agent)
         terms.check_divergence(algorithm, rollout)

@@ -3,8 +3,9 @@
     python tests/benchmarks/seeds.py RECIPE [--seeds 0,1,2] [--folder .bench/seeds] [section.key=value ...]
 
 Runs `asyncrl train` once per seed, one after the other, each in a folder that stays: a complete seed is not
-run again, one that was cut resumes. Prints a Markdown table, curves and three greedy answers to held-out
-tasks before and after training. Ends with 1 unless every seed doubled its accuracy and reached TARGET.
+run again, one that was cut resumes. Prints a Markdown table, curves, the largest dip of each, and three
+greedy answers to held-out tasks before and after training. Ends with 1 unless every seed doubled its accuracy
+and reached TARGET.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from tests.benchmarks.paired import interval
 TARGET = 0.8
 """Held-out greedy accuracy after training."""
 NUM_ANSWERS = 3
+SOLVED = 0.95
+"""Greedy accuracy from which on a fall is a dip."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,24 @@ def table(runs: list[SeedRun]) -> str:
     return "\n".join([*lines, f"| mean | {' | '.join(cells)} | | {minutes:.1f} |"])
 
 
+def dip(run: SeedRun) -> str:
+    """The largest fall of greedy accuracy below what it had reached, from SOLVED on, with the interval of the
+    lowest value over tasks."""
+    begins = next((i for i, row in enumerate(run.during) if row["greedy_accuracy"] >= SOLVED), None)
+    if begins is None:
+        return f"seed {run.seed}: never at {100 * SOLVED:.0f}%"
+    best, largest, worst = 0.0, -1.0, run.during[begins]
+    for row in run.during[begins:]:
+        best = max(best, row["greedy_accuracy"])
+        if best - row["greedy_accuracy"] > largest:
+            largest, worst = best - row["greedy_accuracy"], row
+    return (
+        f"seed {run.seed}: {100 * SOLVED:.0f}% from step {run.during[begins]['step']} on, largest dip "
+        f"{100 * largest:.1f} points, to {_share(worst, 'greedy')} at step {worst['step']}, of "
+        f"{len(run.during) - begins} evaluations"
+    )
+
+
 def _share(row: dict[str, Any], name: str) -> str:
     value = row["greedy_accuracy" if name == "greedy" else "avg_at_k"]
     return f"{100 * value:.0f}% ({100 * row[f'{name}_low']:.0f}-{100 * row[f'{name}_high']:.0f})"
@@ -142,7 +163,8 @@ def main() -> int:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--folder", type=Path, default=Path(".bench/seeds"))
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
-    arguments = parser.parse_args()
+    # Overrides may follow options, as the docstring has them.
+    arguments = parser.parse_intermixed_args()
     name, runs = arguments.recipe.stem, []
     for seed in map(int, arguments.seeds.split(",")):
         folder = (arguments.folder / f"{name}-{seed}").absolute()
@@ -151,6 +173,7 @@ def main() -> int:
         runs.append(read_run(seed, folder))
         print(table(runs), flush=True)
     print("\n".join(map(curve, runs)))
+    print("\n".join(map(dip, runs)))
     recipe = fetch_model(load_recipe(arguments.recipe, arguments.overrides))
     checkpoint = RunFolder(arguments.folder / f"{name}-{runs[0].seed}").newest_export()
     assert checkpoint is not None, "a complete run has exported its last checkpoint"

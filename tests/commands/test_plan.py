@@ -104,6 +104,15 @@ def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys
     assert "  reference  " in capsys.readouterr().out
 
 
+def test_past_versions_are_counted_on_the_host_and_one_of_them_on_the_device(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["plan", str(recipe), "trainer.splits_staleness=true", "rollout.max_staleness=4"]
+    assert cli.main([*arguments, "--gpu-memory-gb", "1000"]) == 0
+    # 8,190,735,360 x 2 bytes, four of them on the host.
+    assert "past versions              15.3 GiB   61.0 GiB  a model, and versions" in capsys.readouterr().out
+
+
 def test_a_critic_costs_as_much_state_as_a_policy_without_its_output_layer(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -8,6 +8,7 @@ import torch
 
 from asyncrl.controller import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
+from asyncrl.trainer.step import exact_split
 from asyncrl.trainer.step.critic import SUMS, value_metrics
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
@@ -24,6 +25,9 @@ def columns_of_a_step() -> set[str]:
     """Of the controller, the trainer and the critic; families by outcome or verifier with a star."""
     known = {column for columns in GROUPS.values() for column in columns}
     known |= step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))).keys()
+    known |= exact_split.metrics(
+        torch.ones(exact_split.NUM_SUMS), dict.fromkeys(exact_split.MAXIMA, 1.0)
+    ).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}
     known |= get_type_hints(step_metrics.Staleness).keys()

@@ -1,12 +1,13 @@
 """Runs on several seeds: what counts as learned, and what is not run again."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks.seeds import SeedRun, read_run, table, train
+from tests.benchmarks.seeds import SeedRun, dip, read_run, table, train
 
 
 def evaluation(when: str, accuracy: float) -> dict[str, Any]:
@@ -30,6 +31,17 @@ def test_the_table_has_a_row_per_seed_and_the_mean_with_its_interval_over_seeds(
     assert rows[2].startswith("| 0 | 30% (30-30) | 80% (80-80) |")
     # Two values 0.1 apart: 12.706 x 0.0707 / sqrt(2).
     assert rows[-1].startswith("| mean | 35.0 ± 63.5% | 85.0 ± 63.5% |")
+
+
+def test_a_dip_is_a_fall_below_the_best_from_95_percent_on():
+    run = seed_run(0, 0.2, 0.99)
+    values = [0.9, 0.3, 0.96, 0.98, 0.91, 0.99, 0.95]
+    during = [evaluation("during", value) | {"step": 5 * i} for i, value in enumerate(values, start=1)]
+    found = dip(dataclasses.replace(run, during=during))
+    assert found == (
+        "seed 0: 95% from step 15 on, largest dip 7.0 points, to 91% (91-91) at step 25, of 5 evaluations"
+    )
+    assert dip(run) == "seed 0: never at 95%"
 
 
 def test_a_complete_seed_is_not_run_again_and_one_that_fails_is_said(tmp_path: Path):

@@ -87,6 +87,8 @@ ALGORITHMS = {
 choices among all tokens of a step."""
 STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2, "judged": 2}
 SCALING = {"judged": "ess"}
+SPLIT = ("everything", "judged", "kept")
+"""Models whose steps measure mismatch and staleness apart."""
 MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
 LOOSE = {"muon": 5e-5}
 """Largest difference of a weight, where it is not 1e-5. Muon's iterations are in bfloat16 and make directions
@@ -290,10 +292,11 @@ def stage_of(model: str) -> str:
     return model if model in ("sft", "dpo") else "rl"
 
 
-def trainer_keys(model: str) -> dict[str, int | str]:
+def trainer_keys(model: str) -> dict[str, int | str | bool]:
     return {
         "optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1),
         "learning_rate_scaling": SCALING.get(model, "none"),
+        "splits_staleness": model in SPLIT,
         **(MUON if model == "muon" else {}),
     }
 

@@ -36,6 +36,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         has_reference=recipe.algorithm.kl_coefficient > 0 or recipe.stage == "dpo",
         saves_reference=recipe.algorithm.reference_refresh_steps > 0,
         saves_in_background=recipe.trainer.saves_in_background,
+        num_past_versions=recipe.rollout.max_staleness if recipe.trainer.splits_staleness else 0,
         float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
     )
@@ -82,12 +83,12 @@ def gpu_bytes(
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Host memory of a machine whose GPUs compute: processes, what checkpoints are written from, and Adam
-    where it is on the host."""
+    """Host memory of a machine whose GPUs compute: processes, what checkpoints are written from, Adam
+    where it is on the host, and past versions."""
     memory = trainer_memory(recipe, shape)
     ranks_per_server = recipe.serving.tensor_parallel_size
     return (
-        recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.offloaded)
+        recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.beside())
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
     )
 
@@ -105,5 +106,7 @@ def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None =
         return processes + training + num_servers * server
     # Evaluation servers never sleep.
     awake, num_sleeping = recipe.evaluation.num_servers * server, recipe.serving.num_servers
-    generating = num_ranks * (memory.resident() + memory.copies()) + num_sleeping * server
+    generating = (
+        num_ranks * (memory.resident() + memory.copies() + memory.past_versions) + num_sleeping * server
+    )
     return processes + awake + max(training, generating)

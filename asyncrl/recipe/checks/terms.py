@@ -11,7 +11,13 @@ from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 
 
-def check_staleness(algorithm: Algorithm, rollout: Rollout) -> None:
+def check_staleness(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
+    if trainer.splits_staleness and rollout.max_staleness == 0:
+        raise ValueError(
+            "trainer.splits_staleness is true but rollout.max_staleness is 0: no token is stale, so that all "
+            "of them tell the mismatch. Remove trainer.splits_staleness, or set rollout.max_staleness to 1 "
+            "or more."
+        )
     if algorithm.proximal == "interpolated" and rollout.max_staleness == 0:
         raise ValueError(
             "algorithm.proximal is interpolated but rollout.max_staleness is 0: no token is stale, so "

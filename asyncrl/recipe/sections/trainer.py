@@ -83,6 +83,12 @@ class Trainer(Section):
     optimizer_steps_per_batch: Positive = 1
     """Mini-batches per batch, one optimizer step each. Above 1, proximal log-probs cost one more forward
     pass."""
+    splits_staleness: Annotated[bool, CHANGEABLE] = False
+    """Measures the mismatch of the engines and staleness apart on stale tokens too, in columns of their own,
+    by the trainer's log-probs under the version that sampled each token; training is the same. For runs whose
+    tokens are nearly all stale, so that few tell the mismatch. Costs one forward pass of the sequences with
+    tokens of each older version, a second model, and rollout.max_staleness copies of the weights in host
+    memory. A resumed run knows the versions from its start on."""
     tokens_per_micro_batch: Annotated[Positive, CHANGEABLE, LAYOUT] = 8192
     """Packed tokens per forward-backward pass. Lower it to save memory."""
     mini_batch_order: Literal["groups", "responses", "batch"] = "groups"

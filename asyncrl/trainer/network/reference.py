@@ -1,6 +1,6 @@
-"""The reference that the KL is taken to: a second copy of a model, without gradients, optimizer or steps.
+"""Models beside the policy, without gradients, optimizer or steps; the reference that the KL is taken to.
 
-It is the base model, or with algorithm.reference_refresh_steps the policy of the last refresh.
+The reference is the base model, or with algorithm.reference_refresh_steps the policy of the last refresh.
 """
 
 import torch
@@ -16,23 +16,31 @@ from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy
 
 
+def build_frozen(
+    shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled
+) -> tuple[Policy, list[torch.nn.Module]]:
+    """A model of the policy's shape, layout and type whose weights are still to be filled in, and this rank's
+    chunks of it, to run."""
+    model = build_policy(
+        shape,
+        DTYPES[section.dtype],
+        layout,
+        unsampled=unsampled,
+        float32_logits=section.float32_logits,
+        is_bitwise=section.bitwise_agreement,
+    )
+    model.requires_grad_(False)
+    if section.dtype != "float32":
+        return model, [Float16Module(chunk.config, chunk) for chunk in model]
+    return model, list(model)
+
+
 class Reference:
     """This rank's chunks; at first the model at `model.path`, as it was before any training."""
 
     def __init__(self, shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled) -> None:
-        self.model = build_policy(
-            shape,
-            DTYPES[section.dtype],
-            layout,
-            unsampled=unsampled,
-            float32_logits=section.float32_logits,
-            is_bitwise=section.bitwise_agreement,
-        )
+        self.model, self.chunks = build_frozen(shape, section, layout, unsampled)
         load_weights(self.model, open_weights(model_folder(section)))
-        self.model.requires_grad_(False)
-        self.chunks: list[torch.nn.Module] = list(self.model)
-        if section.dtype != "float32":
-            self.chunks = [Float16Module(chunk.config, chunk) for chunk in self.model]
 
     @torch.no_grad()
     def copy_from(self, policy: Policy) -> None:

@@ -15,7 +15,7 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.step import effective_samples, quadrants
+from asyncrl.trainer.step import effective_samples, exact_split, quadrants
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
 TOTALS = (
@@ -38,18 +38,25 @@ SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
 SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
 EFFECTIVE = len(SIZES) - 1
 """Place of the sums of `effective_samples`."""
-SIZES.append(quadrants.NUM_SUMS)
+SIZES += [exact_split.NUM_SUMS, quadrants.NUM_SUMS]
 NUM_SUMS = sum(SIZES)
 MAXIMA = (
     *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
     *(f"ratio_lag_{lag}" for lag in LAGS),
+    *exact_split.MAXIMA,
 )
 
 
 def micro_batch_sums(
-    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, algorithm: Algorithm
+    inputs: LossInputs,
+    parts: LossParts,
+    micro: MicroBatch,
+    *,
+    algorithm: Algorithm,
+    sampled: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
+    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count. `sampled` as of
+    `exact_split.token_sums`."""
     mask = inputs.mask
     assert inputs.entropies is not None
     # On a GPU each choice by a mask waits for the number of what it chooses: one wait for all of them.
@@ -84,6 +91,7 @@ def micro_batch_sums(
     oldest = effective_samples.oldest_lags(inputs, micro.lags, len(num_counted))[sequences]
     per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square(), capped], dim=1)
     quarters = response_quarters(inputs.sequence_ids)[places] * len(KINDS) + kinds
+    split, largest_factors = exact_split.token_sums(inputs, micro, sampled, places)
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),
@@ -91,6 +99,7 @@ def micro_batch_sums(
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
         effective_samples.sequence_sums(log_ratios, oldest),
+        split,
         quadrants.token_sums(inputs),
     ]
     first_stale = KINDS.index(LAGS[0])
@@ -98,7 +107,8 @@ def micro_batch_sums(
     extremes = [ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, log_ratios.abs()]
     extremes += [ratio * (kinds == first_stale + i) for i in range(len(LAGS))]
     zero = ratio.new_zeros(1)
-    return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
+    maxima = torch.stack([torch.cat([values, zero]).max() for values in extremes])
+    return torch.cat(sums), torch.cat([maxima, largest_factors])
 
 
 def _held_back(inputs: LossInputs) -> Tensor:
@@ -183,7 +193,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
     # One wait for the device each, however many numbers follow.
     sums, maxima = sums.cpu(), maxima.cpu()
-    totals, per_token, per_sequence, per_kind, per_quarter, effective, by_quadrant = sums.split(SIZES)
+    totals, per_token, per_sequence, per_kind, per_quarter, effective, split, by_quadrant = sums.split(SIZES)
     names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
     total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
@@ -232,6 +242,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "continued_kl": _share(*continued[[2, 0]].tolist()),
         **_divergence("staleness", stale),
         "staleness_ratio_max": largest["stale_ratio"],
+        **exact_split.metrics(split, largest),
         **quadrants.metrics(by_quadrant),
         **_by_lag(kinds[first_stale:], largest),
         **{

@@ -54,6 +54,7 @@ from asyncrl.trainer.step.optimizer import (
 from asyncrl.trainer.step.optimizer_state import reset_state
 from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.step.passes import LossOf, Passes, Result
+from asyncrl.trainer.step.past_versions import PastVersions
 from asyncrl.trainer.step.spikes import SpikeWatch
 from asyncrl.trainer.step.token_advantages import with_kl_reward
 from asyncrl.trainer.step.token_record import TokenRecord
@@ -107,6 +108,7 @@ class Learner:
         )
         self.passes = Passes(shape, recipe.trainer, dtype=dtype, device=self._device)
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
+        self.past = self._make_past(recipe) if recipe.trainer.splits_staleness else None
         self._gradients: GradientWatch | None = None
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
@@ -118,6 +120,16 @@ class Learner:
         optimizer = make_optimizer(model, chunks, section, dtype)
         run = functools.partial(self.passes.run, shape=dataclasses.replace(self.shape, vocab_size=1))
         return CriticLearner(recipe, model, chunks, optimizer, run)
+
+    def _make_past(self, recipe: Recipe) -> PastVersions:
+        return PastVersions(
+            self.shape,
+            recipe.model,
+            self.layout,
+            self.unsampled,
+            num_kept=recipe.rollout.max_staleness,
+            kernel=self.kernel,
+        )
 
     def set_schedules(self, recipe: Recipe) -> None:
         """The learning rates of later steps are those of `recipe`."""
@@ -157,7 +169,10 @@ class Learner:
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms, num_skipped = Tally(), list[float](), 0
         proximals: list[list[Tensor] | None] = [None] * len(parts)
-        penalties = ratios = None
+        penalties = ratios = sampled = None
+        if self.past is not None:
+            sampled = self.past.logprobs(parts, batch, self.passes)
+            self.past.keep(batch.taken_version, self.model)
         has_v_trace = self.critic is not None and self.critic.needs_ratios()
         if self.algorithm.has_kl_reward() or has_v_trace:
             evaluated = [
@@ -184,7 +199,7 @@ class Learner:
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:
-                return self._measure(parts, batch, record) | values
+                return self._measure(parts, batch, record, sampled) | values
         elif penalties is not None:
             parts = with_kl_reward(
                 parts,
@@ -204,6 +219,7 @@ class Learner:
                 micro_batches,
                 batch.temperature,
                 proximals=known,
+                sampled=sampled[i] if sampled else None,
                 tally=tally,
                 record=record,
                 version=batch.taken_version,
@@ -314,14 +330,19 @@ class Learner:
         return self.objective.reported(self._measure(self._parts(batch, 1), batch, None))
 
     def _measure(
-        self, parts: list[list[MicroBatch]], batch: Batch, record: TokenRecord | None
+        self,
+        parts: list[list[MicroBatch]],
+        batch: Batch,
+        record: TokenRecord | None,
+        sampled: list[list[Tensor]] | None,
     ) -> dict[str, float]:
         """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
         tally = Tally()
-        for micro_batches in parts:
+        for i, micro_batches in enumerate(parts):
             metrics = self.accumulate(
                 micro_batches,
                 batch.temperature,
+                sampled=sampled[i] if sampled else None,
                 tally=tally,
                 forward_only=True,
                 record=record,
@@ -335,6 +356,7 @@ class Learner:
         temperature: float,
         *,
         proximals: list[Tensor] | None = None,
+        sampled: list[Tensor] | None = None,
         tally: Tally | None = None,
         forward_only: bool = False,
         record: TokenRecord | None = None,
@@ -369,6 +391,7 @@ class Learner:
                 outputs,
                 proximal=proximal,
                 reference=references[index] if references else None,
+                sampled=sampled[index] if sampled else None,
                 judged=judgments.of(index),
                 gradients=self._gradients,
             )

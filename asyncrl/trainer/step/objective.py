@@ -144,6 +144,7 @@ class Objective:
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
+        sampled: Tensor | None = None,
         judged: Judged = NOTHING,
         gradients: GradientWatch | None = None,
     ) -> tuple[Tensor, LossRecord]:
@@ -151,9 +152,9 @@ class Objective:
 
         `outputs` are log-probs and entropies, [T] each with gradient, and where servers kept some tokens the
         log-probs over all; `proximal` [T] is None when the policy before the step is the one that made them.
-        `reference` is over all tokens. Raises InputError for a term of the recipe's own that gives
-        no tensor for a loss; values that are no numbers are counted in what is kept, and what they do to the
-        gradient in `gradients`.
+        `reference` is over all tokens, `sampled` [T] as of `exact_split.token_sums`. Raises InputError for a
+        term of the recipe's own that gives no tensor for a loss; values that are no numbers are counted in
+        what is kept, and what they do to the gradient in `gradients`.
         """
         current, entropies = outputs[:2]
         whole = None if micro.kept is None else outputs[2]
@@ -181,7 +182,7 @@ class Objective:
             what = f"algorithm.surrogate {self.algorithm.surrogate} has a loss with the gradient"
             gradients.watch(what, inputs, micro.names)
         with torch.no_grad():
-            sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
+            sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm, sampled=sampled)
         quadrants.watch(inputs, sums)
         return parts.total, LossRecord(sums, maxima, parts.faults)
 
