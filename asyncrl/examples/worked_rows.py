@@ -15,10 +15,3 @@ def with_working(row: Mapping[str, Any]) -> dict[str, Any]:
     first, second = row["prompt"].removesuffix("=").split("+")
     working, total = work_addition((int(first), int(second)), Random(0), 0.0)
     return {**row, "response": f"<think>{working}</think>\\boxed{{{total}}}"}
-
-
-def with_preference(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the worked answer as "chosen", and as "rejected" the sum at once, which is off by ten."""
-    chosen = with_working(row)
-    first, second = row["prompt"].removesuffix("=").split("+")
-    return {**row, "chosen": chosen["response"], "rejected": f"\\boxed{{{int(first) + int(second) + 10}}}"}

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import TASK_ROWS
 from asyncrl.recipe.sections.section import NonNegativeFloat, Positive, PositiveFloat, Section
 
 
@@ -26,7 +25,7 @@ class DPO(Section):
     nll_coefficient: NonNegativeFloat = 0.0
     """Weight of the negative log-likelihood of the chosen response, a mean over its tokens: where both
     responses become less likely (Pang et al. 2024: 1). 0: off."""
-    too_long: Annotated[Literal["refuse", "leave_out"], TASK_ROWS] = "refuse"
+    too_long: Literal["refuse", "leave_out"] = "refuse"
     """Pairs with a side of more tokens than model.context_tokens.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""

@@ -1,8 +1,7 @@
 """The section `sft`."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from asyncrl.recipe.markers import TASK_ROWS
 from asyncrl.recipe.sections.section import Positive, Section
 
 
@@ -13,12 +12,12 @@ class SFT(Section):
 
     rows_per_batch: Positive = 32
     """Rows of a step."""
-    loss_on: Annotated[Literal["response", "assistant"], TASK_ROWS] = "assistant"
+    loss_on: Literal["response", "assistant"] = "assistant"
     """Which tokens of chat messages are learned; each turn with the token that ends it. `asyncrl prompt`
     shows them in color.
     response: the last message, which is the assistant's; all before it is context.
     assistant: every turn of the assistant that answers something."""
-    too_long: Annotated[Literal["refuse", "cut", "leave_out"], TASK_ROWS] = "refuse"
+    too_long: Literal["refuse", "cut", "leave_out"] = "refuse"
     """Rows of more tokens than model.context_tokens.
     refuse: the first one ends the start.
     cut: what is beyond the limit is left off, and the row teaches no end.
