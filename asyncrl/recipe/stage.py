@@ -19,6 +19,7 @@ from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sections.sft import SFT
+from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.system.kinds import as_written
@@ -29,6 +30,9 @@ OF_STAGES: dict[str, type[BaseModel]] = {"sft": SFT, "dpo": DPO}
 
 _SAMPLING = "nothing is sampled: the rows are what is learned"
 _NO_REWARD = "there is no reward and no advantage"
+_NOT_STALE = "no token is stale"
+_OF_STALENESS = ("splits_staleness", "learning_rate_scaling")
+"""Keys of `trainer` about tokens that older versions sampled."""
 _ONLY_RL: dict[str, tuple[type[BaseModel], str]] = {
     "rollout": (Rollout, _SAMPLING),
     "turns": (Turns, _SAMPLING),
@@ -72,6 +76,7 @@ def with_stage(raw: Any) -> Any:
     said = f"stage is {stage}, in which "
     for name, (section, why) in _ONLY_RL.items():
         _refuse(raw, name, section, fixed, said + why, "Remove it.")
+    _refuse(raw, "trainer", Trainer, {}, said + _NOT_STALE, "Remove it.", _OF_STALENESS)
     if generates(raw):
         _check_limit(raw["evaluation"], stage)
     else:

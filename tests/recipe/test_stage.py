@@ -44,6 +44,10 @@ def test_servers_of_such_a_stage_answer_held_out_rows_where_a_verifier_grades_th
         ({"verifying": {"default": "exact"}}, "verifying.default is 'exact' but .* no server is started"),
         ({"serving": {"num_servers": 2}}, "serving.num_servers is 2 but .* no server is started"),
         ({"placement": {"colocated": True}}, "placement.colocated is true but .* share nothing"),
+        (
+            {"trainer": {"splits_staleness": True}},
+            "trainer.splits_staleness is true but stage is sft, in which no tok",
+        ),
         ({"dpo": {"beta": 0.2}}, "dpo.beta is 0.2 but stage is sft. Remove it, or set stage to dpo"),
         ({"data": {"long_prompts": "leave_out"}}, "data.long_prompts is 'leave_out' but stage is sft"),
         ({"data": {"train": {"gym": "countdown"}}}, "names gym countdown but stage is sft"),

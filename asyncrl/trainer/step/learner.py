@@ -327,7 +327,7 @@ class Learner:
     def measure(self, batch: Batch) -> dict[str, float]:
         """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
         batch = self.objective.finished(batch)
-        return self.objective.reported(self._measure(self._parts(batch, 1), batch, None))
+        return self.objective.reported(self._measure(self._parts(batch, 1), batch, None, None))
 
     def _measure(
         self,

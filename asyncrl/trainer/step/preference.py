@@ -82,6 +82,7 @@ class Preference(Likelihood):
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
+        sampled: Tensor | None = None,
         judged: Judged = NOTHING,
         gradients: GradientWatch | None = None,
     ) -> tuple[Tensor, LossRecord]:
