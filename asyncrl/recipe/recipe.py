@@ -8,6 +8,7 @@ from pydantic import model_validator
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import conversations, groups, terms
 from asyncrl.recipe.checks.evaluations import check_evaluation
+from asyncrl.recipe.checks.lora import check_lora, with_lora_rate
 from asyncrl.recipe.checks.machines import check_placement
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
@@ -100,7 +101,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, raw: Any) -> Any:
-        return with_preset(raw)
+        return with_lora_rate(raw, with_preset(raw))
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -119,6 +120,7 @@ class Recipe(Section):
         self._check_critic()
         self.policy_schedule()
         terms.check_scaling(algorithm, trainer)
+        check_lora(self.model.lora, algorithm, trainer)
         terms.check_entropy_control(algorithm, trainer)
         groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from asyncrl.recipe.markers import PATH_OR_HUB_ID
+from asyncrl.recipe.sections.lora import Lora
 from asyncrl.recipe.sections.section import Positive, Section
 
 
@@ -24,3 +25,6 @@ class Model(Section):
     """Logits of a bfloat16 model in float32 on both engines (MiniMax-M1, ScaleRL): the output layer's results
     are not rounded, so the engines' log-probs differ less. Costs time on a CPU, which converts the layer in
     each pass. Nothing changes for float32 models."""
+    lora: Lora | None = None
+    """Trains low-rank adapters in place of all weights. For models whose gradients and optimizer states have
+    no room: 7 B fit one 80 GB GPU beside a server."""

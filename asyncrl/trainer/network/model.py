@@ -2,7 +2,7 @@
 
 Only the positions that predict a response token reach the output layer, and what leaves the last stage are
 log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed next to CUDA,
-else the local one; both with our packed attention.
+else, and under adapters, the local one; both with our packed attention.
 
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
@@ -35,7 +35,9 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.recipe.sections.lora import Lora
 from asyncrl.system import machine
+from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.norm import rms_norm
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
@@ -150,6 +152,9 @@ class _FillIn(torch.autograd.Function):
 class Policy(torch.nn.ModuleList):
     """This rank's chunks in the order of their layers; one, except under virtual pipeline stages."""
 
+    lora: Lora | None = None
+    """The adapters that are trained in place of all weights."""
+
     def __iter__(self) -> Iterator[GPTModel]:
         return super().__iter__()
 
@@ -176,12 +181,14 @@ def build_policy(
     kind: type[GPTModel] = PolicyModel,
     unsampled: Unsampled | None = None,
     float32_logits: bool = False,
+    lora: Lora | None = None,
 ) -> Policy:
     """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
-    tokens but `unsampled`."""
-    config = transformer_config(shape, dtype, layout, recompute=recompute)
+    tokens but `unsampled`. With `lora` adapters of zeros, which alone are trained."""
+    config = transformer_config(shape, dtype, layout, recompute=recompute, has_adapters=lora is not None)
     stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
-    policy = Policy([_build_chunk(shape, config, layout, stage, kind) for stage in stages])
+    policy = Policy([_build_chunk(shape, config, layout, stage, kind, lora) for stage in stages])
+    policy.lora = lora
     ids = unsampled.ids if unsampled is not None else ()
     for chunk in policy:
         chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
@@ -202,11 +209,12 @@ def _build_chunk(
     layout: Layout,
     stage: int | None,
     kind: type[GPTModel],
+    lora: Lora | None,
 ) -> GPTModel:
     place = {"ignore_virtual": False, "vp_stage": stage}
     model = kind(
         config,
-        block_spec(config, stage),
+        block_spec(config, stage, lora),
         vocab_size=layout.padded_vocabulary(shape.vocab_size),
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
@@ -225,8 +233,20 @@ def _build_chunk(
         rope_scaling_factor=shape.rope_scaling_factor or 1.0,
         use_cpu_initialization=config.use_cpu_initialization,
     )
+    if lora is not None:
+        _train_adapters_alone(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
+
+
+def _train_adapters_alone(model: GPTModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_of_adapter(name))
+    if model.pre_process and model.config.recompute_granularity == "full":
+        # What is computed again has a gradient only if something that it is given has one.
+        model.embedding.register_forward_hook(
+            lambda _, __, hidden: hidden.requires_grad_(torch.is_grad_enabled())
+        )
 
 
 def device() -> torch.device:
@@ -270,10 +290,12 @@ class PolicyNorm(torch.nn.RMSNorm):
         return super().forward(tokens)
 
 
-def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:
+def block_spec(
+    config: TransformerConfig, stage: int | None = None, lora: Lora | None = None
+) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
     experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
-    if has_transformer_engine():
+    if has_transformer_engine() and lora is None:
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
@@ -287,6 +309,8 @@ def block_spec(config: TransformerConfig, stage: int | None = None) -> Transform
         if config.qk_layernorm:
             attention = layer.submodules.self_attention.submodules
             attention.q_layernorm = attention.k_layernorm = norm
+        if lora is not None:
+            adapt(layer, lora)
     layer.submodules.self_attention.submodules.core_attention = PackedAttention
     num_layers = get_num_layers_to_build(config, vp_stage=stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
@@ -297,7 +321,12 @@ def has_transformer_engine() -> bool:
 
 
 def transformer_config(
-    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+    shape: ModelShape,
+    dtype: torch.dtype,
+    layout: Layout = ONE_PROCESS,
+    *,
+    recompute: str = "none",
+    has_adapters: bool = False,
 ) -> TransformerConfig:
     has_engine = has_transformer_engine()
     return TransformerConfig(
@@ -335,7 +364,8 @@ def transformer_config(
         # Whether the backward pass of embeddings may add in any order.
         deterministic_mode=torch.are_deterministic_algorithms_enabled(),
         **_parallel_settings(layout),
-        **_expert_settings(shape, dtype, has_engine),
+        # Grouped experts are one matrix to Transformer Engine: no layers that adapters could be put into.
+        **_expert_settings(shape, dtype, has_engine and not has_adapters),
         **_recompute_settings(recompute),
     )
 

@@ -1,0 +1,39 @@
+"""Checks and defaults of `model.lora` against other sections."""
+
+from typing import Any
+
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.lora import RATE_FACTOR, Lora
+from asyncrl.recipe.sections.trainer import Trainer
+
+RATE = "learning_rate"
+
+
+def check_lora(lora: Lora | None, algorithm: Algorithm, trainer: Trainer) -> None:
+    if lora is None:
+        return
+    if trainer.optimizer == "muon":
+        raise ValueError(
+            "trainer.optimizer is muon but model.lora is set: Muon makes the update of a whole matrix "
+            "orthogonal, and that of an adapter is a product of two. Set trainer.optimizer to adam, or remove "
+            "model.lora."
+        )
+    if algorithm.reference_refresh_steps:
+        raise ValueError(
+            f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but model.lora is set: "
+            f"the reference is the base model without the adapter, of which there is no second copy. Set "
+            f"algorithm.reference_refresh_steps to 0, or remove model.lora."
+        )
+
+
+def with_lora_rate(stated: Any, completed: Any) -> Any:
+    """`completed`, plain data of a recipe that a preset has filled in, with the default learning rate of an
+    adapter where `stated`, the recipe as it was, states none."""
+    model = stated.get("model") if isinstance(stated, dict) else None
+    trainer = stated.get("trainer") if isinstance(stated, dict) else None
+    has_adapter = isinstance(model, dict) and isinstance(model.get("lora"), dict)
+    if not has_adapter or not isinstance(trainer, dict | None) or RATE in (trainer or {}):
+        return completed
+    known = dict(completed.get("trainer") or {})
+    rate = known.get(RATE, Trainer.model_fields[RATE].default)
+    return {**completed, "trainer": {**known, RATE: RATE_FACTOR * rate}}
