@@ -3,9 +3,9 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
-"kept"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record of
-tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
-publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
+"kept", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record
+of tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what
+a publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
 resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
 credits and advantages of their own. "kept": whether they were sampled from some tokens only.
 """
@@ -43,6 +43,7 @@ def take_steps(
     resumes: str | None = None,
     turns: bool = False,
     kept: bool = False,
+    lora: dict | None = None,
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
@@ -55,9 +56,8 @@ def take_steps(
     from asyncrl.trainer.step.token_record import TokenRecord
 
     rollout = {"top_k": 10} if kept else {}
-    recipe = make_recipe(
-        model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {}, rollout=rollout
-    )
+    sections = {"algorithm": algorithm, "critic": critic or {}, "rollout": rollout, "model": {"lora": lora}}
+    recipe = make_recipe(model, trainer=TRAINER | trainer, **sections)
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
@@ -107,7 +107,8 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes", "turns", "kept")}
+        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "lora")
+        options = {key: case[key] for key in keys}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

@@ -38,6 +38,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         saves_in_background=recipe.trainer.saves_in_background,
         float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
+        lora=recipe.model.lora,
     )
 
 

@@ -15,14 +15,21 @@ def check_lora(lora: Lora | None, algorithm: Algorithm, trainer: Trainer) -> Non
     if trainer.optimizer == "muon":
         raise ValueError(
             "trainer.optimizer is muon but model.lora is set: Muon makes the update of a whole matrix "
-            "orthogonal, and that of an adapter is a product of two. Set trainer.optimizer to adam, or remove "
-            "model.lora."
+            "orthogonal, and that of an adapter is a product of two. Set trainer.optimizer to adam, or "
+            "remove model.lora."
         )
+    states = ("exp_avg_dtype", "float32"), ("exp_avg_sq_dtype", "float32"), ("optimizer_cpu_offload", False)
+    for key, default in states:
+        if (value := getattr(trainer, key)) != default:
+            raise ValueError(
+                f"trainer.{key} is {str(value).lower()} but model.lora is set: the optimizer's states are "
+                f"those of the adapters alone, too few to save on. Remove trainer.{key}, or model.lora."
+            )
     if algorithm.reference_refresh_steps:
         raise ValueError(
-            f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but model.lora is set: "
-            f"the reference is the base model without the adapter, of which there is no second copy. Set "
-            f"algorithm.reference_refresh_steps to 0, or remove model.lora."
+            f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but model.lora is "
+            f"set: the reference is the base model without the adapter, of which there is no second copy. "
+            f"Set algorithm.reference_refresh_steps to 0, or remove model.lora."
         )
 
 

@@ -24,8 +24,8 @@ class Lora(Section):
     """Numerator of the scale alpha / rank. With a fixed alpha the best learning rate hardly depends on the
     rank."""
     targets: Annotated[list[Target], Field(min_length=1)] = list(TARGETS)
-    """Matrices inside the layers that get an adapter, by peft's names. Default: all of them, the experts' too;
-    attention alone learns less."""
+    """Matrices inside the layers that get an adapter, by peft's names. Default: all of them, the experts'
+    too; attention alone learns less."""
     dropout: float = 0.0
     """0 alone: dropout would give the trainer other log-probs than the servers', on policy too."""
 

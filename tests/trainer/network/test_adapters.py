@@ -111,7 +111,9 @@ def test_recomputed_activations_give_the_same_gradient(tmp_path: Path):
 def test_a_bfloat16_forward_is_that_of_the_published_weights_to_the_bit(tmp_path: Path):
     folder = write_model(tmp_path / "base")
     policy = adapted_policy(folder, dtype=torch.bfloat16)
-    assert {parameter.dtype for parameter in policy.parameters() if parameter.requires_grad} == {torch.float32}
+    assert {parameter.dtype for parameter in policy.parameters() if parameter.requires_grad} == {
+        torch.float32
+    }
     published = dict(export_weights(policy))
     base = {name: tensor.bfloat16().float() for name, tensor in read(folder).items()}
     for name, tensor in summed_weights(base, adapters_of(policy), LORA.scale()).items():
