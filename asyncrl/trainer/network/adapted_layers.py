@@ -48,11 +48,13 @@ class Rows:
 
     def of_matrix(self, matrix: Tensor) -> Tensor:
         """[O, ...] -> a view [groups, rows, ...]."""
-        return matrix.unflatten(0, (self.num_groups, -1))[:, self.begin : self.end]
+        groups: Tensor = matrix.unflatten(0, (self.num_groups, -1))
+        return groups[:, self.begin : self.end]
 
     def of_outputs(self, outputs: Tensor) -> Tensor:
         """[T, O] -> [T, rows of all groups]."""
-        return outputs.unflatten(1, (self.num_groups, -1))[:, :, self.begin : self.end].flatten(1)
+        groups: Tensor = outputs.unflatten(1, (self.num_groups, -1))
+        return groups[:, :, self.begin : self.end].flatten(1)
 
 
 class Adapter(torch.nn.Module):
@@ -110,7 +112,8 @@ class AdaptedLayer(torch.nn.Module):
 
     def _matrices(self) -> list[Tensor]:
         """A and B of each part in turn."""
-        return [matrix for adapter in self.adapters.values() for matrix in (adapter.a, adapter.b)]
+        adapters = [self.adapters[name] for name in self.places]
+        return [getattr(adapter, matrix) for adapter in adapters for matrix in "ab"]
 
     def _forward_impl(
         self,
@@ -160,6 +163,8 @@ class AdaptedLayer(torch.nn.Module):
 class AdaptedColumns(AdaptedLayer, ColumnParallelLinear):
     """Each tensor rank has some of the rows."""
 
+    config: TransformerConfig
+    output_size_per_partition: int
     cut_of_adapters = ("b", 0)
     cut_of_matrix = {"weight": 0, "bias": 0}
 
@@ -176,6 +181,7 @@ class AdaptedColumns(AdaptedLayer, ColumnParallelLinear):
 class AdaptedRows(AdaptedLayer, RowParallelLinear):
     """Each tensor rank has some of the columns."""
 
+    output_size: int
     cut_of_adapters = ("a", 1)
     cut_of_matrix = {"weight": 1}
 
