@@ -16,7 +16,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.trainer.network.adapted_layers import is_of_adapter, published
+from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.model import Policy, PolicyModel
 
 OUTER = {
@@ -63,6 +63,8 @@ class ParameterEntry:
     stage: int
     """Pipeline stage."""
     dtype: torch.dtype
+    is_fixed: bool
+    """Whether no step changes it: under adapters what has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class ExportedTensor:
     """Pipeline stage."""
     sender: int
     """The first data-parallel rank of that stage."""
+    is_fixed: bool
+    """Whether no step changes it."""
 
 
 @torch.no_grad()
@@ -123,13 +127,14 @@ def export_weights(
 
 
 @torch.no_grad()
-def export_stages(model: Policy | PolicyModel) -> Iterator[tuple[str, Tensor]]:
+def export_stages(model: Policy | PolicyModel, *, with_fixed: bool = True) -> Iterator[tuple[str, Tensor]]:
     """As `export_weights`, but each stage's tensors on the first data-parallel rank of that stage, in the
-    order of `exported_tensors`."""
+    order of `exported_tensors`; without those that no step changes, if they are not wanted."""
     own, entries = _survey(model, published)
     senders = _senders(entries)
-    for entry in sorted(entries, key=lambda entry: entry.stage):
-        yield from _export(model, published, entry, own, receiver=senders[entry.stage])
+    for entry in sorted(entries, key=_sending_order):
+        if with_fixed or not entry.is_fixed:
+            yield from _export(model, published, entry, own, receiver=senders[entry.stage])
 
 
 @torch.no_grad()
@@ -138,8 +143,10 @@ def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
     _, entries = _survey(model, published)
     senders = _senders(entries)
     return [
-        ExportedTensor(name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage])
-        for entry in sorted(entries, key=lambda entry: entry.stage)
+        ExportedTensor(
+            name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage], entry.is_fixed
+        )
+        for entry in sorted(entries, key=_sending_order)
         for name, part in _parts(model, entry, torch.empty(entry.shape, device="meta"))
     ]
 
@@ -155,6 +162,10 @@ def _survey(
     }
     entries = {entry.names: entry for entry in _gather([_entry(*item, read) for item in own.items()])}
     return own, [entries[names] for names in sorted(entries, key=_natural)]
+
+
+def _sending_order(entry: ParameterEntry) -> tuple[int, bool]:
+    return entry.stage, entry.is_fixed
 
 
 def _senders(entries: list[ParameterEntry]) -> dict[int, int]:
@@ -233,7 +244,8 @@ def _entry(
     stage: int = parallel_state.get_pipeline_model_parallel_rank()
     # Merging an adapter does not change the type of a matrix.
     dtype = parameter.dtype if read is published else read(parameter).dtype
-    return ParameterEntry(names, _whole_shape(parameter, names), _group_owner(names), stage, dtype)
+    is_fixed = not parameter.requires_grad and getattr(parameter, OWNER, None) is None
+    return ParameterEntry(names, _whole_shape(parameter, names), _group_owner(names), stage, dtype, is_fixed)
 
 
 def _whole_shape(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> tuple[int, ...]:
