@@ -14,7 +14,8 @@ RATE_FACTOR = 10.0
 
 
 class Lora(Section):
-    """Low-rank adapters (LoRA, arXiv 2106.09685): each target's weight is W + alpha / rank x B A, rounded to
+    """Low-rank adapters (LoRA, arXiv 2106.09685), for models whose gradients and optimizer states have no
+    room: 7 B fit one 80 GB GPU beside its server. Each target's weight is W + alpha / rank x B A, rounded to
     model.dtype, and only A and B are trained. Servers get the sums, so that they see an ordinary model."""
 
     rank: Positive

@@ -26,5 +26,4 @@ class Model(Section):
     are not rounded, so the engines' log-probs differ less. Costs time on a CPU, which converts the layer in
     each pass. Nothing changes for float32 models."""
     lora: Lora | None = None
-    """Trains low-rank adapters in place of all weights. For models whose gradients and optimizer states have
-    no room: 7 B fit one 80 GB GPU beside a server."""
+    """Trains low-rank adapters in place of all weights."""
