@@ -5,7 +5,7 @@ from collections import Counter
 
 from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 
 CUT_BY_COLUMNS = ("o_proj", "down_proj")
 """Matrices of which each tensor rank has some columns, and so of A; of others it has rows, and so of B."""

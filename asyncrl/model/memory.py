@@ -15,7 +15,7 @@ from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.recipe import Recipe, Trainer
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26

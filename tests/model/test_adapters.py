@@ -7,7 +7,7 @@ from fakes.shapes import tiny_shape
 from asyncrl.model.adapters import adapter_parameters, largest_matrix, trained_in_short
 from asyncrl.model.layout import Layout
 from asyncrl.model.memory import rank_memory
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 
 QWEN_7B = dataclasses.replace(
     tiny_shape(),

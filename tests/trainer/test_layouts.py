@@ -33,7 +33,7 @@ MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
 MODELS["judged"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
-MODELS["lora"], MODELS["lora, experts"] = MODELS["qwen3"], MODELS["experts"]
+MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
 ALGORITHMS = {
     "lora": {"kl_coefficient": 0.1},
     "everything": {
@@ -145,6 +145,8 @@ TWO_RANKS = {
     "lora, tensor, sequence": ("lora", {"tensor": 2, "sequence_parallel": True}),
     "lora, pipeline": ("lora", {"pipeline": 2, "virtual_stages": 2}),
     "lora, context": ("lora", {"context": 2}),
+    "lora, tied, pipeline": ("lora, tied", {"pipeline": 2}),
+    "lora, overlapped": ("lora, tied", OVERLAP),
     "lora, expert": ("lora, experts", {"expert": 2}),
     "lora, resumed as pipeline": ("lora", {"pipeline": 2}),
     "lora, resumed as tensor": ("lora", {"tensor": 2, "distributed_optimizer": True}),
@@ -194,7 +196,8 @@ RESUMED = {
 }
 EXHAUSTIVE = {
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
-    *("lora, resumed as tensor", "lora, resumed as experts of all"),
+    *("lora, tied, pipeline", "lora, overlapped", "lora, resumed as tensor"),
+    "lora, resumed as experts of all",
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.sections.lora import RATE_FACTOR, Lora
+from asyncrl.recipe.lora import RATE_FACTOR, Lora
 from asyncrl.recipe.sections.trainer import Trainer
 
 RATE = "learning_rate"

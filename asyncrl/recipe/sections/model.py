@@ -2,8 +2,8 @@
 
 from typing import Annotated, Literal
 
+from asyncrl.recipe.lora import Lora
 from asyncrl.recipe.markers import PATH_OR_HUB_ID
-from asyncrl.recipe.sections.lora import Lora
 from asyncrl.recipe.sections.section import Positive, Section
 
 

@@ -32,7 +32,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 
 OWNER = "adapted_layer"
 """Attribute of a matrix that has adapters: its layer."""
@@ -64,6 +64,10 @@ class Adapter(torch.nn.Module):
         super().__init__()
         self.a = torch.nn.Parameter(torch.zeros(rank, num_columns))
         self.b = torch.nn.Parameter(torch.zeros(num_rows, rank))
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """A and B, whole where weights are gathered during the pass: Megatron waits for them in a hook."""
+        return self.a, self.b
 
     def _apply(self, function: Any, recurse: bool = True) -> "Adapter":
         # A model's type is not the adapters': in bfloat16 a step would be lost in A.
@@ -105,15 +109,15 @@ class AdaptedLayer(torch.nn.Module):
         """[O, I] the matrix that this layer multiplies by."""
         if not self.is_adapted:
             return self.weight.detach()
-        return _merge(self.weight, self.scale, self._parts(), [m.detach() for m in self._matrices()])
+        matrices = [getattr(self.adapters[name], x).detach() for name in self.places for x in "ab"]
+        return _merge(self.weight, self.scale, self._parts(), matrices)
 
     def _parts(self) -> list[Rows]:
         return list(self.places.values())
 
     def _matrices(self) -> list[Tensor]:
-        """A and B of each part in turn."""
-        adapters = [self.adapters[name] for name in self.places]
-        return [getattr(adapter, matrix) for adapter in adapters for matrix in "ab"]
+        """A and B of each part in turn, for a pass."""
+        return [matrix for name in self.places for matrix in self.adapters[name]()]
 
     def _forward_impl(
         self,

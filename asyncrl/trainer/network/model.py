@@ -35,7 +35,7 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.logprobs import output_logprobs

@@ -9,7 +9,7 @@ import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.sections.lora import TARGETS, Lora
+from asyncrl.recipe.lora import TARGETS, Lora
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.adapters import export_adapter, load_adapted, without_adapters
 from asyncrl.trainer.network.convert import export_weights, load_adapters

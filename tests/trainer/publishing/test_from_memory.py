@@ -11,7 +11,7 @@ from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.sections.lora import Lora
+from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.ports import free_ports
 from asyncrl.trainer.network.adapters import load_adapted
