@@ -32,7 +32,7 @@ def adapter_parameters(shape: ModelShape, lora: Lora, layout: Layout = ONE_PROCE
 
 
 def trained_in_short(lora: Lora, shape: ModelShape) -> str:
-    """What of a model is trained, for `check` and `plan`."""
+    """Number and share of the trained parameters, for `check` and `plan`."""
     count = sum(adapter_parameters(shape, lora))
     return (
         f"{count:,} parameters of adapters ({count / shape.num_parameters():.2%}), rank {lora.rank}, alpha "

@@ -76,7 +76,7 @@ class Adapter(torch.nn.Module):
 
 
 class AdaptedLayer(torch.nn.Module):
-    """What column- and row-parallel matrices have in common: a mixin before Megatron's class."""
+    """A mixin before Megatron's class of column- or row-parallel matrices."""
 
     weight: Tensor
     tp_group: dist.ProcessGroup
@@ -214,7 +214,7 @@ def adapted_layers(model: torch.nn.Module) -> Iterator[AdaptedLayer]:
 
 
 def published(parameter: Tensor) -> Tensor:
-    """What the servers get of a parameter."""
+    """The tensor that servers get of a parameter."""
     owner: AdaptedLayer | None = getattr(parameter, OWNER, None)
     return parameter.detach() if owner is None else owner.merged()
 
