@@ -23,7 +23,7 @@ def test_a_killed_run_with_adapters_resumes_and_is_reproduced(
         algorithm={"kl_coefficient": 0.01},
         serving={"weight_transport": "distributed"},
     ).start()
-    run.wait_for_step(5)
+    run.wait_for(lambda: len(run.steps()) >= 3, "step 3", seconds=600)
     run.kill(signal.SIGKILL)
     run.finish()
     assert run.start().finish(seconds=600) == 0, run.output()
