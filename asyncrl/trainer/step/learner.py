@@ -97,7 +97,7 @@ class Learner:
             lora=recipe.model.lora,
         )
         self.base_digest: str | None = None
-        """Of the base model that adapters belong to, once it is loaded."""
+        """Digest of the base model that adapters belong to, once it is loaded."""
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = recipe.policy_schedule()
