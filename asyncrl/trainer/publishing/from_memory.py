@@ -114,8 +114,11 @@ class MemoryBroadcast:
         members = ranks.first_alone(lambda: self._begin(publication, servers))
         sends_all = members != self._members or not self._was_packed
         error = self._join(members)
-        group = self._group if members and error is None else None
-        sent = self._send_buckets(model, group, sends_all=sends_all)
+        # No name for the group here: its connections close with the last reference to it, and servers that
+        # wait for a failed member fail with them.
+        sent = self._send_buckets(
+            model, self._group if members and error is None else None, sends_all=sends_all
+        )
         self._was_packed = True
         everyone = ranks.gather(sent)
         for each in everyone:
