@@ -15,6 +15,7 @@ from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.launch.prepare import check_names
+from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_folder, model_title
@@ -100,6 +101,7 @@ def _plan(
     again = f" and {repeated} groups again" if repeated else ""
     pilot = rollout.pilot_samples
     first = "" if pilot is None else f" ({pilot} first, the others where two rewards are likely)"
+    lora = recipe.model.lora
     begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     asked = (
         f"{rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
@@ -111,6 +113,7 @@ def _plan(
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
         f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "
         f"context {inputs.context_tokens} tokens",
+        *([] if lora is None else [f"trained   {trained_in_short(lora, shape)}"]),
         _data(inputs),
         *_choice_lines(inputs),
         *(

@@ -17,6 +17,7 @@ from asyncrl.launch.meters.memory import (
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
+from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
@@ -123,7 +124,7 @@ def describe(
     return "\n".join(
         [
             f"model      {_model_name(recipe.model)}: {shape.architecture}, {dtype}",
-            *_parameter_lines(shape),
+            *_parameter_lines(recipe, shape),
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
             *_server_lines(recipe, shape, on_gpu),
@@ -170,7 +171,7 @@ def check_fits(
         )
 
 
-def _parameter_lines(shape: ModelShape) -> list[str]:
+def _parameter_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
     counts, total = parameters_by_kind(shape), shape.num_parameters()
     lines = [f"parameters {total:,}"]
     for kind in KINDS:
@@ -181,6 +182,8 @@ def _parameter_lines(shape: ModelShape) -> list[str]:
         elif count:
             is_per_layer = kind in ("attention", "mlp", "experts")
             lines.append(f"  {kind:24s} {count:,}" + (per_layer if is_per_layer else ""))
+    if recipe.model.lora is not None:
+        lines.append(f"  {'trained':24s} {trained_in_short(recipe.model.lora, shape)}")
     return lines
 
 
@@ -226,16 +229,21 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
     if on_gpu:
         lines.append(f"  {'':24s} {'GPU':>10s} {'host':>10s}")
     packed = _packed_remark(recipe, shape, longest_prompt)
+    critic = "all of the above once more" if recipe.model.lora is None else "all its weights are trained"
     for name, size, remark in (
         ("weights", memory.weights, ""),
         ("gradients", memory.gradients, "float32"),
         ("optimizer states", memory.optimizer, "Adam"),
-        *([("critic", memory.critic, "all of the above once more")] if memory.critic else []),
+        *([("critic", memory.critic, critic)] if memory.critic else []),
         *([("reference", memory.reference, "frozen weights, for the KL")] if memory.reference else []),
         ("activations", memory.activations, packed),
         ("  recomputed", memory.activations_recomputed, "in place of them: one layer at a time"),
         ("logits", memory.logits, "of a chunk of tokens"),
-        ("output layer's gradient", memory.output_gradient, "while it is summed up"),
+        *(
+            [("output layer's gradient", memory.output_gradient, "while it is summed up")]
+            if memory.merging == 0
+            else [("merged matrix", memory.merging, "with its adapter, while a layer computes")]
+        ),
     ):
         lines.append(_memory_line(name, size, 0, remark, on_gpu))
     if memory.past_versions:

@@ -3,7 +3,8 @@
 Counts what the model needs, multiplications and additions each as one: 2 per weight of a matrix and token
 forward, twice that backward, and attention's scores (PaLM: Chowdhery et al. 2022, appendix B). Neither the
 embedding's look-up nor norms, nor activations computed again. A shared prompt is counted once, as it is
-computed; the output layer sees response tokens only. No torch.
+computed; the output layer sees response tokens only. Under adapters the matrices have no gradient: a backward
+pass costs them as much as a forward pass, and the adapters' own products are not counted. No torch.
 """
 
 from asyncrl.model.folder import ModelShape
@@ -36,15 +37,23 @@ def token_flops(shape: ModelShape) -> float:
     return 6.0 * shape.num_layers * (attention + feed_forward)
 
 
-def pass_flops(shape: ModelShape, *, num_tokens: int, num_targets: int, num_looks: float) -> float:
+def pass_flops(
+    shape: ModelShape,
+    *,
+    num_tokens: int,
+    num_targets: int,
+    num_looks: float,
+    trains_matrices: bool = True,
+) -> float:
     """FLOPs of one forward and backward over packed tokens, of which `num_targets` reach the output layer.
 
     A token at position p looks at p + 1 tokens; `num_looks` is the sum over all.
     """
     layers = token_flops(shape) * num_tokens
     output = 6.0 * shape.hidden_size * shape.vocab_size * num_targets
+    matrices = (layers + output) * (1.0 if trains_matrices else 2 / 3)
     # Two products of head_size per look and head.
-    return layers + output + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
+    return matrices + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
 
 
 def generation_flops(

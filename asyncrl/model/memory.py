@@ -8,12 +8,14 @@ written from. On a GPU that copy is in host memory, all else on the device.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from asyncrl.model.adapters import adapter_parameters, largest_matrix
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.recipe import Recipe, Trainer
+from asyncrl.recipe.lora import Lora
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26
@@ -71,6 +73,8 @@ class RankMemory:
     """Weights of the model that versions before the one in training are evaluated with."""
     past_versions: int = 0
     """Host memory of the weights of these versions."""
+    merging: int = 0
+    """A matrix with its adapter, in float32 and as it is rounded, while a layer computes."""
     offloaded: int = 0
     """Host memory of Adam on the CPU of a rank that computes on a GPU, that of the critic included: states,
     float32 weights, and room for the gradients."""
@@ -78,7 +82,7 @@ class RankMemory:
     def computing(self, *, is_recomputing: bool = False) -> int:
         """Where the rank computes: all but the copies, which a rank on a GPU has in host memory."""
         activations = self.activations_recomputed if is_recomputing else self.activations
-        return self.resident() + activations + self.logits + self.output_gradient
+        return self.resident() + activations + self.logits + self.output_gradient + self.merging
 
     def resident(self) -> int:
         """Memory that stays in use on the rank's device between two steps."""
@@ -119,6 +123,7 @@ def rank_memory(
     num_past_versions: int = 0,
     adam: AdamStates = AdamStates(),
     float32_logits: bool = False,
+    lora: Lora | None = None,
 ) -> RankMemory:
     """Memory of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -146,7 +151,7 @@ def rank_memory(
     # the sum in the weights' type (`asyncrl.trainer.network.logprobs`).
     is_chunked = is_mixed or layout.tensor > 1 or logits > LOGITS_AT_ONCE
     output_gradient = rows * shape.hidden_size * (4 + width if is_chunked else width)
-    return RankMemory(
+    memory = RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
         optimizer=optimized * computed - saved,
@@ -163,6 +168,34 @@ def rank_memory(
         past_model=parameters * width if num_past_versions else 0,
         past_versions=num_past_versions * parameters * width,
         offloaded=(optimized + values_optimized) * OFFLOADED if adam.is_on_host else 0,
+    )
+    if lora is None:
+        return memory
+    return _with_adapters(memory, shape, layout, lora, width, saves_in_background=saves_in_background)
+
+
+def _with_adapters(
+    memory: RankMemory,
+    shape: ModelShape,
+    layout: Layout,
+    lora: Lora,
+    width: int,
+    *,
+    saves_in_background: bool,
+) -> RankMemory:
+    """`memory` where adapters, in float32, are all that is trained; the policy is its own reference."""
+    dense, experts = adapter_parameters(shape, lora, layout)
+    share = _share_of(dense, experts, layout)
+    adapters, moments = dense + experts, 2 * 4
+    return replace(
+        memory,
+        weights=memory.weights + 4 * adapters,
+        gradients=4 * adapters,
+        optimizer=moments * (share if layout.is_optimizer_distributed else adapters),
+        checkpoint_copy=int(saves_in_background) * (4 + moments) * share,
+        output_gradient=0,
+        reference=0,
+        merging=(4 + width) * largest_matrix(shape, layout),
     )
 
 
@@ -208,7 +241,10 @@ def _rank_matrices(shape: ModelShape, layout: Layout) -> int:
 
 def _data_share(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
     """The fullest rank's parameters divided among the ranks that hold the same."""
-    dense, experts = _dense_and_experts(shape, layout, is_critic=is_critic)
+    return _share_of(*_dense_and_experts(shape, layout, is_critic=is_critic), layout)
+
+
+def _share_of(dense: int, experts: int, layout: Layout) -> int:
     ranks = layout.data * layout.context
     return math.ceil(dense / ranks) + math.ceil(experts * layout.expert / (ranks * layout.tensor))
 

@@ -9,6 +9,7 @@ from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import conversations, groups, stages, terms
 from asyncrl.recipe.checks.agreement import check_agreement
 from asyncrl.recipe.checks.evaluations import check_evaluation
+from asyncrl.recipe.checks.lora import check_lora, with_lora_rate
 from asyncrl.recipe.checks.machines import check_placement
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
@@ -115,7 +116,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand_preset(cls, raw: Any) -> Any:
-        return with_preset(with_stage(raw))
+        return with_lora_rate(raw, with_preset(with_stage(raw)))
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -137,6 +138,7 @@ class Recipe(Section):
         self.policy_schedule()
         terms.check_scaling(algorithm, trainer)
         terms.check_loss_scale(self.model, trainer)
+        check_lora(self.model, algorithm, trainer)
         terms.check_entropy_control(algorithm, trainer)
         groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)

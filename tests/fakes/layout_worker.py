@@ -3,7 +3,7 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
-"kept", "stage"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record
+"kept", "stage", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record
 of tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what
 a publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
 resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
@@ -44,6 +44,7 @@ def take_steps(
     turns: bool = False,
     kept: bool = False,
     stage: str = "rl",
+    lora: dict | None = None,
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
     from asyncrl.model.folder import check_model_folder
@@ -57,6 +58,7 @@ def take_steps(
 
     rollout = {"top_k": 10} if kept else {}
     sections = {} if stage != "rl" else {"algorithm": algorithm, "critic": critic or {}, "rollout": rollout}
+    sections["model"] = {"lora": lora}
     # The reference's log-probs are kept there.
     run = str(result.with_name(f"{result.name} run"))
     recipe = make_recipe(model, trainer=TRAINER | trainer, stage=stage, run_folder=run, **sections)
@@ -110,7 +112,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "stage")
+        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "stage", "lora")
         options = {key: case[key] for key in keys}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()

@@ -71,6 +71,7 @@ class Receiver:
             "is_paused": self.is_paused,
             "num_groups": len(self._groups),
             "num_tensors": len(self.weights),
+            "num_received": self._num_received,
             "pid": os.getpid(),
             "cpu_seconds": sum(os.times()[:2]),
         }
@@ -104,7 +105,6 @@ class Receiver:
     def begin(self, body: dict[str, Any]) -> None:
         assert not self._is_in_session, "a session is open already"
         self._is_in_session, self._num_received = True, 0
-        self.digests = {}
 
     def end(self, body: dict[str, Any]) -> None:
         self._is_in_session = False

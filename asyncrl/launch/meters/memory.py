@@ -39,6 +39,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         num_past_versions=recipe.rollout.max_staleness if recipe.trainer.splits_staleness else 0,
         float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
+        lora=recipe.model.lora,
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from asyncrl.recipe.lora import Lora
 from asyncrl.recipe.markers import PATH_OR_HUB_ID
 from asyncrl.recipe.sections.section import Positive, Section
 
@@ -33,3 +34,5 @@ class Model(Section):
     """Both engines compute log-probs by the same kernels in the same order, so that the log-prob of a token
     of the trainer's own version is the server's to the last bit: its importance ratio is exactly 1. For dense
     models on a CPU; slower on both sides, see docs/agreement.md."""
+    lora: Lora | None = None
+    """Trains low-rank adapters in place of all weights."""

@@ -104,8 +104,9 @@ class Trainer(Section):
     trainer.parallel.tensor and expert of 1, and no distributed_optimizer."""
     learning_rate: Annotated[LearningRate, PER_STEP] = 1e-6
     """Adam learning rate after warm-up, the highest of the schedule. The default is that of most published
-    runs, of models from 1 B parameters on; smaller models need more, those below 1 M 1e-4. A change on resume
-    holds from the first step after the checkpoint."""
+    runs, of models from 1 B parameters on; smaller models need more, those below 1 M 1e-4. Where the recipe
+    states none, adapters (model.lora) have ten times the default or the preset's. A change on resume holds
+    from the first step after the checkpoint."""
     learning_rate_schedule: Annotated[Literal["constant", "linear", "cosine", "wsd"], PER_STEP] = "constant"
     """Learning rate after warm-up. Falling ones reach min_learning_rate_share of it after schedule_steps.
     constant: stays, as in most published runs.

@@ -96,7 +96,7 @@ async def weight_digests(
     session: aiohttp.ClientSession, url: str, *, timeout_seconds: float
 ) -> list[dict[str, str]]:
     """Digests per tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that
-    its loader was given in the last update (engine/loaded_weights.py)."""
+    its loader was last given (engine/hooks/loaded_weights.py)."""
     check = {"action": "checksum"}
     reply = await http.post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     try:

@@ -2,9 +2,10 @@
 
 That is weights, optimizer and loss scale (the critic's too), a reference that is refreshed, the weight of the
 entropy bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any
-other layout can load (`training_state`). The state is copied and written during training (`saving`): under
-another name, synced, then renamed with its manifest inside. So a folder under its own name is complete. On
-loading, a checkpoint whose digests differ from the manifest's is skipped for the one before it
+other layout can load (`training_state`). Under adapters (model.lora) the weights are the adapters', with a
+digest of the base model that they belong to. The state is copied and written during training (`saving`):
+under another name, synced, then renamed with its manifest inside. So a folder under its own name is complete.
+On loading, a checkpoint whose digests differ from the manifest's is skipped for the one before it
 (`asyncrl.run.checkpoints`).
 
 The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
@@ -19,6 +20,7 @@ from typing import TypedDict, cast
 import torch
 from torch import Tensor
 
+from asyncrl.errors import InputError
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import (
     HeldOutAccuracies,
@@ -67,6 +69,8 @@ class Common(TypedDict):
     rng: Tensor
     counters: dict[str, Counters]
     entropy: EntropyState
+    base: str | None
+    """Digest of the base model that adapters belong to."""
 
 
 class Checkpoints:
@@ -141,6 +145,8 @@ class Checkpoints:
             learner.load_base()
             return
         begin = time.perf_counter()
+        if learner.model.lora is not None:
+            learner.load_base()
         if learner.critic is not None and not any(
             name.startswith(CRITIC) for name in names_in(self.path(version))
         ):
@@ -149,6 +155,12 @@ class Checkpoints:
                 f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
             )
         common = _read(learner, self.path(version))
+        if learner.model.lora is not None and common["base"] != learner.base_digest:
+            raise InputError(
+                f"{self.path(version)} holds an adapter of a base model with digest {common['base']}, but "
+                f"that at model.path has {learner.base_digest}: the sum would be neither's. Set model.path "
+                f"back to the model that the run was begun with, or run_folder to a new folder."
+            )
         assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
         for name, trained in _trained(learner):
             counters = common["counters"][name]
@@ -215,6 +227,7 @@ def _written(learner: Learner, version: PolicyVersion) -> State:
             rng=torch.get_rng_state(),
             counters=counters,
             entropy=learner.entropy.state,
+            base=learner.base_digest,
         )
     return state
 
@@ -237,7 +250,10 @@ def _read(learner: Learner, folder: Path) -> Common:
 
 
 def _refreshed(learner: Learner) -> Reference | None:
-    return learner.reference if learner.algorithm.reference_refresh_steps else None
+    """`model.lora` and a reference that is refreshed exclude each other."""
+    reference = learner.reference
+    is_refreshed = learner.algorithm.reference_refresh_steps > 0
+    return reference if is_refreshed and isinstance(reference, Reference) else None
 
 
 def _trained(learner: Learner) -> Iterator[tuple[str, Learner | CriticLearner]]:

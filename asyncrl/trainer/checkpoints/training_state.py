@@ -110,6 +110,9 @@ def _add(found: dict[str, SharedTensor], name: str, piece: Piece, flat: Tensor, 
 
 def _pieces(model: Policy) -> Iterator[Piece]:
     for described in nested_values(model.sharded_state_dict()):
+        if model.lora is not None and not getattr(described.data, "requires_grad", False):
+            # The base model has its own folder.
+            continue
         if isinstance(described, ShardedTensorFactory):
             # Gate and up projection are one parameter, but two rectangles of the whole tensor.
             parts = nested_values(described.build())

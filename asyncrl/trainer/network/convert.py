@@ -2,7 +2,8 @@
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
 changes its name. The tables here are all there is to a new architecture. Tensors pass one at a time: no rank
-ever holds more of the whole model than one of Megatron's parameters.
+ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
+matrices that they change, or alone, under the names of peft.
 """
 
 import re
@@ -15,6 +16,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.model import Policy, PolicyModel
 
 OUTER = {
@@ -39,6 +41,8 @@ LAYER = {
     "mlp.router.weight": ("mlp.gate.weight",),
 }
 EXPERT = {"1": ("gate_proj.weight", "up_proj.weight"), "2": ("down_proj.weight",)}
+ADAPTER = r".*\.adapters\.(?P<target>\w+)\.(?P<matrix>[ab])"
+PEFT = "base_model.model."
 # The local spec numbers the networks, Transformer Engine's grouped one the weights.
 EXPERT_NAMES = (
     r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_fc(?P<part>[12])\.weight",
@@ -59,6 +63,8 @@ class ParameterEntry:
     stage: int
     """Pipeline stage."""
     dtype: torch.dtype
+    is_fixed: bool
+    """Whether no step changes it: under adapters what has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,18 @@ class ExportedTensor:
     """Pipeline stage."""
     sender: int
     """The first data-parallel rank of that stage."""
+    is_fixed: bool
+    """Whether no step changes it."""
 
 
 @torch.no_grad()
 def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) -> None:
-    """Fills this rank's chunks in place; `fetch` gives one tensor by its Hugging Face name."""
+    """Fills this rank's chunks in place, all but adapters; `fetch` gives one tensor by its Hugging Face
+    name."""
     for chunk in _chunks(model):
         for name, parameter in chunk.named_parameters():
+            if is_of_adapter(name):
+                continue
             names = huggingface_names(chunk, name)
             # With tied embeddings the last of several stages has a copy of the first one's.
             if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
@@ -89,52 +100,72 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
 
 
 @torch.no_grad()
+def load_adapters(model: Policy | PolicyModel, make: Callable[[str, tuple[int, int]], Tensor]) -> None:
+    """Fills this rank's adapters in place; `make` gives a whole matrix by its name for peft and its shape."""
+    for chunk in _chunks(model):
+        for (name,), parameter in _exported_parameters(chunk, of_adapters=True):
+            rows, columns = _whole_shape(parameter, (name,))
+            parameter.copy_(_own_part(parameter, make(name, (rows, columns)).to(parameter.device), (name,)))
+
+
+@torch.no_grad()
 def export_weights(
     model: Policy | PolicyModel,
-    read: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data,
+    read: Callable[[torch.nn.Parameter], Tensor] = published,
+    *,
+    of_adapters: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
     """(Hugging Face name, contiguous tensor) of the whole model on the first rank, nothing on the others.
 
     All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
+    Matrices with adapters are what they are with them. `of_adapters`: the adapters' matrices alone, under
+    peft's names.
     """
-    own, entries = _survey(model, read)
+    own, entries = _survey(model, read, of_adapters=of_adapters)
     for entry in entries:
         yield from _export(model, read, entry, own, receiver=0)
 
 
 @torch.no_grad()
-def export_stages(model: Policy | PolicyModel) -> Iterator[tuple[str, Tensor]]:
+def export_stages(model: Policy | PolicyModel, *, with_fixed: bool = True) -> Iterator[tuple[str, Tensor]]:
     """As `export_weights`, but each stage's tensors on the first data-parallel rank of that stage, in the
-    order of `exported_tensors`."""
-    own, entries = _survey(model, _data)
+    order of `exported_tensors`; without those that no step changes, if they are not wanted."""
+    own, entries = _survey(model, published)
     senders = _senders(entries)
-    for entry in sorted(entries, key=lambda entry: entry.stage):
-        yield from _export(model, _data, entry, own, receiver=senders[entry.stage])
+    for entry in sorted(entries, key=_sending_order):
+        if with_fixed or not entry.is_fixed:
+            yield from _export(model, published, entry, own, receiver=senders[entry.stage])
 
 
 @torch.no_grad()
 def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
     """Tensors that `export_stages` gives on all ranks together, stage by stage. A call of every rank."""
-    _, entries = _survey(model, _data)
+    _, entries = _survey(model, published)
     senders = _senders(entries)
     return [
-        ExportedTensor(name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage])
-        for entry in sorted(entries, key=lambda entry: entry.stage)
+        ExportedTensor(
+            name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage], entry.is_fixed
+        )
+        for entry in sorted(entries, key=_sending_order)
         for name, part in _parts(model, entry, torch.empty(entry.shape, device="meta"))
     ]
 
 
-def _data(parameter: torch.nn.Parameter) -> Tensor:
-    return parameter.data
-
-
 def _survey(
-    model: Policy | PolicyModel, read: Callable[[torch.nn.Parameter], Tensor]
+    model: Policy | PolicyModel, read: Callable[[torch.nn.Parameter], Tensor], *, of_adapters: bool = False
 ) -> tuple[dict[tuple[str, ...], torch.nn.Parameter], list[ParameterEntry]]:
     """This rank's parameters by their names, and the entries of all ranks in the order of an export."""
-    own = {names: parameter for chunk in _chunks(model) for names, parameter in _exported_parameters(chunk)}
+    own = {
+        names: parameter
+        for chunk in _chunks(model)
+        for names, parameter in _exported_parameters(chunk, of_adapters=of_adapters)
+    }
     entries = {entry.names: entry for entry in _gather([_entry(*item, read) for item in own.items()])}
     return own, [entries[names] for names in sorted(entries, key=_natural)]
+
+
+def _sending_order(entry: ParameterEntry) -> tuple[int, bool]:
+    return entry.stage, entry.is_fixed
 
 
 def _senders(entries: list[ParameterEntry]) -> dict[int, int]:
@@ -155,7 +186,7 @@ def _export(
     tensor = None
     if parameter is not None and _group_owner(entry.names) == entry.owner:
         tensor = _gather_parts(parameter, read(parameter), entry.names)
-    if (tensor := _bring(tensor, entry, read, own, receiver=receiver)) is not None:
+    if (tensor := _bring(tensor, entry, own, receiver=receiver)) is not None:
         yield from _parts(model, entry, tensor)
 
 
@@ -175,6 +206,8 @@ def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
     match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.*)", name)
     assert match is not None, f"no Hugging Face name for {name}"
     prefix = f"model.layers.{chunk.decoder.layers[int(match[1])].layer_number - 1}."
+    if adapter := re.fullmatch(ADAPTER, name):
+        return (_peft_name(chunk, name, adapter),)
     for pattern in EXPERT_NAMES:
         if expert := re.fullmatch(pattern, match[2]):
             per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
@@ -183,12 +216,23 @@ def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
     return tuple(prefix + part for part in LAYER[match[2]])
 
 
+def _peft_name(chunk: PolicyModel, name: str, adapter: re.Match[str]) -> str:
+    """peft's name of a matrix of an adapter: that of the weight, with the matrix in its place."""
+    weight = name.partition(".adapters.")[0] + ".weight"
+    target = next(x for x in huggingface_names(chunk, weight) if x.endswith(f".{adapter['target']}.weight"))
+    return f"{PEFT}{target.removesuffix('.weight')}.lora_{adapter['matrix'].upper()}.weight"
+
+
 def _chunks(model: Policy | PolicyModel) -> list[PolicyModel]:
     return list(model) if isinstance(model, Policy) else [model]
 
 
-def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], torch.nn.Parameter]]:
+def _exported_parameters(
+    chunk: PolicyModel, *, of_adapters: bool = False
+) -> Iterator[tuple[tuple[str, ...], torch.nn.Parameter]]:
     for name, parameter in chunk.named_parameters():
+        if is_of_adapter(name) is not of_adapters:
+            continue
         names = huggingface_names(chunk, name)
         if not (names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights):
             yield names, parameter
@@ -197,11 +241,19 @@ def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], 
 def _entry(
     names: tuple[str, ...], parameter: torch.nn.Parameter, read: Callable[[torch.nn.Parameter], Tensor]
 ) -> ParameterEntry:
+    stage: int = parallel_state.get_pipeline_model_parallel_rank()
+    # Merging an adapter does not change the type of a matrix.
+    dtype = parameter.dtype if read is published else read(parameter).dtype
+    is_fixed = not parameter.requires_grad and getattr(parameter, OWNER, None) is None
+    return ParameterEntry(names, _whole_shape(parameter, names), _group_owner(names), stage, dtype, is_fixed)
+
+
+def _whole_shape(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Over all tensor ranks."""
     shape = list(parameter.shape)
     if _is_shared(parameter, names):
         shape[_partition_dim(parameter)] *= parallel_state.get_tensor_model_parallel_world_size()
-    stage: int = parallel_state.get_pipeline_model_parallel_rank()
-    return ParameterEntry(names, tuple(shape), _group_owner(names), stage, read(parameter).dtype)
+    return tuple(shape)
 
 
 def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
@@ -265,7 +317,6 @@ def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str,
 def _bring(
     tensor: Tensor | None,
     entry: ParameterEntry,
-    read: Callable[[torch.nn.Parameter], Tensor],
     own: dict[tuple[str, ...], torch.nn.Parameter],
     *,
     receiver: int,
@@ -280,7 +331,7 @@ def _bring(
     if rank != receiver:
         return None
     # Every rank holds some parameter on the device that all are on.
-    device = read(next(iter(own.values()))).device
+    device = next(iter(own.values())).device
     received = torch.empty(entry.shape, dtype=entry.dtype, device=device)
     dist.recv(received, src=entry.owner)
     return received

@@ -232,7 +232,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(
         context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, of_masses: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None]:
         hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
         masses = None if vocabulary.kept is None else kept.pop(0)
@@ -240,9 +240,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
         chunks = vocabulary.chunks(len(hidden))
         # The product of a single chunk is the gradient; those of several are added up in float32.
         is_sum = len(chunks) != 1
-        to_weight = torch.empty_like(weight, dtype=torch.float32 if is_sum else None)
-        to_weight[0 if is_sum else vocabulary.num_rows :] = 0
-        to_rows = to_weight[: vocabulary.num_rows]
+        to_weight = to_rows = None
+        if context.needs_input_grad[1]:
+            to_weight = torch.empty_like(weight, dtype=torch.float32 if is_sum else None)
+            to_weight[0 if is_sum else vocabulary.num_rows :] = 0
+            to_rows = to_weight[: vocabulary.num_rows]
         for i, chunk in enumerate(chunks):
             logits = kept[i] if kept else vocabulary.logits(hidden[chunk], weight)
             slopes = torch.empty_like(logits, dtype=hidden.dtype)
@@ -261,11 +263,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     )
                 slopes[rows] = found if vocabulary.temperature == 1.0 else found.div_(vocabulary.temperature)
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
+            if to_rows is None:
+                continue
             if is_sum:
                 to_rows += slopes.t() @ hidden[chunk]
             else:
                 torch.mm(slopes.t(), hidden[chunk], out=to_rows)
-        return to_hidden, to_weight.to(weight.dtype), None, None
+        return to_hidden, None if to_weight is None else to_weight.to(weight.dtype), None, None
 
 
 # Functions of their own, so that one slice's matrices are gone before the next one's are made.

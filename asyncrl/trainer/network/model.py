@@ -2,7 +2,7 @@
 
 Only the positions that predict a response token reach the output layer, and what leaves the last stage are
 log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed next to CUDA,
-else the local one; both with our packed attention.
+else, and under adapters, the local one; both with our packed attention.
 
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
@@ -35,8 +35,10 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.recipe.lora import Lora
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
+from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.norm import rms_norm
@@ -155,6 +157,9 @@ class _FillIn(torch.autograd.Function):
 class Policy(torch.nn.ModuleList):
     """This rank's chunks in the order of their layers; one, except under virtual pipeline stages."""
 
+    lora: Lora | None = None
+    """The adapters that are trained in place of all weights."""
+
     def __iter__(self) -> Iterator[GPTModel]:
         return super().__iter__()
 
@@ -182,14 +187,16 @@ def build_policy(
     unsampled: Unsampled | None = None,
     float32_logits: bool = False,
     is_bitwise: bool = False,
+    lora: Lora | None = None,
 ) -> Policy:
     """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
-    tokens but `unsampled`."""
-    config = transformer_config(shape, dtype, layout, recompute=recompute)
+    tokens but `unsampled`. With `lora` adapters of zeros, which alone are trained."""
+    config = transformer_config(shape, dtype, layout, recompute=recompute, has_adapters=lora is not None)
     if is_bitwise:
         config.activation_func = kernels.silu
     stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
-    policy = Policy([_build_chunk(shape, config, layout, stage, kind, is_bitwise) for stage in stages])
+    policy = Policy([_build_chunk(shape, config, layout, stage, kind, is_bitwise, lora) for stage in stages])
+    policy.lora = lora
     ids = unsampled.ids if unsampled is not None else ()
     for chunk in policy:
         chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
@@ -212,11 +219,12 @@ def _build_chunk(
     stage: int | None,
     kind: type[GPTModel],
     is_bitwise: bool,
+    lora: Lora | None,
 ) -> GPTModel:
     place = {"ignore_virtual": False, "vp_stage": stage}
     model = kind(
         config,
-        block_spec(config, stage, is_bitwise=is_bitwise),
+        block_spec(config, stage, is_bitwise=is_bitwise, lora=lora),
         vocab_size=layout.padded_vocabulary(shape.vocab_size),
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
@@ -238,8 +246,20 @@ def _build_chunk(
     )
     if is_bitwise:
         model.rotary_pos_emb.shape = shape
+    if lora is not None:
+        _train_adapters_alone(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
+
+
+def _train_adapters_alone(model: GPTModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_of_adapter(name))
+    if model.pre_process and model.config.recompute_granularity == "full":
+        # What is computed again has a gradient only if something that it is given has one.
+        model.embedding.register_forward_hook(
+            lambda _, __, hidden: hidden.requires_grad_(torch.is_grad_enabled())
+        )
 
 
 def device() -> torch.device:
@@ -285,11 +305,15 @@ class PolicyNorm(torch.nn.RMSNorm):
 
 
 def block_spec(
-    config: TransformerConfig, stage: int | None = None, *, is_bitwise: bool = False
+    config: TransformerConfig,
+    stage: int | None = None,
+    *,
+    is_bitwise: bool = False,
+    lora: Lora | None = None,
 ) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
     experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
-    if has_transformer_engine():
+    if has_transformer_engine() and lora is None:
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
@@ -303,6 +327,8 @@ def block_spec(
         if config.qk_layernorm:
             attention = layer.submodules.self_attention.submodules
             attention.q_layernorm = attention.k_layernorm = norm
+        if lora is not None:
+            adapt(layer, lora)
     layer.submodules.self_attention.submodules.core_attention = PackedAttention
     if is_bitwise:
         make_bitwise(layer.submodules)
@@ -315,7 +341,12 @@ def has_transformer_engine() -> bool:
 
 
 def transformer_config(
-    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+    shape: ModelShape,
+    dtype: torch.dtype,
+    layout: Layout = ONE_PROCESS,
+    *,
+    recompute: str = "none",
+    has_adapters: bool = False,
 ) -> TransformerConfig:
     has_engine = has_transformer_engine()
     return TransformerConfig(
@@ -354,7 +385,8 @@ def transformer_config(
         # Whether the backward pass of embeddings may add in any order.
         deterministic_mode=torch.are_deterministic_algorithms_enabled(),
         **_parallel_settings(layout),
-        **_expert_settings(shape, dtype, has_engine),
+        # Grouped experts are one matrix to Transformer Engine: no layers that adapters could be put into.
+        **_expert_settings(shape, dtype, has_engine and not has_adapters),
         **_recompute_settings(recompute),
     )
 

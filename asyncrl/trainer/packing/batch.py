@@ -93,13 +93,14 @@ class MicroBatch:
             is_counted = is_counted & (self.lags <= mask_staleness)
         return is_counted if self.is_masked is None else is_counted & ~self.is_masked
 
-    def flops(self, shape: ModelShape) -> float:
+    def flops(self, shape: ModelShape, *, trains_matrices: bool = True) -> float:
         """Floating-point operations of one forward and backward through a model of `shape`."""
         return pass_flops(
             shape,
             num_tokens=len(self.tokens),
             num_targets=len(self.distinct),
             num_looks=float((self.sequences.positions + 1).sum()),
+            trains_matrices=trains_matrices,
         )
 
     def to(self, device: torch.device) -> "MicroBatch":

@@ -2,8 +2,9 @@
 packs bucket after bucket and broadcasts it to one group with every tensor rank of every server.
 
 While one bucket is on its way the next is gathered and packed, and the one that is sent is digested. Nothing
-is read from disk. When a member of the groups fails, each server that still answers gets the version once
-more in a group of its own, so that the failed one takes no other along.
+is read from disk. Tensors that no step changes (all that `model.lora` gives no adapter) go to a server once:
+a new group, as for another process, gets all of them. When a member of the groups fails, each server that
+still answers gets the version once more in a group of its own, so that the failed one takes no other along.
 """
 
 import itertools
@@ -58,6 +59,10 @@ class MemoryBroadcast:
         self._plan: list[Bucket] = []
         self._copies: dict[int, Tensor] = {}
         """Number of an own bucket -> its bytes, pinned where there is a GPU."""
+        self._fixed: dict[int, dict[str, str]] = {}
+        """Number of an own bucket that no step changes -> the digests of its tensors."""
+        self._was_packed = False
+        """Whether there is a copy of every bucket. The same on every rank."""
         self._group: UpdateGroup | None = None
         """Group of this rank's stage."""
         self._members: dict[str, Engine] = {}
@@ -107,8 +112,14 @@ class MemoryBroadcast:
         """Outcomes, and the servers that may take the version in a group of their own. Without a model the
         copies of the round before are sent."""
         members = ranks.first_alone(lambda: self._begin(publication, servers))
+        sends_all = members != self._members or not self._was_packed
         error = self._join(members)
-        sent = self._send_buckets(model, self._group if members and error is None else None)
+        # No name for the group here: its connections close with the last reference to it, and servers that
+        # wait for a failed member fail with them.
+        sent = self._send_buckets(
+            model, self._group if members and error is None else None, sends_all=sends_all
+        )
+        self._was_packed = True
         everyone = ranks.gather(sent)
         for each in everyone:
             publication.digests.update(each.digests)
@@ -169,18 +180,27 @@ class MemoryBroadcast:
 
     # Sending
 
-    def _send_buckets(self, model: Policy | PolicyModel | None, group: UpdateGroup | None) -> "_Sent":
-        """Without a group the buckets are packed all the same, for the folder."""
+    def _send_buckets(
+        self, model: Policy | PolicyModel | None, group: UpdateGroup | None, *, sends_all: bool
+    ) -> "_Sent":
+        """Without a group the buckets are packed all the same, for the folder. `sends_all`: those that no
+        step changes, too."""
         sent, work = _Sent(), None
-        weights = None if model is None else export_stages(model)
+        weights = None if model is None else export_stages(model, with_fixed=sends_all)
         for number, bucket in self._own_buckets().items():
+            if bucket.is_fixed and not sends_all:
+                sent.digests |= self._fixed[number]
+                continue
             tensors = {} if weights is None else dict(itertools.islice(weights, len(bucket.tensors)))
             flat = self._packed(number, tensors)
             if group is not None and sent.error is None:
                 sent.error = _wait(work)
                 work = group.send(flat) if sent.error is None else None
             # Of what the model holds, not of what was packed: a fault of packing shows, too.
-            sent.digests |= {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+            digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+            if bucket.is_fixed and digests:
+                self._fixed[number] = digests
+            sent.digests |= digests
         sent.error = sent.error or _wait(work)
         if weights is not None:
             # The parts that this rank has in what other ranks send.

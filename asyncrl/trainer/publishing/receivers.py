@@ -42,7 +42,7 @@ class RankAssignment:
     """Ranks in each group, the trainer's included."""
     backend: str
     is_new: bool
-    """Whether they must join first."""
+    """Whether they must join first. They are then sent what no step changes, too."""
 
 
 @dataclass(slots=True)
@@ -166,14 +166,15 @@ class Receivers:
             # One stage after the other, in the same order at all servers: each joins one group at a time.
             for address in assignment.addresses.values():
                 await _join(session, url, assignment, address)
-        for number, bucket in enumerate(round_.plan, 1):
+        plan = [bucket for bucket in round_.plan if assignment.is_new or not bucket.is_fixed]
+        for number, bucket in enumerate(plan, 1):
             sent = weights.Broadcast(
                 group=assignment.addresses[bucket.stage].name,
                 names=[tensor.name for tensor in bucket.tensors],
                 dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in bucket.tensors],
                 shapes=[tensor.shape for tensor in bucket.tensors],
             )
-            version = round_.publication.version if number == len(round_.plan) else None
+            version = round_.publication.version if number == len(plan) else None
             await weights.update_weights_from_distributed(session, url, sent, version)
         await weights.end_weight_update(session, url)
         await round_.digested.wait()

@@ -20,14 +20,15 @@ from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
-from asyncrl.model.source import model_folder
+from asyncrl.model.source import is_of_hub, model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, root_id
+from asyncrl.trainer.network.adapters import load_adapted
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
-from asyncrl.trainer.network.reference import Reference
+from asyncrl.trainer.network.reference import make_reference
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
 from asyncrl.trainer.packing.batch import (
     MicroBatch,
@@ -69,6 +70,7 @@ class Learner:
         recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
+        self.base_name = recipe.model.path if is_of_hub(recipe.model) else str(self._base)
         if recipe.learns_from_rows():
             # Rows may hold any token, and nothing masked the logits of what wrote them.
             unsampled = Unsampled()
@@ -95,18 +97,27 @@ class Learner:
             unsampled=unsampled,
             float32_logits=recipe.model.float32_logits,
             is_bitwise=recipe.model.bitwise_agreement,
+            lora=recipe.model.lora,
         )
+        self.base_digest: str | None = None
+        """Digest of the base model that adapters belong to, once it is loaded."""
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = recipe.policy_schedule()
         self.entropy = EntropyTarget(recipe.algorithm)
         self.spikes = SpikeWatch(self.model, self.parallel_chunks)
         self.reference = (
-            Reference(shape, recipe.model, self.layout, unsampled)
+            make_reference(shape, recipe.model, self.layout, unsampled, self.model, self.parallel_chunks)
             if self.objective.needs_reference()
             else None
         )
-        self.passes = Passes(shape, recipe.trainer, dtype=dtype, device=self._device)
+        self.passes = Passes(
+            shape,
+            recipe.trainer,
+            dtype=dtype,
+            device=self._device,
+            has_adapters=self.model.lora is not None,
+        )
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self.past = self._make_past(recipe) if recipe.trainer.splits_staleness else None
         self._gradients: GradientWatch | None = None
@@ -139,7 +150,10 @@ class Learner:
 
     def load_base(self) -> None:
         """Version 0: the policy becomes the base model, as critic and reference are from the start."""
-        load_weights(self.model, open_weights(self._base))
+        if self.model.lora is None:
+            load_weights(self.model, open_weights(self._base))
+        else:
+            self.base_digest = load_adapted(self.model, open_weights(self._base), self._seed)
         self.weights_changed()
 
     def weights_changed(self) -> None:
@@ -310,10 +324,9 @@ class Learner:
         self, parts: list[list[MicroBatch]], proximals: list[list[Tensor]], temperature: float
     ) -> list[list[Tensor]]:
         """[T] of each micro-batch: what KL takes from the tokens' rewards."""
-        assert self.reference is not None
         penalties = []
         for part, known in zip(parts, proximals, strict=True):
-            references = self.passes.whole_logprobs(self.reference.chunks, part, temperature)
+            references = self._reference_logprobs(part, temperature)
             # Empty on all stages but the last.
             found = zip(part, known, references, strict=True) if known else ()
             penalties.append(
@@ -328,6 +341,11 @@ class Learner:
         """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
         batch = self.objective.finished(batch)
         return self.objective.reported(self._measure(self._parts(batch, 1), batch, None, None))
+
+    def _reference_logprobs(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+        assert self.reference is not None
+        with self.reference.active():
+            return self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
 
     def _measure(
         self,
@@ -371,9 +389,7 @@ class Learner:
         """
         references = None
         if self.reference is not None and not self.algorithm.has_kl_reward():
-            evaluate = functools.partial(
-                self.passes.whole_logprobs, self.reference.chunks, micro_batches, temperature
-            )
+            evaluate = functools.partial(self._reference_logprobs, micro_batches, temperature)
             references = self.objective.references(micro_batches, evaluate)
         proximals, judgments = self._judge(micro_batches, temperature, proximals, version)
         for chunk in self.parallel_chunks:

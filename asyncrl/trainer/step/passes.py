@@ -29,10 +29,18 @@ class Passes:
     """Passes of one rank, and the floating-point operations of all of them."""
 
     def __init__(
-        self, shape: ModelShape, section: Trainer, *, dtype: torch.dtype, device: torch.device
+        self,
+        shape: ModelShape,
+        section: Trainer,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        has_adapters: bool = False,
     ) -> None:
-        """`shape` and `dtype` are the policy's. Torch's groups are there already."""
+        """`shape` and `dtype` are the policy's, whose matrices have no gradient where it `has_adapters`.
+        Torch's groups are there already."""
         self._shape = shape
+        self._has_adapters = has_adapters
         self._tokens_per_micro_batch = section.tokens_per_micro_batch
         self._device = device
         self._forward_backward = get_forward_backward_func()
@@ -67,7 +75,11 @@ class Passes:
 
             return model(micro, temperature), loss_func
 
-        flops = sum(micro.flops(shape or self._shape) for micro in micro_batches)
+        # Only the policy has adapters, and it has no shape of its own here.
+        trains_matrices = forward_only or shape is not None or not self._has_adapters
+        flops = sum(
+            micro.flops(shape or self._shape, trains_matrices=trains_matrices) for micro in micro_batches
+        )
         # A backward pass is two forward passes.
         self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]

@@ -4,7 +4,8 @@ A norm of SPIKE_FACTOR times the usual one is looked into: the gradient, which l
 optimizer step too, goes to the first rank one parameter at a time, as for an export. That costs about as much
 as writing a publication, and nothing in other steps. Tensor, pipeline, expert and data parallelism and the
 distributed optimizer are covered: rows are those of whole Hugging Face tensors. Not covered: the critic, and
-the first FEWEST_NORMS optimizer steps of a trainer's process, whose usual norm is not known yet.
+the first FEWEST_NORMS optimizer steps of a trainer's process, whose usual norm is not known yet. Under
+adapters rows are those of their matrices, by peft's names: a row of lora_A is one of the `rank` directions.
 """
 
 import statistics
@@ -63,7 +64,8 @@ class SpikeWatch:
             if chunk.ddp_config.use_distributed_optimizer:
                 gather_gradients(chunk)
         total, largest, name, row = 0.0, -1.0, "", 0
-        for parameter, gradient in export_weights(self._model, main_gradient):
+        of_adapters = self._model.lora is not None
+        for parameter, gradient in export_weights(self._model, main_gradient, of_adapters=of_adapters):
             squares = row_squares(gradient)
             total += squares.sum().item()
             if squares.max().item() > largest:

@@ -5,7 +5,7 @@ from asyncrl.trainer.publishing.buckets import plan_buckets
 
 
 def tensor(name: str, size: int, *, stage: int = 0, dtype: torch.dtype = torch.float32) -> ExportedTensor:
-    return ExportedTensor(name, (size,), dtype, stage, sender=2 * stage)
+    return ExportedTensor(name, (size,), dtype, stage, sender=2 * stage, is_fixed=False)
 
 
 def names(tensors: list[ExportedTensor], max_bytes: int) -> list[list[str]]:

@@ -4,15 +4,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from fakes.policies import load_policy
 from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
+from asyncrl.model.folder import check_model_folder
+from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.ports import free_ports
-from asyncrl.trainer.network.export import read_weights
-from asyncrl.trainer.network.model import PolicyModel
+from asyncrl.trainer.network.adapters import load_adapted
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.export import open_weights, read_weights
+from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
@@ -69,6 +74,33 @@ def test_every_server_takes_every_version_in_one_group(
         # The same group as for the version before.
         assert [state["num_groups"] for state in states] == [1] * 4
         assert states[0]["num_tensors"] == len(publication.digests)
+
+
+def test_what_no_adapter_changes_is_sent_once_to_each_process(
+    folder: Path, publisher: Publisher, servers: list[str]
+):
+    policy = build_policy(
+        check_model_folder(folder), torch.float32, lora=Lora(rank=2, targets=["q_proj", "down_proj"])
+    )
+    load_adapted(policy, open_weights(folder), seed=0)
+    received = {}
+    for version, urls in ((1, servers[:2]), (2, servers[:2]), (3, servers[:3]), (4, servers[:3])):
+        for name, parameter in policy.named_parameters():
+            if name.endswith(".b"):
+                with torch.no_grad():
+                    parameter += version
+        publication, outcomes = publish(publisher, version, policy, urls)
+        assert [outcome.detail for outcome in outcomes.values()] == [""] * len(urls)
+        states = [state_of(url) for url in urls]
+        assert {state["version"] for state in states} == {str(version)}
+        received[version] = {state["num_received"] for state in states}
+        publisher.write(version + 1, policy)
+        assert read_publication(publication.folder) == publication
+        assert digests_of(dict(read_weights(publication.folder))) == publication.digests
+        assert publication.digests == digests_of(dict(export_weights(policy)))
+    # The third server makes a new group, which gets everything.
+    assert received[1] == received[3] and received[2] == received[4]
+    assert max(received[2]) < min(received[1])
 
 
 def test_the_folder_is_written_in_the_background_and_is_the_version(

@@ -36,7 +36,9 @@ def expected(folder: Path, batch: list[ScoredSequence]) -> tuple[float, dict[str
         loss = model(input_ids=torch.tensor([tokens]), labels=torch.tensor([labels])).loss
         total, count = total + loss * learned, count + learned
     (total / count).backward()
-    return (total / count).item(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return (total / count).item(), {
+        name: p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 def test_loss_and_gradient_are_those_of_transformers_however_the_batch_is_split(folder: Path) -> None:

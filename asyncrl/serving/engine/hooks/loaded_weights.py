@@ -1,5 +1,5 @@
-"""Digests of the whole tensors that the server's model loader was given in the last update since it slept,
-and whether it wrote all parameters.
+"""Digests of the whole tensors that the server's model loader was last given since it slept, and whether it
+wrote all parameters. An update may leave tensors out: they are, and count as, what they were.
 
 Digests are taken as the tensors pass, under their Hugging Face names and before each tensor rank cuts its
 part: how SGLang shards, stacks, pads or quantises them does not matter. /weights_checker answers them in
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asyncrl.serving.tensor_digest import tensor_digest
 
 NOT_WRITTEN = "not written"
-"""Stands for the digest of a parameter that the last update did not fill."""
+"""Stands for the digest of a parameter that no update has filled."""
 
 
 def install() -> None:
@@ -20,9 +20,6 @@ def install() -> None:
     HookRegistry.register(
         "sglang.srt.model_executor.model_runner.ModelRunner.load_model", _watch_loader, HookType.AFTER
     )
-    updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
-    for method in ("begin_weight_update", "update_weights_from_disk"):
-        HookRegistry.register(f"{updater}.{method}", _begin_again, HookType.BEFORE)
     HookRegistry.register(
         "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
         ".release_memory_occupation",
@@ -35,7 +32,7 @@ def install() -> None:
 
 
 class WatchedLoader:
-    """In the place of a model's `load_weights`: calls it and remembers what passed since `begin`."""
+    """In the place of a model's `load_weights`: calls it and remembers what passed since `forget`."""
 
     def __init__(self, model):
         self._model = model
@@ -50,10 +47,10 @@ class WatchedLoader:
                 return self._load(self._digesting(weights), *arguments, **named)
         except BaseException:
             # What was digested may not have been loaded.
-            self.begin()
+            self.forget()
             raise
 
-    def begin(self):
+    def forget(self):
         self._digests.clear()
         self._written.clear()
 
@@ -91,13 +88,9 @@ def _watch_loader(result, runner):
     runner.model.load_weights = WatchedLoader(runner.model)
 
 
-def _begin_again(updater, *_, **__):
-    updater.get_model().load_weights.begin()
-
-
 def lose(manager, *_, **__):
     """After a sleep weights are undefined until some are loaded; on a GPU they keep their addresses."""
-    manager.tp_worker.model_runner.model.load_weights.begin()
+    manager.tp_worker.model_runner.model.load_weights.forget()
 
 
 def _report(checker, skip_tensor_list=None, *, role):

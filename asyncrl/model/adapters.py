@@ -1,0 +1,55 @@
+"""How many parameters the adapters of `model.lora` have, from the shape of the model alone. No torch."""
+
+import math
+from collections import Counter
+
+from asyncrl.model.folder import ModelShape, expected_tensors
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.recipe.lora import Lora
+
+CUT_BY_COLUMNS = ("o_proj", "down_proj")
+"""Matrices of which each tensor rank has some columns, and so of A; of others it has rows, and so of B."""
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", "up_proj": "fc1"}
+"""Matrices that Megatron keeps in one."""
+
+
+def adapter_parameters(shape: ModelShape, lora: Lora, layout: Layout = ONE_PROCESS) -> tuple[int, int]:
+    """(those of all matrices but experts', those of experts) of the fullest rank."""
+    dense = experts = 0
+    for name, size in expected_tensors(shape):
+        target = _target(name)
+        if target not in lora.targets:
+            continue
+        rows, columns = size
+        if ".experts." in name:
+            experts += lora.rank * (rows + columns)
+        elif target in CUT_BY_COLUMNS:
+            dense += lora.rank * (rows + columns // layout.tensor)
+        else:
+            dense += lora.rank * (rows // layout.tensor + columns)
+    share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
+    return round(share * dense), round(share * experts) // layout.expert
+
+
+def trained_in_short(lora: Lora, shape: ModelShape) -> str:
+    """Number and share of the trained parameters, for `check` and `plan`."""
+    count = sum(adapter_parameters(shape, lora))
+    return (
+        f"{count:,} parameters of adapters ({count / shape.num_parameters():.2%}), rank {lora.rank}, alpha "
+        f"{lora.alpha:g}, on {', '.join(lora.targets)}"
+    )
+
+
+def largest_matrix(shape: ModelShape, layout: Layout = ONE_PROCESS) -> int:
+    """Parameters of the largest of Megatron's matrices inside a layer, on one tensor rank."""
+    sizes: Counter[str] = Counter()
+    for name, size in expected_tensors(shape):
+        if (target := _target(name)) is not None:
+            place = name.removesuffix(f"{target}.weight") + FUSED.get(target, target)
+            sizes[place] += math.prod(size) // (1 if ".experts." in name else layout.tensor)
+    return max(sizes.values())
+
+
+def _target(name: str) -> str | None:
+    *_, target, kind = name.split(".")
+    return target if kind == "weight" and target.endswith("_proj") else None

@@ -1,0 +1,103 @@
+"""The adapters of a whole policy: their first values, the base model without them, and a folder for `peft`.
+
+Every rank calls; names and values do not depend on the layout.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.system.folders import fresh_part, replace, sync_tree
+from asyncrl.trainer.network.adapted_layers import adapted_layers
+from asyncrl.trainer.network.convert import export_weights, load_adapters, load_weights
+from asyncrl.trainer.network.model import Policy
+from asyncrl.trainer.ranks import ranks
+
+PEFT_WEIGHTS = "adapter_model.safetensors"
+PEFT_CONFIG = "adapter_config.json"
+
+
+def load_adapted(model: Policy, fetch: Callable[[str], Tensor], seed: int) -> str:
+    """Makes the policy the base model under fresh adapters; returns the base's digest: 16 hex digits over the
+    tensors that `fetch` gives to any rank, by their names."""
+    own: dict[str, str] = {}
+
+    def watch(name: str) -> Tensor:
+        tensor = fetch(name)
+        own[name] = tensor_digest(tensor)
+        return tensor
+
+    load_weights(model, watch)
+    start_adapters(model, seed)
+    digests = {name: digest for each in ranks.gather(own) for name, digest in each.items()}
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
+
+
+def start_adapters(model: Policy, seed: int) -> None:
+    """B of zeros, so that the policy is the base model, and A by Kaiming's uniform rule, as peft has it: each
+    whole matrix from `seed` and its name."""
+    load_adapters(model, partial(_first_value, seed))
+
+
+def _first_value(seed: int, name: str, shape: tuple[int, int]) -> Tensor:
+    if "lora_B" in name:
+        return torch.zeros(shape)
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+    # Kaiming's bound for the slope sqrt(5), which torch and peft take for linear layers.
+    bound = 1 / math.sqrt(shape[1])
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+@contextlib.contextmanager
+def without_adapters(model: Policy) -> Iterator[None]:
+    """Within, the policy is the base model."""
+    layers = list(adapted_layers(model))
+    for layer in layers:
+        layer.is_adapted = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_adapted = True
+
+
+def export_adapter(model: Policy, *, base: str, target: Path) -> None:
+    """Writes `target` as `peft` saves an adapter; `base` is the model that it belongs to, by path or hub id.
+
+    Of a model without experts: transformers holds those in one tensor per layer, of which peft has no part.
+    """
+    weights = dict(export_weights(model, torch.nn.Parameter.detach, of_adapters=True))
+    if not ranks.is_first():
+        return
+    assert model.lora is not None
+    part = fresh_part(target)
+    kept = {name: tensor.cpu() for name, tensor in weights.items()}
+    safetensors.torch.save_file(kept, part / PEFT_WEIGHTS, metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": model.lora.rank,
+        "lora_alpha": model.lora.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(model.lora.targets),
+        "bias": "none",
+        "use_rslora": False,
+        "use_dora": False,
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+    (part / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    sync_tree(part)
+    replace(part, target)

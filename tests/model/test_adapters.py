@@ -1,0 +1,55 @@
+"""Counts of adapter parameters from shapes alone; the trainer's own are compared in tests/trainer/step."""
+
+import dataclasses
+
+from fakes.shapes import tiny_shape
+
+from asyncrl.model.adapters import adapter_parameters, largest_matrix, trained_in_short
+from asyncrl.model.layout import Layout
+from asyncrl.model.memory import rank_memory
+from asyncrl.recipe.lora import Lora
+
+QWEN_7B = dataclasses.replace(
+    tiny_shape(),
+    architecture="Qwen2ForCausalLM",
+    num_layers=28,
+    hidden_size=3584,
+    num_heads=28,
+    num_kv_heads=4,
+    head_size=128,
+    ffn_size=18944,
+    vocab_size=152064,
+    has_qkv_bias=True,
+    has_qk_norm=False,
+)
+
+
+def test_the_adapters_of_a_published_model_are_as_many_as_those_of_peft():
+    # Printed by peft for Qwen2.5-7B with rank 8 on all linear layers: 20,185,088.
+    assert adapter_parameters(QWEN_7B, Lora(rank=8)) == (20_185_088, 0)
+    assert trained_in_short(Lora(rank=8), QWEN_7B).startswith("20,185,088 parameters of adapters (0.27%)")
+
+
+def test_each_tensor_rank_has_a_part_of_one_matrix_and_all_of_the_other():
+    shape, lora = tiny_shape(), Lora(rank=2, targets=["q_proj", "o_proj"])
+    # q is [32, 32], o is [32, 32]: A and B have 2 x 32 numbers each.
+    assert adapter_parameters(shape, lora) == (2 * 2 * (64 + 64), 0)
+    assert adapter_parameters(shape, lora, Layout(tensor=2)) == (2 * 2 * (64 + 32), 0)
+    assert adapter_parameters(shape, lora, Layout(pipeline=2)) == (2 * (64 + 64), 0)
+    # Gate and up, [48, 32] each.
+    assert largest_matrix(shape) == 2 * 48 * 32 == 2 * largest_matrix(shape, Layout(tensor=2))
+
+
+def test_the_experts_of_a_model_are_dealt():
+    shape = dataclasses.replace(tiny_shape(), num_experts=4, expert_ffn_size=16, experts_per_token=2)
+    lora = Lora(rank=1, targets=["down_proj"])
+    assert adapter_parameters(shape, lora) == (0, 2 * 4 * (32 + 16))
+    assert adapter_parameters(shape, lora, Layout(expert=2)) == (0, 4 * (32 + 16))
+
+
+def test_seven_billion_parameters_with_adapters_leave_a_gpu_room_for_their_server():
+    memory = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, lora=Lora(rank=32))
+    server = QWEN_7B.num_parameters() * 2 + 16 * 2**30
+    assert memory.computing(is_recomputing=True) + server < 0.9 * 80e9
+    full = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, has_reference=True)
+    assert full.resident() > 1.5 * 80e9
