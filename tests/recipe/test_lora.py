@@ -14,7 +14,7 @@ RAW = {
 
 
 def with_lora(lora: dict | None = None, **sections: dict):
-    model = RAW["model"] | {"lora": {"rank": 8} | (lora or {})}
+    model = RAW["model"] | {"lora": {"rank": 8} | (lora or {})} | sections.pop("model", {})
     return parse_recipe({**RAW, "model": model, **sections}, source="test")
 
 
@@ -44,6 +44,9 @@ def test_what_cannot_work_is_refused_with_the_key(lora: dict, words: str):
     ("sections", "words"),
     [
         ({"trainer": {"optimizer": "muon"}}, "trainer.optimizer is muon but model.lora is set"),
+        ({"trainer": {"splits_staleness": True}}, "trainer.splits_staleness is true but model.lora is set"),
+        ({"model": {"bitwise_agreement": True}}, "model.bitwise_agreement is true but model.lora is set"),
+        ({"model": {"dtype": "float16"}}, "model.dtype is float16 but model.lora is set"),
         (
             {"algorithm": {"kl_coefficient": 0.1, "reference_refresh_steps": 4}},
             "algorithm.reference_refresh_steps is 4 but model.lora is set",

@@ -39,8 +39,8 @@ def _check_kernels(model: Model, trainer: Trainer) -> None:
     """Raises ValueError for what needs layers, or copies of them, without adapters."""
     if model.bitwise_agreement:
         raise ValueError(
-            "model.bitwise_agreement is true but model.lora is set: layers with adapters have no kernels that "
-            "both engines share. Remove one of the two."
+            "model.bitwise_agreement is true but model.lora is set: layers with adapters have no kernels "
+            "that both engines share. Remove one of the two."
         )
     if model.dtype == "float16":
         raise ValueError(
