@@ -153,7 +153,7 @@ def _game_of(equation: Equation) -> Game:
 
 
 def _games_in(head: Numbers) -> Iterator[Game]:
-    """All ways to read three of the listed numbers as those of a game, and one of two digits as its target."""
+    """All ways to read three of the listed numbers as a game's, and one of two digits as its target."""
     small = sorted(number for number in head if number in SMALL)
     for target in filter(LARGE.__contains__, head):
         for numbers in combinations(small, 3):

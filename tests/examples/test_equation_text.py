@@ -11,7 +11,7 @@ from asyncrl.examples.corpus import Example
 from asyncrl.examples.countdown import LARGE, Game, is_prompt, solvable_games
 from asyncrl.examples.equation_text import LineMix, draw_lines
 from asyncrl.examples.search_steps import Equation, Unread, read_response, write_response
-from verifiers.countdown import evaluate, read_numbers
+from verifiers.countdown import read_numbers
 
 HELD_OUT = frozenset(Random(0).sample(solvable_games(), 256))
 LINES = list(draw_lines(LineMix(), count=800, seed=1, without=HELD_OUT))
