@@ -50,7 +50,7 @@ class LineMix:
 class Equation(NamedTuple):
     expression: str
     steps: tuple[str, ...]
-    """What the expression is reduced to on the way to its value."""
+    """Reductions of the expression on the way to its value."""
     value: int
 
 

@@ -35,7 +35,7 @@ class Equation:
     """The value that the response gives it, right or wrong."""
     comparison: Comparison | None = None
     steps: tuple[str, ...] = ()
-    """What the response reduces the expression to on the way to the value."""
+    """Reductions of the expression on the way to the value, as written."""
 
     def is_true(self) -> bool:
         return all(_value_of(text) == self.said for text in (self.expression, *self.steps))
