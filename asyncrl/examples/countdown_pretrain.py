@@ -3,12 +3,14 @@
 The same small model and plain next-token training as pretrain.py, on the lines of equation_text.py, with a
 token per number. Not a trainer to build on."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from asyncrl.examples.corpus import Example
 from asyncrl.examples.countdown import row_of, solvable_games
 from asyncrl.examples.equation_text import VALUES, LineMix, draw_lines
 from asyncrl.examples.options import parse_options
@@ -18,7 +20,10 @@ from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe.sections.section import Positive
 
 TAGS = ("<answer>", "</answer>")
-WORDS = (" is ", " not ", " over ", " under ")
+WORDS = (" is ", " not ")
+CONTEXT_TOKENS = 192
+BATCHES_SORTED = 16
+"""Batches whose lines are sorted by length together."""
 VOCABULARY = (*SPECIAL, *TAGS, *WORDS, *"+-*()=;: ", *map(str, VALUES))
 
 
@@ -30,6 +35,7 @@ class CountdownOptions(Pretraining):
     """Rows of heldout.jsonl; all other games are rows of train.jsonl."""
     num_lines: Positive = 20000
     """Lines of the corpus; each is seen once."""
+    hidden_size: Positive = 96
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
@@ -42,8 +48,27 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     write_rows(folder / "heldout.jsonl", (row_of(game, random) for game in heldout))
     lines = draw_lines(LineMix(), count=settings.num_lines, seed=settings.seed + 1, without=heldout)
     make_base_model(
-        folder / "model", build_tokenizer(), lines, settings, progress, max_position_embeddings=128
+        folder / "model",
+        build_tokenizer(),
+        batch_by_length(lines, settings.examples_per_batch, random),
+        settings,
+        progress,
+        max_position_embeddings=CONTEXT_TOKENS,
+        hidden_size=settings.hidden_size,
     )
+
+
+def batch_by_length(lines: Iterable[Example], examples_per_batch: int, random: Random) -> list[Example]:
+    """Lines in an order whose batches hold similar lengths, the batches shuffled: without it a batch is seven
+    micro-batches of other lengths, whose calls take longer than their arithmetic."""
+    ordered, batches = list(lines), list[list[Example]]()
+    for start in range(0, len(ordered), BATCHES_SORTED * examples_per_batch):
+        pool = ordered[start : start + BATCHES_SORTED * examples_per_batch]
+        pool.sort(key=lambda line: len(line.response))
+        batches += [pool[at : at + examples_per_batch] for at in range(0, len(pool), examples_per_batch)]
+    # A smaller one stays the last one, or those behind it would be cut elsewhere.
+    random.shuffle(rest := batches[:-1])
+    return [line for batch in (*rest, batches[-1]) for line in batch]
 
 
 def build_tokenizer() -> Tokenizer:

@@ -1,58 +1,56 @@
 """Unstructured arithmetic text: lines of true equations about a few listed numbers. No torch.
 
-    7 75 5 6 4:4*5=20;6*7=42 not 75;(7+4)*6=66 under 75<answer>(7+4)*6</answer>
+    7 75 5 6 42:7-5=2;6*7-5=42-5=37 not 75;6*7=42 is 42;(7+5)*6=12*6=72<answer>(7+5)*6</answer>
 
-What stands in a line is drawn independently of what it comes to: how many equations there are, over which of
-the listed numbers, whether one is compared with a listed number, and whether the line ends by quoting an
-expression. So no text searches, and none stops because something was reached. What a line says is true.
+What stands in a line is drawn independently of what its equations come to: how many there are, over which of
+the listed numbers, whether one is compared with a listed number, and whether the line ends by quoting the
+last expression. So no text searches, and none stops because something was reached. What a line says is true.
 
-Lines with one of these are left out, so that nothing of Countdown can be copied: a head that has the form of
-a prompt; a quoted expression of three numbers that equals a listed number of two digits; and anything of a
-held-out game: all its numbers with its target in one head, or an equation over them that comes to its target.
+None of these is drawn, so that nothing of Countdown can be copied: a head that has the form of
+a prompt; an equation of three numbers that equals a listed number of two digits, which would solve a game;
+and anything of a held-out game: all its numbers with its target in one head, or an equation over them that
+comes to its target.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
-from asyncrl.examples.arithmetic import Terms
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.countdown import LARGE, SMALL, Game, Numbers, is_prompt, write_head
 from verifiers.countdown import evaluate, read_numbers
 
 VALUES = range(100)
-"""Values of equations."""
-NUM_LISTED = (3, 4, 4, 5)
-"""Numbers in a head, drawn from these."""
+"""Values of equations and of their steps."""
+NUM_SMALL = (2, 3, 3, 3, 4)
+"""Numbers of one digit in a head, drawn from these."""
+NUM_LARGE = (0, 1, 1, 2)
+"""Numbers of two digits in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineMix:
     """Make-up of a line, as probabilities."""
 
-    large: float = 0.25
-    """A listed number has two digits."""
-    three: float = 0.7
+    made: float = 0.5
+    """A listed number of two digits is the value of an equation of two others, else any."""
+    three: float = 0.8
     """An equation has three operands, else two."""
-    large_operands: float = 0.04
-    """Operands are drawn from all listed numbers, else from those of one digit."""
-    chained: float = 0.05
-    """The first operand is the value of the equation before."""
-    compared: float = 0.5
+    compared: float = 0.6
     """An equation is followed by a comparison with a listed number."""
-    answered: float = 0.6
-    """The line ends with an expression in <answer>."""
-    quoted: float = 0.9
-    """That is the line's last one, else a new one."""
-    most_equations: int = 8
-    """A line has 1 to this many."""
+    another: float = 0.78
+    """An equation is followed by another one, up to `most_equations`."""
+    most_equations: int = 10
+    answered: float = 0.7
+    """The line ends with its last expression in <answer>."""
 
 
 class Equation(NamedTuple):
     expression: str
+    steps: tuple[str, ...]
+    """Reductions of the expression on the way to its value."""
     value: int
 
 
@@ -64,73 +62,90 @@ def draw_lines(mix: LineMix, *, count: int, seed: int, without: Collection[Game]
         head = _draw_head(mix, random)
         if is_prompt(head) or not held_out.isdisjoint(_games_in(head)):
             continue
-        equations = _draw_equations(head, mix, random)
-        answer = _draw_answer(head, equations, mix, random)
-        if any(_game_of(equation) in held_out for equation in equations) or _solves(answer, head):
-            continue
         made += 1
+        equations = _draw_equations(head, mix, random, held_out)
         text = ";".join(_write(equation, head, mix, random) for equation in equations)
-        quoted = f"<answer>{answer.expression}</answer>" if answer else ""
+        quoted = f"<answer>{equations[-1].expression}</answer>" if random.random() < mix.answered else ""
         yield Example(head, write_head(head), text + quoted)
 
 
-def _draw_head(mix: LineMix, random: Random) -> Terms:
-    count = random.choice(NUM_LISTED)
-    return tuple(random.choice(LARGE if random.random() < mix.large else SMALL) for _ in range(count))
+def _draw_head(mix: LineMix, random: Random) -> Numbers:
+    small = [random.choice(SMALL) for _ in range(random.choice(NUM_SMALL))]
+    large = [_draw_large(small, mix, random) for _ in range(random.choice(NUM_LARGE))]
+    head = [*small, *large]
+    random.shuffle(head)
+    return tuple(head)
 
 
-def _draw_equations(head: Numbers, mix: LineMix, random: Random) -> list[Equation]:
+def _draw_large(small: list[int], mix: LineMix, random: Random) -> int:
+    if random.random() < mix.made:
+        value = _reduce(random.sample(small, 2), random).value
+        if value in LARGE:
+            return value
+    return random.choice(LARGE)
+
+
+def _draw_equations(
+    head: Numbers, mix: LineMix, random: Random, held_out: Collection[Game]
+) -> list[Equation]:
+    small = [number for number in head if number in SMALL]
     equations = list[Equation]()
-    for _ in range(random.randint(1, mix.most_equations)):
-        before = equations[-1].value if equations and random.random() < mix.chained else None
-        equations.append(_draw_equation(head, mix, random, before))
+    while not equations or (len(equations) < mix.most_equations and random.random() < mix.another):
+        count = 3 if len(small) > 2 and random.random() < mix.three else 2
+        equation = _reduce(random.sample(small, count), random)
+        while _solves(equation, head) or _game_of(equation) in held_out:
+            equation = _reduce(random.sample(small, count), random)
+        equations.append(equation)
     return equations
 
 
-def _draw_equation(head: Numbers, mix: LineMix, random: Random, before: int | None = None) -> Equation:
-    small = [number for number in head if number in SMALL]
+def _reduce(operands: list[int], random: Random) -> Equation:
+    """A random expression over `operands` in their order, whose value and step are in VALUES."""
     while True:
-        pool = list(head) if len(small) < 2 or random.random() < mix.large_operands else list(small)
-        random.shuffle(pool)
-        operands = pool[: 3 if random.random() < mix.three else 2]
-        if before is not None:
-            operands[0] = before
-        expression = _write_expression(operands, random)
-        value = evaluate(expression)
-        if value in VALUES:
-            return Equation(expression, int(value))
+        equation = _draw_two(operands, random) if len(operands) == 2 else _draw_three(operands, random)
+        if equation is not None:
+            return equation
 
 
-def _write_expression(operands: list[int], random: Random) -> str:
-    """Operands in their order between random signs; parentheses only where they matter."""
-    signs = [random.choice("+-*") for _ in operands[1:]]
-    if len(operands) == 2:
-        return f"{operands[0]}{signs[0]}{operands[1]}"
-    (a, b, c), (first, second) = operands, signs
+def _draw_two(operands: list[int], random: Random) -> Equation | None:
+    a, b = operands
+    expression = f"{a}{random.choice('+-*')}{b}"
+    value = _value_of(expression)
+    return None if value is None else Equation(expression, (), value)
+
+
+def _draw_three(operands: list[int], random: Random) -> Equation | None:
+    """Parentheses stand only where they matter; the inner operation is worked first."""
+    (a, b, c), first, second = operands, random.choice("+-*"), random.choice("+-*")
     form = random.randrange(4)
     if form == 0 and first != "*" and second == "*":
-        return f"({a}{first}{b}){second}{c}"
-    if form == 1 and first != "+" and second != "*":
-        return f"{a}{first}({b}{second}{c})"
-    return f"{a}{first}{b}{second}{c}"
-
-
-def _draw_answer(head: Numbers, equations: list[Equation], mix: LineMix, random: Random) -> Equation | None:
-    if random.random() >= mix.answered:
+        expression, inner, is_left = f"({a}{first}{b}){second}{c}", f"{a}{first}{b}", True
+    elif form == 1 and first != "+" and second != "*":
+        expression, inner, is_left = f"{a}{first}({b}{second}{c})", f"{b}{second}{c}", False
+    else:
+        expression, is_left = f"{a}{first}{b}{second}{c}", first == "*" or second != "*"
+        inner = f"{a}{first}{b}" if is_left else f"{b}{second}{c}"
+    worked, value = _value_of(inner), _value_of(expression)
+    if worked is None or value is None:
         return None
-    return equations[-1] if random.random() < mix.quoted else _draw_equation(head, mix, random)
+    step = f"{worked}{second}{c}" if is_left else f"{a}{first}{worked}"
+    return Equation(expression, (step,), value)
+
+
+def _value_of(expression: str) -> int | None:
+    value = evaluate(expression)
+    return int(value) if value in VALUES else None
 
 
 def _write(equation: Equation, head: Numbers, mix: LineMix, random: Random) -> str:
-    """The equation, and maybe a comparison: " is 15" where its value is listed, else with a listed number of
-    two digits, if there is one."""
-    said = f"{equation.expression}={equation.value}"
+    """The equation, and maybe a comparison: " is 15" where its value is listed, else " not" and a listed
+    number, of two digits if there is one."""
+    said = "=".join([equation.expression, *equation.steps, str(equation.value)])
     if random.random() >= mix.compared:
         return said
     if equation.value in head:
         return f"{said} is {equation.value}"
-    other = random.choice([number for number in head if number in LARGE] or head)
-    return f"{said} {random.choice(('not', 'over' if equation.value > other else 'under'))} {other}"
+    return f"{said} not {random.choice([number for number in head if number in LARGE] or head)}"
 
 
 def _game_of(equation: Equation) -> Game:
@@ -138,14 +153,13 @@ def _game_of(equation: Equation) -> Game:
 
 
 def _games_in(head: Numbers) -> Iterator[Game]:
-    """All ways to read three of the listed numbers as those of a game, and another one as its target."""
-    for target, *numbers in permutations(head, 4):
-        yield Game(tuple(sorted(numbers)), target)
+    """All ways to read three of the listed numbers as a game's, and one of two digits as its target."""
+    small = sorted(number for number in head if number in SMALL)
+    for target in filter(LARGE.__contains__, head):
+        for numbers in combinations(small, 3):
+            yield Game(numbers, target)
 
 
-def _solves(answer: Equation | None, head: Numbers) -> bool:
-    """Whether the answer reaches a listed number of two digits by three others: it would solve a game."""
-    if answer is None or answer.value not in LARGE:
-        return False
-    operands = read_numbers(answer.expression)
-    return len(operands) == 3 and answer.value in Counter(head) - Counter(operands)
+def _solves(equation: Equation, head: Numbers) -> bool:
+    """Whether the equation reaches a listed number of two digits by three others: it would solve a game."""
+    return equation.value in LARGE and equation.value in head and bool(equation.steps)

@@ -4,8 +4,9 @@ The grammar, whose equations have the expressions that verifier countdown reads:
 
     response    = [ item { ";" item } ] [ "<answer>" expression "</answer>" ]
     item        = equation | unread
-    equation    = expression "=" number [ comparison ]
-    comparison  = " " ( "is" | "not" | "over" | "under" ) " " number
+    equation    = expression "=" { step "=" } number [ comparison ]
+    step        = expression
+    comparison  = " " ( "is" | "not" ) " " number
 
 What is no equation is kept as `Unread`, so that `write_response` gives any response back to the letter.
 """
@@ -18,7 +19,7 @@ from asyncrl.examples.countdown import Game
 from verifiers.countdown import NotAnEquation, evaluate, read_numbers
 
 OPENING, CLOSING = "<answer>", "</answer>"
-COMPARISONS = ("is", "not", "over", "under")
+COMPARISONS = ("is", "not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,11 @@ class Equation:
     said: int
     """The value that the response gives it, right or wrong."""
     comparison: Comparison | None = None
+    steps: tuple[str, ...] = ()
+    """Reductions of the expression on the way to the value, as written."""
 
     def is_true(self) -> bool:
-        return _value_of(self.expression) == self.said
+        return all(_value_of(text) == self.said for text in (self.expression, *self.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +136,28 @@ def _is_attempt(equation: Equation, game: Game) -> bool:
 def _is_true_check(attempt: Equation) -> bool:
     assert attempt.comparison is not None, "a check has a comparison"
     said, number = attempt.said, attempt.comparison.number
-    holds = {"is": said == number, "not": said != number, "over": said > number, "under": said < number}
-    return holds[attempt.comparison.word]
+    return (attempt.comparison.word == "is") == (said == number)
 
 
 def _read_item(text: str) -> Equation | Unread:
     """An equation where `text` is one to the letter."""
-    expression, _, rest = text.partition("=")
-    number, *comparison = rest.split(" ")
-    if _value_of(expression) is None or not _is_number(number):
+    said, *comparison = text.split(" ")
+    *sides, number = said.split("=")
+    if not sides or not _is_number(number) or any(_value_of(side) is None for side in sides):
         return Unread(text)
+    expression, *steps = sides
     if not comparison:
-        return Equation(expression, int(number))
+        return Equation(expression, int(number), steps=tuple(steps))
     if len(comparison) == 2 and comparison[0] in COMPARISONS and _is_number(comparison[1]):
-        return Equation(expression, int(number), Comparison(comparison[0], int(comparison[1])))
+        compared = Comparison(comparison[0], int(comparison[1]))
+        return Equation(expression, int(number), compared, tuple(steps))
     return Unread(text)
 
 
 def _write_item(item: Equation | Unread) -> str:
     if isinstance(item, Unread):
         return item.text
-    said = f"{item.expression}={item.said}"
+    said = "=".join([item.expression, *item.steps, str(item.said)])
     return f"{said} {item.comparison.word} {item.comparison.number}" if item.comparison else said
 
 

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from random import Random
+from statistics import median
 
 import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.examples.countdown import Game, game_of
-from asyncrl.examples.countdown_pretrain import build_tokenizer, prepare
+from asyncrl.examples.countdown_pretrain import CONTEXT_TOKENS, batch_by_length, build_tokenizer, prepare
 from asyncrl.examples.equation_text import LineMix, draw_lines
 
 
@@ -27,13 +29,26 @@ def test_every_game_is_trained_or_held_out_never_both(tmp_path: Path) -> None:
 def test_the_tokenizer_has_a_token_per_number_and_gives_lines_back() -> None:
     tokenizer = build_tokenizer()
     assert len(tokenizer.encode("3 5 7 22:").ids) == 9
-    assert len(tokenizer.encode("3*5+7=22 is 22", add_special_tokens=False).ids) == 9
+    assert len(tokenizer.encode("3*5+7=15+7=22 is 22", add_special_tokens=False).ids) == 13
     for line in draw_lines(LineMix(), count=100, seed=0, without=()):
         ids = tokenizer.encode(line.prompt + line.response).ids
         assert tokenizer.decode(ids) == line.prompt + line.response
-        assert len(ids) < 128
+        assert len(ids) < CONTEXT_TOKENS
 
 
 def test_an_unknown_option_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"prepare.options.lines: .*Options: .*num_heldout, num_lines"):
         prepare(tmp_path, lambda *progress: None, lines=3)
+
+
+def test_batches_hold_lines_of_similar_length_and_every_line_once() -> None:
+    lines = list(draw_lines(LineMix(), count=300, seed=0, without=()))
+    ordered = batch_by_length(lines, 16, Random(0))
+    assert sorted(line.prompt + line.response for line in ordered) == sorted(
+        line.prompt + line.response for line in lines
+    )
+    lengths = [len(line.response) for line in ordered]
+    spans = [max(lengths[at : at + 16]) - min(lengths[at : at + 16]) for at in range(0, 300, 16)]
+    assert median(spans) < 20 < max(lengths) - min(lengths)
+    means = [sum(lengths[at : at + 16]) for at in range(0, 288, 16)]
+    assert means != sorted(means)

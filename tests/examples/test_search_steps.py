@@ -32,6 +32,7 @@ EQUATIONS = st.builds(
     EXPRESSIONS,
     NUMBERS,
     st.none() | st.builds(Comparison, st.sampled_from(COMPARISONS), NUMBERS),
+    st.lists(EXPRESSIONS, max_size=2).map(tuple),
 )
 RESPONSES = st.builds(Response, st.lists(EQUATIONS, max_size=5).map(tuple), st.none() | EXPRESSIONS)
 PIECES = (
@@ -79,12 +80,14 @@ def test_counts_are_those_of_the_tree(response: Response) -> None:
     assert steps.equations == len(response.items)
     assert steps.answers == (response.answer is not None)
     assert steps.true_equations == sum(
-        eval(item.expression) == item.said for item in response.items if isinstance(item, Equation)
+        {eval(text) for text in (item.expression, *item.steps)} == {item.said}
+        for item in response.items
+        if isinstance(item, Equation)
     )
 
 
 def test_a_search_is_counted_step_by_step() -> None:
-    text = "3+5+7=15 not 22;3*5=15;5*7-3=32 over 22;7*3+5=26;3*5+7=22 is 22<answer>3*5+7</answer>"
+    text = "3+5+7=8+7=15 not 22;3*5=15;5*7-3=32 not 22;7*3+5=26;3*5+7=15+7=22 is 22<answer>3*5+7</answer>"
     assert count_steps(text, GAME) == SearchSteps(
         responses=1,
         equations=5,
@@ -108,6 +111,11 @@ def test_a_hit_that_is_passed_and_one_that_is_none_are_told_apart() -> None:
     assert (passed.passed_hits, passed.stops_at_hit) == (1, 1)
 
 
+def test_an_equation_is_true_when_all_its_steps_are() -> None:
+    steps = count_steps("3*5+7=15+7=22;3*5+7=14+7=22;3*5+7=15+7=21;3*5+7=22=22", GAME)
+    assert (steps.equations, steps.true_equations, steps.attempts, steps.hits) == (4, 2, 4, 4)
+
+
 @pytest.mark.parametrize(
     "said", ["3+5=8", "3+5+7+7=22", "3*5+7=22x", "3*5+7", "3*5+7=022", "3*5+22=37", "=22"]
 )
@@ -116,7 +124,7 @@ def test_other_equations_and_other_texts_are_no_attempts(said: str) -> None:
 
 
 def test_a_comparison_with_another_number_or_a_false_one_is_no_true_check() -> None:
-    steps = count_steps("3+5+7=15 over 22;3+5+7=15 not 7;3+5+7=15 is 22", GAME)
+    steps = count_steps("3+5+7=15 is 22;3+5+7=15 not 7;3+5+7=22 not 22", GAME)
     assert (steps.attempts, steps.checks, steps.true_checks) == (3, 2, 0)
 
 
