@@ -44,7 +44,7 @@ class Recipe(Section):
     name: str
     """Name of the run folder."""
     stage: Stage = "rl"
-    """What the run learns from; docs/stages.md.
+    """Source of what the run learns; docs/stages.md.
     rl: its own answers to tasks, by verifiers.
     sft: rows that it imitates; no server, no verifier.
     dpo: pairs of responses, of which one is preferred; no server, no verifier."""

@@ -67,6 +67,9 @@ def with_stage(raw: Any) -> Any:
     if not isinstance(raw, dict):
         return raw
     stage = raw.get("stage", "rl")
+    if not isinstance(stage, str):
+        # Refused for itself, as is a name that is no stage.
+        return raw
     for other, section in OF_STAGES.items():
         if other != stage:
             _refuse(raw, other, section, {}, f"stage is {stage}", f"Remove it, or set stage to {other}.")

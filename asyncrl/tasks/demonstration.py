@@ -53,7 +53,7 @@ class Demonstration:
         return Demonstration(tuple(kept)) if kept else None
 
     def segments(self, version: int) -> list[Segment | Observed]:
-        """What follows the prompt, as a trajectory has it. No policy sampled it: log-probs are 0."""
+        """All that follows the prompt, as a trajectory has it. No policy sampled it: log-probs are 0."""
         return [
             Segment(version, part.tokens.tolist(), [0.0] * len(part.tokens))
             if part.is_learned

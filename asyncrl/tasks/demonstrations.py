@@ -39,7 +39,7 @@ from asyncrl.tasks.task_list import template_of
 
 log = logging.getLogger(__name__)
 NO_VERIFIER = VerifierSpec("none")
-"""Of rows that nothing grades."""
+"""Verifier of rows that nothing grades."""
 _ROWS_PER_LOOK = 100
 _COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 

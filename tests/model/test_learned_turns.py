@@ -1,4 +1,4 @@
-"""What supervised training learns of a conversation, under the chat template of each family."""
+"""The parts of a conversation that supervised training learns, under the chat template of each family."""
 
 from pathlib import Path
 from typing import Any

@@ -138,7 +138,7 @@ OF_ROWS = (
     Panel("Gradient norm", [("grad_norm", "before clipping", GREEN)], lambda value: f"{value:.3g}"),
     PANELS[6],
 )
-"""Of a stage that learns rows."""
+"""Panels of a stage that learns rows."""
 
 
 def panels_of(metrics: Metrics) -> tuple[Panel, ...]:

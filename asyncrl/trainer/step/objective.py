@@ -80,7 +80,7 @@ class Objective:
     def references(
         self, micro_batches: Sequence[MicroBatch], evaluate: Callable[[], list[Tensor]]
     ) -> list[Tensor]:
-        """What the reference says of each micro-batch: here [T] log-probs. A call of every rank."""
+        """The reference's word on each micro-batch: here [T] log-probs. A call of every rank."""
         return evaluate()
 
     def needs_proximal(self) -> bool:

@@ -43,7 +43,7 @@ class Preference(Likelihood):
         digest = model_digest(folder) or "unknown"
         self._known = ReferenceSums(recipe.folder() / "reference" / f"{digest[:16]}.sums")
         self._digests: dict[str, bytes] = {}
-        """Of each sequence of the batch."""
+        """Digest of each sequence of the batch."""
         self._of_pairs: list[Tensor] = []
         """[1 + len(MEANS)] float64 of each micro-batch since the last report: its pairs, and their sums."""
 

@@ -48,7 +48,7 @@ class ReferenceSums:
         return self._sums[digest]
 
     def add(self, own: Mapping[bytes, float]) -> None:
-        """What each rank has computed becomes known to all. A call of every rank."""
+        """Makes known to all ranks what each has computed. A call of every rank."""
         parts = ranks.gather_to_first(dict(own))
         new = {digest: total for part in parts for digest, total in part.items() if digest not in self}
         if ranks.is_first() and new:
