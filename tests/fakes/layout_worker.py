@@ -5,9 +5,9 @@
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
 "kept", "stage", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens,
 the record of tokens, FOLDER/<name>.spike, which row has the largest part of the last gradient, and
-FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
-resumes takes that step only, from the checkpoint of another. "turns": whether responses have turns, with
-credits and advantages of their own. "kept": whether they were sampled from some tokens only.
+FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint before the
+last step; one that resumes takes that step only, from the checkpoint of another. "turns": whether responses
+have turns, with credits and advantages of their own. "kept": whether they were sampled from some tokens only.
 """
 
 import json
