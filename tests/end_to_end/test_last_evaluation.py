@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fakes.whole_run import WholeRun
 
 from asyncrl.journal.ending import RunEnd, recorded_end
@@ -23,6 +24,7 @@ def state_of(run: WholeRun) -> str:
     return status["state"]
 
 
+@pytest.mark.exhaustive
 def test_a_stop_during_the_last_evaluation_is_made_good_by_the_same_command(
     tmp_path: Path, elsewhere: dict[str, Any]
 ) -> None:
