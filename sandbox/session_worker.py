@@ -20,6 +20,8 @@ from sandbox.result import Result, SandboxError, Status
 _SCRIPT = "console.py"
 _ENVIRONMENT = {"MPLBACKEND": "Agg"}
 _START_SECONDS = 60.0
+_REPORT_SECONDS = 1.0
+"""For the report of how an interpreter ended."""
 _END_SECONDS = 10.0
 _LEAST_CPU_SECONDS = 0.25
 """With less left, an interpreter might not even start."""
@@ -112,7 +114,7 @@ class SessionWorker:
         allowed = min(self._order["call_seconds"], self._order["total_seconds"] - self._seconds)
         if found.ask(code):
             self._wait(found, began + allowed)
-        else:
+        elif not self._ends_now(found):
             found.running.dismiss()
         seconds = time.monotonic() - began
         self._seconds += seconds
@@ -150,6 +152,14 @@ class SessionWorker:
             found.attend(min(deadline - now, self._guard.wait_seconds()))
             if not found.running.has_ended:
                 self._guard.look([found.running])
+
+    def _ends_now(self, found: ConsoleProcess) -> bool:
+        """Whether an interpreter that reads no more has ended by itself: its pipe breaks before its init has
+        reported how."""
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while not found.running.has_ended and (left := deadline - time.monotonic()) > 0:
+            found.attend(left)
+        return found.running.has_ended
 
     def _await_end(self, found: ConsoleProcess) -> None:
         """Until an interpreter that was killed has ended."""

@@ -18,7 +18,7 @@ class Use:
     keys: tuple[str, ...]
     is_on: Callable[[AlgorithmKeys], bool]
     switch: str
-    """What turns it on, behind the words "set algorithm."."""
+    """Keys and values that turn it on, behind the words "set algorithm."."""
 
 
 def _advantage(*names: str) -> Callable[[AlgorithmKeys], bool]:

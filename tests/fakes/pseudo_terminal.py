@@ -36,6 +36,9 @@ class PseudoTerminal:
             start_new_session=True,
         )
         os.close(slave)
+        # select() takes no descriptor above 1023, and a process of tests may hold as many.
+        self._poll = select.poll()
+        self._poll.register(self._master, select.POLLIN)
         self.text = ""
 
     def resize(self, columns: int) -> None:
@@ -60,8 +63,8 @@ class PseudoTerminal:
     def _read(self, is_done: Callable[[], bool], what: str, seconds: float) -> str:
         deadline = time.monotonic() + seconds
         while not is_done():
-            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"{what} did not come: {self.text!r}"
+            left_seconds = max(0.0, deadline - time.monotonic())
+            assert self._poll.poll(1000 * left_seconds), f"{what} did not come: {self.text!r}"
             try:
                 part = os.read(self._master, 65536)
             except OSError:

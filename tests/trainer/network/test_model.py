@@ -11,7 +11,7 @@ from fakes.policies import load_policy
 from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights
-from asyncrl.trainer.network.model import PolicyModel, bfloat16_device, build_model, build_policy
+from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy, half_device
 from asyncrl.trainer.packing.batch import make_micro_batch
 
 LLAMA3 = {
@@ -88,8 +88,8 @@ def test_recomputed_activations_give_the_same_gradient(recompute: str, tmp_path:
 
 
 def test_only_bfloat16_on_a_gpu_has_a_peak_to_compare_with(monkeypatch: pytest.MonkeyPatch):
-    assert bfloat16_device(torch.bfloat16) is None
+    assert half_device(torch.bfloat16) is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    assert bfloat16_device(torch.bfloat16) == "Some GPU"
-    assert bfloat16_device(torch.float32) is None
+    assert half_device(torch.bfloat16) == "Some GPU"
+    assert half_device(torch.float32) is None
