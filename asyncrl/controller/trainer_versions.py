@@ -47,7 +47,7 @@ class TrainerVersions:
 
     def lacks_publication(self, request: TakeRequest) -> bool:
         """Whether an evaluation of the trainer's version waits for weights that it has not published."""
-        if self.publishes_all or request.publication_folder:
+        if not self._is_unpublished(request):
             return False
         version = request.version
         is_first = version == 0 and bool(self.heldout.lacks(0, "before"))
@@ -66,7 +66,7 @@ class TrainerVersions:
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self.session.check_is_newest(request)
-        if not self.publishes_all and not request.publication_folder:
+        if self._is_unpublished(request):
             self.queue.announce(request.version)
             return
         publication = self._publication_of(request)
@@ -84,6 +84,9 @@ class TrainerVersions:
         self.state.release_streams()
         if self._is_evaluated(request):
             self.heldout.start(publication, "during")
+
+    def _is_unpublished(self, request: TakeRequest) -> bool:
+        return not self.publishes_all and not request.publication_folder
 
     def _is_evaluated(self, request: TakeRequest) -> bool:
         return self.heldout.is_due(request.version, self.num_steps)

@@ -1,4 +1,4 @@
-"""What model.bitwise_agreement costs: the CPU time of servers and trainer with it over that without.
+"""The cost of model.bitwise_agreement: CPU time of servers and trainer with it over that without.
 
     python tests/benchmarks/agreement_bench.py [--rounds 3] [--tokens 96]
 
@@ -45,7 +45,7 @@ BATCHES = (64, 4)
 
 
 def cpu_seconds(process_id: int) -> float:
-    """Of a server's processes."""
+    """CPU time of a server's processes so far."""
     root = psutil.Process(process_id)
     times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
     return sum(each.user + each.system for each in times)

@@ -73,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Course:
-    """What a run did: by step, counted from 1."""
+    """The course of a run, by step, counted from 1."""
 
     rewards: list[float]
     """Mean reward of each step's batch."""

@@ -43,7 +43,7 @@ MOST_STALE = 4
 
 @dataclass(frozen=True)
 class Arm:
-    """What differs from the default."""
+    """A loss that differs from the default in some keys."""
 
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class WholeRun:
     command = "train"
 
     def words(self) -> list[str]:
-        """What follows the command."""
+        """Words behind the name of the command."""
         return [str(self.recipe_path)]
 
     def start(self) -> Self:

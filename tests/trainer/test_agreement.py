@@ -47,7 +47,7 @@ async def sample(url: str, name: str, num_requests: int, longest: int) -> list[S
 
 
 def differences(model: Path, sequences: list[ScoredSequence], **section: object) -> list[float]:
-    """Of each token's log-prob, the trainer's from the server's; and what a step makes of them."""
+    """Difference of each token's log-prob, trainer to server; and the metrics of a step on them."""
     learner = make_learner(model, model=section, trainer={"tokens_per_micro_batch": 1500})
     batch = Batch(0, TEMPERATURE, sequences)
     micros = rank_micro_batches(batch, budget_tokens=1500, rank=0, num_ranks=1, kernel=learner.kernel)

@@ -273,7 +273,7 @@ def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_steps_in_float16_are_identical_though_some_are_skipped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    """Of policy and critic; resumed after two steps, with the loss scales of then."""
+    """Policy and critic both skip; the run resumes after two steps with the loss scales that it had."""
     trainer = {"initial_loss_scale": 2.0**15, "optimizer_steps_per_batch": 2}
     sections = {"model": {"dtype": "float16"}, "algorithm": {"advantage": "gae"}}
     run = record_run(tmp_path, num_processes=2, trainer=trainer, resumed={}, **sections)

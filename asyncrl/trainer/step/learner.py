@@ -96,7 +96,7 @@ class Learner:
             recompute=recipe.trainer.recompute,
             unsampled=unsampled,
             float32_logits=recipe.model.float32_logits,
-            is_bitwise=recipe.model.bitwise_agreement,
+            is_bitwise=is_bitwise,
             lora=recipe.model.lora,
         )
         self.base_digest: str | None = None

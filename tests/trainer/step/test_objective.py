@@ -63,7 +63,7 @@ COMBINATIONS = [
 
 
 TYPICAL = (0, 2, 4, 7, 9)
-"""Of COMBINATIONS: every kind of term once. The others are exhaustive."""
+"""Places in COMBINATIONS that have every kind of term once. The others are exhaustive."""
 each_combination = pytest.mark.parametrize(
     "algorithm",
     [
