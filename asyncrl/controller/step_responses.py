@@ -6,7 +6,8 @@ are metrics, so that they stay when `replay.keep_steps` removes the texts.
 
 import asyncio
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
@@ -98,15 +99,13 @@ class StepResponses:
 
     async def _read(self, version: PolicyVersion) -> Responses:
         sums = _Sums(self.words)
-        for group in self._groups(version):
-            for response in group:
-                sums.add(response)
-            # Streams are read in between.
-            await asyncio.sleep(0)
+        with closing(read_step_responses(self.journal, version, num_samples=self.num_samples)) as groups:
+            for group in groups:
+                for response in group:
+                    sums.add(response)
+                # Streams are read in between.
+                await asyncio.sleep(0)
         return sums.columns()
-
-    def _groups(self, version: PolicyVersion) -> Iterator[list[StepResponse]]:
-        return read_step_responses(self.journal, version, num_samples=self.num_samples)
 
 
 def _means(values: Mapping[str, Sequence[int]]) -> dict[str, float]:

@@ -131,9 +131,13 @@ def make_base_model(
     max_position_embeddings: int = 256,
     hidden_size: int = 128,
 ) -> None:
-    """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`."""
+    """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`.
+
+    On two threads, or as many as OMP_NUM_THREADS says: on a busy machine two wait for each other.
+    """
     torch.manual_seed(settings.seed)
-    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
     model = build_model(
         max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size

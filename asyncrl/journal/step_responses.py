@@ -1,9 +1,9 @@
 """Responses of the groups that a step took first: outcome, length and text, group by group."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
-from asyncrl.journal.connection import Readable
+from asyncrl.journal.connection import Readable, open_for_reading
 from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.records import PolicyVersion
 
@@ -31,9 +31,14 @@ class StepResponse(NamedTuple):
 
 def read_step_responses(
     journal: Readable, version: PolicyVersion, *, num_samples: int
-) -> Iterator[list[StepResponse]]:
+) -> Generator[list[StepResponse]]:
     """The graded responses of each group that the trainer took first at `version`; greedy baselines, which
-    stand behind the `num_samples` of a group, are left out. A query each."""
-    for (group,) in journal.read(_GROUPS, (version,)):
-        rows = journal.read(_RESPONSES, {"group": group, "num_samples": num_samples})
-        yield [StepResponse(*row) for row in rows]
+    stand behind the `num_samples` of a group, are left out.
+
+    A query each, on one connection: opening one parses the whole schema, which costs as much as ten groups.
+    It is open until the generator ends or is closed. Raises InputError when the file is damaged.
+    """
+    with open_for_reading(journal.path) as db:
+        for (group,) in db.execute(_GROUPS, (version,)).fetchall():
+            rows = db.execute(_RESPONSES, {"group": group, "num_samples": num_samples}).fetchall()
+            yield [StepResponse(*row) for row in rows]

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas
-import pyarrow
-import pyarrow.parquet
 import pytest
 import yaml
 from fakes.base_model import write_base_model
@@ -19,10 +16,16 @@ GOOD = [{"prompt": f"{n}+1=", "answer": float(n + 1)} for n in range(3)]
 
 
 def with_arrow(path: Path, rows: list[dict[str, Any]]) -> None:
+    # Not above, nor pandas below: every process of a run of tests imports this file.
+    import pyarrow
+    import pyarrow.parquet
+
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
 def with_pandas(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pandas
+
     pandas.DataFrame(rows).to_parquet(path)
 
 

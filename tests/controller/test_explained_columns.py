@@ -4,13 +4,8 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
-import torch
-
 from asyncrl.controller import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
-from asyncrl.trainer.step import exact_split
-from asyncrl.trainer.step.critic import SUMS, value_metrics
-from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
 
 def test_the_page_of_metrics_explains_each_column_of_a_step() -> None:
@@ -23,6 +18,13 @@ def test_the_page_of_metrics_explains_each_column_of_a_step() -> None:
 
 def columns_of_a_step() -> set[str]:
     """Of the controller, the trainer and the critic; families by outcome or verifier with a star."""
+    # Not above: every process of a run of tests imports this file, and Megatron takes seconds.
+    import torch
+
+    from asyncrl.trainer.step import exact_split
+    from asyncrl.trainer.step.critic import SUMS, value_metrics
+    from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
+
     known = {column for columns in GROUPS.values() for column in columns}
     known |= step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))).keys()
     known |= exact_split.metrics(

@@ -1,11 +1,16 @@
 """Columns of a step from texts and lengths of its responses: values counted by hand, and none are lost."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fakes.records import generate, make_queue, make_score, make_task
 
 from asyncrl.controller.step_responses import StepResponses
+from asyncrl.journal.connection import open_for_reading
+from asyncrl.journal.step_responses import read_step_responses
 from asyncrl.loops.waits import Waits
 from asyncrl.observe.metrics.columns import values_of
 from asyncrl.observe.metrics.metrics_file import flat
@@ -61,6 +66,31 @@ async def test_a_step_whose_batch_is_given_again_by_a_later_process_has_them_too
     assert (await responses.columns(0))["reflection_words_mean"] == pytest.approx(0.5)
     await responses.close()
     again.journal.close()
+
+
+async def test_all_groups_of_a_step_are_read_on_one_connection_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queue_with_a_batch(tmp_path)
+    opened, num_open = [], 0
+
+    @contextmanager
+    def counted(path: Path) -> Iterator[sqlite3.Connection]:
+        nonlocal num_open
+        opened.append(path)
+        with open_for_reading(path) as db:
+            num_open += 1
+            yield db
+        num_open -= 1
+
+    monkeypatch.setattr("asyncrl.journal.step_responses.open_for_reading", counted)
+    assert [len(group) for group in read_step_responses(queue.journal, 0, num_samples=4)] == [4]
+    responses = responses_of(queue, "wait")
+    responses.begin(0)
+    await responses.columns(0)
+    assert (len(opened), num_open) == (2, 0)
+    await responses.close()
+    queue.journal.close()
 
 
 async def test_without_words_there_are_lengths_alone(tmp_path: Path) -> None:

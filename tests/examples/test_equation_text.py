@@ -1,6 +1,7 @@
 """Arithmetic text that holds no game, and whose parts do not depend on what equations come to."""
 
 from collections import Counter
+from functools import cache
 from itertools import combinations
 from random import Random
 from statistics import fmean
@@ -13,8 +14,15 @@ from asyncrl.examples.equation_text import LineMix, draw_lines
 from asyncrl.examples.search_steps import Equation, Unread, read_response, write_response
 from verifiers.countdown import read_numbers
 
-HELD_OUT = frozenset(Random(0).sample(solvable_games(), 256))
-LINES = list(draw_lines(LineMix(), count=800, seed=1, without=HELD_OUT))
+
+@cache
+def held_out() -> frozenset[Game]:
+    return frozenset(Random(0).sample(solvable_games(), 256))
+
+
+@cache
+def drawn() -> list[Example]:
+    return list(draw_lines(LineMix(), count=800, seed=1, without=held_out()))
 
 
 def equations(line: Example) -> list[Equation]:
@@ -24,7 +32,7 @@ def equations(line: Example) -> list[Equation]:
 
 
 def test_all_that_a_line_says_is_true() -> None:
-    for line in LINES:
+    for line in drawn():
         assert write_response(read_response(line.response)) == line.response
         for equation in equations(line):
             assert equation.is_true() and 0 <= equation.said < 100, line
@@ -35,33 +43,33 @@ def test_all_that_a_line_says_is_true() -> None:
 
 
 def test_an_equation_of_three_numbers_shows_its_step() -> None:
-    for line in LINES:
+    for line in drawn():
         for equation in equations(line):
             assert len(read_numbers(equation.expression)) == 2 + len(equation.steps)
             assert all(len(read_numbers(step)) == 2 for step in equation.steps)
 
 
 def test_no_head_is_a_prompt_and_none_holds_a_held_out_game() -> None:
-    for line in LINES:
+    for line in drawn():
         assert not is_prompt(line.terms)
         for target in line.terms:
             rest = list(line.terms)
             rest.remove(target)
-            assert not any(Game(numbers, target) in HELD_OUT for numbers in combinations(sorted(rest), 3)), (
-                line
-            )
+            assert not any(
+                Game(numbers, target) in held_out() for numbers in combinations(sorted(rest), 3)
+            ), line
 
 
 def test_no_equation_solves_a_held_out_game() -> None:
-    for line in LINES:
+    for line in drawn():
         for equation in equations(line):
-            assert Game(tuple(sorted(read_numbers(equation.expression))), equation.said) not in HELD_OUT
+            assert Game(tuple(sorted(read_numbers(equation.expression))), equation.said) not in held_out()
 
 
 def test_no_equation_of_three_numbers_reaches_a_listed_number_of_two_digits() -> None:
     reached = Counter(
         len(read_numbers(equation.expression))
-        for line in LINES
+        for line in drawn()
         for equation in equations(line)
         if equation.said in set(line.terms) & set(LARGE)
     )
@@ -75,7 +83,7 @@ def test_without_the_rule_some_held_out_games_would_be_there() -> None:
         for line in draw_lines(LineMix(), count=1000, seed=1, without=())
         for equation in equations(line)
     }
-    assert len(games & HELD_OUT) > 20
+    assert len(games & held_out()) > 20
 
 
 def test_a_line_ends_and_is_quoted_as_often_after_an_equality_as_after_a_miss() -> None:

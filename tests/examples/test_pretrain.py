@@ -23,7 +23,8 @@ def pretrain():
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -79,6 +80,8 @@ def test_no_row_is_shorter_than_others_and_the_pad_is_never_sampled(pretrain, tm
     settings = pretrain.Pretraining(examples_per_batch=16)
     drawn = examples(32)
     pretrain.make_base_model(tmp_path, build_tokenizer(), drawn, settings, lambda *_: None)
+    # As many threads as OMP_NUM_THREADS says.
+    assert torch.get_num_threads() == 1
     (rows, head) = (
         safetensors.torch.load_file(tmp_path / "model.safetensors")[name].norm(dim=1)
         for name in ("model.embed_tokens.weight", "lm_head.weight")

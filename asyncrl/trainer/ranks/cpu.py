@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from asyncrl.trainer.ranks import freed_memory
+from asyncrl.trainer.ranks.megatron_import import import_megatron
 
 MODULES_THAT_SAY_CUDA = (
     "megatron.core.utils",
@@ -34,6 +35,7 @@ def install() -> None:
     if _is_installed or torch.cuda.is_available():
         return
     _is_installed = True
+    import_megatron()
     _use_no_compiler()
     # RoPE, DDP buffers: `.to(device=torch.cuda.current_device())`.
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]

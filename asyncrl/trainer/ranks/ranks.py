@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.ranks import cpu
+from asyncrl.trainer.ranks.megatron_import import import_megatron
 from asyncrl.trainer.ranks.rendezvous import meet
 
 Result = TypeVar("Result")
@@ -62,6 +63,7 @@ def start(
     has_cuda = torch.cuda.is_available()
     if has_cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        import_megatron()
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # A single process needs no rendezvous, hence no port that another run could hold.
     store: dist.Store = dist.HashStore()

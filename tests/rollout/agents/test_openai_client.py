@@ -12,7 +12,6 @@ from fakes.agents import Client, agents_on
 from fakes.chat_codec import END
 
 pytest.importorskip("jiter", reason="make setup AGENTS=1")
-import openai
 
 USER = {"role": "user", "content": "6 times 7?"}
 TOOL = {
@@ -33,6 +32,9 @@ def answers(text: str) -> str:
 
 
 async def test_it_reads_replies_streams_calls_of_tools_and_errors(tmp_path: Path) -> None:
+    # Takes a second, which every process of a run of tests would pay.
+    import openai
+
     async def asks(client: Client) -> None:
         asked: dict[str, Any] = {"model": "any", "messages": [USER]}
         access = {"base_url": client.access.base_url, "api_key": client.access.api_key}
@@ -80,6 +82,7 @@ async def test_it_reads_replies_streams_calls_of_tools_and_errors(tmp_path: Path
 @pytest.mark.slow
 async def test_it_and_an_agent_library_play_on_a_real_server(tmp_path: Path) -> None:
     pytest.importorskip("smolagents", reason="make setup AGENTS=1")
+    import openai
     from controller.test_agents import EXAMPLES, play
     from fakes.models import write_model
     from serving.engine.servers import running_server
