@@ -24,6 +24,8 @@ def fetch_model(recipe: Recipe) -> Recipe:
     """
     recipe = with_recorded_commit(with_earlier_run(recipe))
     source = resolve(recipe.model, stage=_STAGE)
+    if recipe.critic.path is not None and recipe.algorithm.needs_critic():
+        resolve(recipe.critic_model(), stage=_STAGE)
     return with_commit(recipe, source.commit) if source.commit is not None else recipe
 
 

@@ -81,6 +81,7 @@ class Learner:
         self.section = recipe.trainer
         self._seed = recipe.seed
         self._mask_staleness = recipe.rollout.mask_staleness
+        self._num_recorded_batches = recipe.num_recorded_groups() // recipe.rollout.groups_per_batch
         self._is_truncated = recipe.rollout.is_truncated()
         self.objective = make_objective(recipe)
         dtype = DTYPES[recipe.model.dtype]
@@ -123,7 +124,7 @@ class Learner:
         self._gradients: GradientWatch | None = None
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
-        """The base model as a critic, with an optimizer and a schedule of its own."""
+        """The critic as it starts, with an optimizer and a schedule of its own."""
         dtype = DTYPES[recipe.model.dtype]
         section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
         model = build_critic(self.shape, recipe, self.layout)
@@ -176,6 +177,8 @@ class Learner:
         contract or a response has a token that is never sampled, or lacks the kept sets of its tokens.
         """
         check_sampled(batch, self.unsampled)
+        if batch.taken_version < self._num_recorded_batches:
+            return self._learn_recorded(batch)
         check_kept(batch, is_truncated=self._is_truncated)
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
@@ -263,6 +266,17 @@ class Learner:
             metrics["entropy_coefficient"] = self.objective.entropy_coefficient
             self.entropy.saw(metrics["entropy"])
         return self.objective.reported(metrics | values)
+
+    def _learn_recorded(self, batch: Batch) -> dict[str, float]:
+        """A step on responses of `critic.warmup_run`. The critic alone learns them, and nothing compares them
+        with this policy, which has not sampled them."""
+        assert self.critic is not None
+        batch = self.objective.finished(batch)
+        parts = self._parts(batch, self.critic.optimizer_steps_per_batch)
+        _, values = self.critic.step(parts, batch.temperature, version=batch.taken_version)
+        num_tokens = sum(one.num_sampled() for one in batch.sequences)
+        of_policy = {"loss": math.nan, "grad_norm": math.nan, "learning_rate": 0.0}
+        return of_policy | {"num_tokens": float(num_tokens)} | values
 
     def _rate_scale(self, tally: Tally) -> float:
         """Factor on the learning rate of the optimizer step that `tally` has last; the same on every rank.
