@@ -13,7 +13,7 @@ from asyncrl.journal.reader import find_journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.markers import value_at
-from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
+from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, find_fault, saved_versions
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
 
 BEST = "best"
@@ -29,6 +29,24 @@ def with_earlier_run(recipe: Recipe) -> Recipe:
         return recipe
     critic = _resolved(recipe, "critic.path", recipe.critic.path)
     return recipe.model_copy(update={"critic": recipe.critic.model_copy(update={"path": critic})})
+
+
+def unexported_steps(recipe: Recipe) -> list[tuple[Path, int]]:
+    """(run, step) of each model of the recipe that is a step of an ended run, which has its checkpoint whole
+    and no Hugging Face folder of it yet."""
+    named = [_named(path) for path in (recipe.model.path, recipe.critic.path) if path is not None]
+    steps = [(run, int(which)) for run, which in named if run is not None and which.isdecimal()]
+    return [(run, step) for run, step in steps if _is_ended(run) and _is_unexported(run, step)]
+
+
+def _is_ended(run: Path) -> bool:
+    journal = find_journal(run / JOURNAL)
+    return journal is not None and recorded_end(journal) is not None
+
+
+def _is_unexported(run: Path, step: int) -> bool:
+    checkpoint = checkpoint_path(run / CHECKPOINTS, step)
+    return not _folder(run, step).is_dir() and checkpoint.is_dir() and find_fault(checkpoint) is None
 
 
 def _resolved(recipe: Recipe, key: str, path: str) -> str:
@@ -83,8 +101,9 @@ def _export(run: Path, which: str, key: str) -> Path:
             f"trainer.keep_best before it trains. It has the steps {steps}."
         )
     raise InputError(
-        f"{name} that run has no Hugging Face folder of step {version}; it has those of {steps}. A run "
-        f"exports its last step, and with trainer.keep_best its best one."
+        f"{name} that run has neither a Hugging Face folder nor a whole checkpoint of step {version}; it has "
+        f"folders of {steps}. A run keeps the newest trainer.keep_checkpoints, and with trainer.keep_best "
+        f"its best one."
     )
 
 
