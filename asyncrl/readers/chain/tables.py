@@ -1,5 +1,7 @@
 """The story of a chain as tables: what each stage brought, what it cost, what it made."""
 
+from collections.abc import Sequence
+
 from asyncrl.observe.metrics.estimates import Difference
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
 from asyncrl.observe.metrics.metrics_file import Row
@@ -12,7 +14,7 @@ ARROW = " -> "
 
 def tables_of(story: ChainStory) -> list[Table]:
     """Those that have a row."""
-    return [table for table in (stages(story), brought(story), cost(story)) if table.rows]
+    return [table for table in (stages(story), *brought(story), cost(story)) if table.rows]
 
 
 def stages(story: ChainStory) -> Table:
@@ -42,43 +44,50 @@ def _made(stage: StageStory) -> str:
     return f"{found.lines:,} lines of {found.rows:,} of {found.rows_seen:,} rows"
 
 
-def brought(story: ChainStory) -> Table:
-    """Held-out results before and after each stage that has any."""
-    rows = [
-        (f"{stage.number} {stage.name}", *_results(stage))
-        for stage in story.stages
-        if stage.before is not None or stage.after is not None or stage.heldout_loss_after is not None
+def brought(story: ChainStory) -> list[Table]:
+    """Held-out results before and after each stage that has any: of the likeliest answers, and of samples."""
+    measured = [
+        stage for stage in story.stages if stage.after is not None or stage.heldout_loss_after is not None
     ]
-    k = next(
-        (row["k"] for stage in story.stages for row in (stage.before, stage.after) if row and row.get("k")),
-        "k",
-    )
+    rows = [row for stage in measured for row in (stage.before, stage.after) if row is not None]
+    k = next((row["k"] for row in rows if row.get("k") is not None), "k")
     note = (
         "Before the stage -> after it, on held-out tasks, with 95% intervals over tasks (Wilson). Changes in "
         "points, paired over tasks."
     )
-    header = ("", "greedy accuracy", "change", f"avg@{k}", "change", f"pass@{k}", "tokens", "loss")
+    likely = _used(("", "greedy accuracy", "change", "tokens", "loss"), [_likely(each) for each in measured])
+    sampled = _used(("", f"avg@{k}", "change", f"pass@{k}"), [_sampled(stage) for stage in measured])
+    titles = ("What each stage brought", "Samples before and after each stage")
+    found = zip(titles, (likely, sampled), strict=True)
+    return [Table(title, header, lines, note) for title, (header, lines) in found if len(header) > 1]
+
+
+def _used(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns in which a row has anything."""
     used = [index for index in range(len(header)) if not index or any(row[index] != NOTHING for row in rows)]
-    return Table(
-        "What each stage brought",
-        [header[index] for index in used],
-        [[row[index] for index in used] for row in rows],
-        note,
-    )
+    return [header[index] for index in used], [[row[index] for index in used] for row in rows]
 
 
-def _results(stage: StageStory) -> tuple[str, ...]:
+def _likely(stage: StageStory) -> tuple[str, ...]:
     ends = (stage.before, stage.after)
     lengths = [None if row is None else row.get("response_tokens_mean") for row in ends]
     losses = (stage.heldout_loss_before, stage.heldout_loss_after)
     return (
+        f"{stage.number} {stage.name}",
         _pair(*(share(row, "greedy_accuracy", "greedy") for row in ends)),
         change(stage.changes.get("greedy")),
+        _pair(*map(compact, lengths)),
+        _pair(*(NOTHING if loss is None else f"{loss:.3f}" for loss in losses)),
+    )
+
+
+def _sampled(stage: StageStory) -> tuple[str, ...]:
+    ends = (stage.before, stage.after)
+    return (
+        f"{stage.number} {stage.name}",
         _pair(*(share(row, "avg_at_k", "avg") for row in ends)),
         change(stage.changes.get("avg")),
         _pair(*(share(row, "pass_at_k", "pass") for row in ends)),
-        _pair(*map(compact, lengths)),
-        _pair(*(NOTHING if loss is None else f"{loss:.3f}" for loss in losses)),
     )
 
 

@@ -44,7 +44,7 @@ def _shown(name: str, folder: Path, names: dict[Path, str]) -> Shown:
             "note": table.note,
         }
         # The cards have what each stage began with and made.
-        for table in (brought(story), cost(story))
+        for table in (*brought(story), cost(story))
         if table.rows
     ]
     there = {str(stage.number): names.get(Path(stage.place)) for stage in story.stages}

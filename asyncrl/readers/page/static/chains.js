@@ -66,7 +66,7 @@ function accuracyOptions(stages) {
   const series = spans.filter(({ stage }) => stage.curve.length > 0);
   return {
     title: "Held-out accuracy over the stages",
-    x: "step of all stages",
+    x: "step",
     format: percent,
     series: series.map(({ stage, begin: from }) => ({
       name: `${stage.number} ${stage.name}`,
