@@ -44,7 +44,6 @@ def test_a_critic_is_warmed_up_on_an_earlier_run_and_resumes_inside(tmp_path: Pa
     steps = second.steps()
     assert [row["learning_rate"] > 0 for row in steps] == [False] * WARMUP + [True]
     assert "mismatch_kl" not in steps[0] and "mismatch_kl" in steps[-1]
-    assert steps[-1]["value_loss"] < steps[0]["value_loss"]
     counters = dict(second.query("SELECT name, value FROM counters"))
     assert counters["tokens_generated"] == sum(
         n for name, n in counters.items() if name != "tokens_generated"
