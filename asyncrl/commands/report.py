@@ -1,4 +1,4 @@
-"""`asyncrl report RUN...`: what runs learned and took, as a page, JSON, Markdown and CSV."""
+"""`asyncrl report RUN|CHAIN...`: what runs and chains learned and took, as a page, JSON, Markdown and CSV."""
 
 import argparse
 import json
@@ -6,18 +6,23 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.readers.chain.place import chain_folder
+from asyncrl.readers.chain.write import write_story
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_report
 from asyncrl.recipe.file import shown
 
 HELP = (
     "Write the report of runs into their folders: base, last and best with intervals, cost, "
-    "staleness, environment. At any time, also while a run trains. `asyncrl compare` puts runs side by side."
+    "staleness, environment. Of a chain, what each stage brought and cost. At any time, also while a run "
+    "trains. `asyncrl compare` puts runs side by side."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="run folders")
+    parser.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="run folders; chains, by folder or file"
+    )
     parser.add_argument(
         "--format",
         type=_formats,
@@ -47,6 +52,10 @@ def _write(arguments: argparse.Namespace) -> None:
     if arguments.out is not None and len(arguments.runs) > 1:
         raise InputError(f"--out is a folder for one report, and {len(arguments.runs)} runs are named.")
     for place in arguments.runs:
+        if (chain := chain_folder(place)) is not None:
+            written = write_story(chain, folder=arguments.out, formats=arguments.format)
+            print(", ".join(str(shown(path)) for path in written))
+            continue
         report = write_report(place, folder=arguments.out, formats=arguments.format)
         files = (str(shown((arguments.out or place) / FORMATS[name])) for name in arguments.format)
         print(f"{', '.join(files)}: {report.run.state}, {report.run.steps} steps")

@@ -69,6 +69,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     looked.add_argument(
         "--source", action="append", default=[], metavar="LABEL", help="those to rows of this source"
     )
+    looked.add_argument("--rows", metavar="A-B", help="those to these rows of each source, from 1")
     looked.add_argument(
         "--score", metavar="A-B", help="write, or prefer, those whose raw score is within this"
     )
@@ -88,6 +89,11 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 when lines were written; 1 without any, or when a server failed; 130 after Ctrl-C. Raises
     InputError."""
+    return selected(arguments)[0]
+
+
+def selected(arguments: argparse.Namespace) -> tuple[int, Account | None]:
+    """The exit code, and the account of a selection that is whole. Raises InputError."""
     warn_on_stderr()
     accounts: list[Account] = []
     # With --json standard output holds the object alone.
@@ -98,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if code == INTERRUPTED:
         words = "Stopped: --out was not written. Generated responses are kept: the same command continues."
         print(words, file=sys.stderr)
-    return code
+    return code, accounts[0] if accounts else None
 
 
 def _select(arguments: argparse.Namespace, accounts: list[Account]) -> int:

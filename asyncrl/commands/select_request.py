@@ -36,6 +36,7 @@ class Request:
             parse_range("--versions", arguments.versions, least=0),
             parse_range("--length", arguments.length, least=0),
             frozenset(arguments.source),
+            parse_range("--rows", arguments.rows, least=1),
         )
         return cls(choice, Rules(*parse_scores(arguments.score), arguments.limit), filters, _other(arguments))
 

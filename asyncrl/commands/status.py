@@ -1,4 +1,4 @@
-"""`asyncrl status RUN`: what a run does now, from another shell."""
+"""`asyncrl status RUN|CHAIN`: what a run or a chain does now, from another shell."""
 
 import argparse
 import json
@@ -6,27 +6,50 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.readers.status.current_run import CurrentRun, read_run
+from asyncrl.readers.chain.lines import chain_lines
+from asyncrl.readers.chain.place import chain_folder
+from asyncrl.readers.chain.story import ChainStory, read_story
+from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import status_lines
+from asyncrl.run.chain_plan import SELECT
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "
-    "its result. Reads the run folder alone, from any machine that sees it. Exit codes: 0 it runs, finished "
-    "or has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before its end."
+    "its result; of a chain, where it is. Reads folders alone, from any machine that sees them. Exit codes: "
+    "0 it runs, finished or has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before "
+    "its end."
 )
 EXIT_CODES = {"failed": 1, "no longer running": 1, "stopped": 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=Path, help="a run folder; or a chain, by its folder or file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit code, as HELP says. Raises InputError where there is no run folder."""
+    console = Console(highlight=False)
+    if (chain := chain_folder(arguments.run)) is not None:
+        story = read_story(chain)
+        _print_chain(story, console, is_json=arguments.json)
+        return EXIT_CODES.get(story.state, 0)
     now = read_run(arguments.run)
-    _print(now, Console(highlight=False), is_json=arguments.json)
+    _print(now, console, is_json=arguments.json)
     return EXIT_CODES.get(now.state, 0)
+
+
+def _print_chain(story: ChainStory, console: Console, *, is_json: bool) -> None:
+    """The stages, and the run of the one that the chain is at."""
+    if is_json:
+        print(story.model_dump_json(indent=2))
+        return
+    for line in chain_lines(story):
+        console.print(line, soft_wrap=True)
+    present = next((stage for stage in story.stages if stage.state not in ("finished", NOT_STARTED)), None)
+    if present is not None and present.kind != SELECT:
+        print()
+        _print(read_run(Path(present.place)), console, is_json=False)
 
 
 def _print(now: CurrentRun, console: Console, *, is_json: bool) -> None:

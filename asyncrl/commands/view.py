@@ -14,7 +14,7 @@ HELP = "Watch runs on a local page: curves, servers, each trajectory token by to
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, or a folder of run folders"
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, a folder of run folders, or a chain"
     )
     parser.add_argument("--port", type=int, default=0, help="port of the local page (default: a free one)")
     parser.add_argument("--export", type=Path, metavar="FILE.html", help="write one run as a static page")

@@ -26,6 +26,7 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.recorded_completion import RecordedCompletion
 from asyncrl.controller.row_columns import row_columns
 from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_batches import StepBatches
@@ -137,11 +138,13 @@ def assemble(
     dropped = make_dropped(inputs, metrics)
     pilots = make_pilot_meter(recipe)
     adaptive = make_adaptive(recipe, queue, order, pilots)
-    completion: GroupCompletion | RowCompletion
+    completion: GroupCompletion | RecordedCompletion | RowCompletion
     if recipe.learns_from_rows():
         completion = RowCompletion(queue)
     else:
         completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
+        if inputs.recorded:
+            completion = RecordedCompletion(queue, completion)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)

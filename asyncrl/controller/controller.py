@@ -72,6 +72,7 @@ from dataclasses import dataclass
 
 from asyncrl.controller.description import describe_run
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.controller.recorded_completion import RecordedCompletion
 from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_metrics import StepReport
 from asyncrl.controller.trainer_requests import TrainerRequests
@@ -126,7 +127,7 @@ class Controller:
     grader: Grader
     episodes: EpisodePool | None
     """Processes of environments and tools; None where trajectories have one turn."""
-    completion: GroupCompletion | RowCompletion
+    completion: GroupCompletion | RecordedCompletion | RowCompletion
     heldout: HeldOutSchedule
     report: StepReport
     requests: TrainerRequests
@@ -257,13 +258,26 @@ class Controller:
         return (
             not self.state.is_over
             and self.queue.can_admit()
+            and self._is_its_turn()
             and self.oversampling.may_admit(self.generator.num_waiting)
             and self._has_room()
         )
 
+    def _is_its_turn(self) -> bool:
+        """Whether the next group may join the batches of now: those of a warm-up on recorded responses have
+        no other, which the policy has to learn."""
+        is_recorded = self._is_recorded()
+        return is_recorded or self.queue.num_steps_taken >= self.order.num_recorded // self._batch_size()
+
+    def _is_recorded(self) -> bool:
+        return self.queue.num_admitted < self.order.num_recorded
+
+    def _batch_size(self) -> int:
+        return self.queue.settings.groups_per_batch
+
     def _has_room(self) -> bool:
-        """Whether a server takes one more group; rows that are learned need none."""
-        if self.recipe.learns_from_rows():
+        """Whether a server takes one more group; what is not generated needs none."""
+        if self.recipe.learns_from_rows() or self._is_recorded():
             return True
         size = self.queue.settings.num_at_admission()
         tokens = self.generator.expects_of_new_group(size)

@@ -36,6 +36,8 @@ class Inputs:
     """The rows of data.heldout whose loss is measured, in a stage that learns from rows."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
+    recorded: tuple[Task, ...] = ()
+    """The groups of critic.warmup_run that the run begins with; none once its warm-up is over."""
     num_filtered: int = 0
     """Rows of data.train that data.filter leaves out."""
     kit: TurnKit | None = None
@@ -56,6 +58,8 @@ class Inputs:
             select=partial(make_selection, recipe, levels) if keeps_record else None,
             is_selected=is_selected,
             share=partial(make_shares, recipe) if recipe.data.mixture.rebalance == "signal" else None,
+            recorded=self.recorded,
+            num_recorded=recipe.num_recorded_groups(),
         )
 
     def longest_prompt(self) -> int:

@@ -4,15 +4,20 @@ What it shows of its progress goes to standard error: standard output is a comma
 """
 
 import functools
+from pathlib import Path
 
 from rich.console import Console
 
+from asyncrl.errors import InputError
+from asyncrl.launch.placement import place
+from asyncrl.launch.rank_processes import run_ranks
 from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.run.earlier import with_earlier_run
-from asyncrl.run.folder import RunFolder, with_commit, with_recorded_commit
+from asyncrl.recipe.file import shown
+from asyncrl.run.earlier import unexported_steps, with_earlier_run
+from asyncrl.run.folder import RunFolder, read_run_recipe, with_commit, with_recorded_commit
 
 _STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
 
@@ -22,19 +27,41 @@ def fetch_model(recipe: Recipe) -> Recipe:
 
     Raises InputError with the way out.
     """
-    recipe = with_recorded_commit(with_earlier_run(recipe))
+    recipe = with_recorded_commit(_with_run(recipe))
     source = resolve(recipe.model, stage=_STAGE)
+    if recipe.critic.path is not None and recipe.algorithm.needs_critic():
+        resolve(recipe.critic_model(), stage=_STAGE)
     return with_commit(recipe, source.commit) if source.commit is not None else recipe
+
+
+def _with_run(recipe: Recipe) -> Recipe:
+    """As `with_earlier_run`; a step that has a checkpoint alone is exported first."""
+    for run, step in unexported_steps(recipe):
+        _export_step(run, step)
+    return with_earlier_run(recipe)
+
+
+def _export_step(run: Path, step: int) -> None:
+    """Writes the Hugging Face folder of a checkpoint that `run` did not export. Raises InputError."""
+    recipe = fetch_model(read_run_recipe(run))
+    words = ["--run-folder", str(run), "--step", str(step)]
+    with _STAGE(f"exporting step {step} of {shown(run)}"):
+        code = run_ranks("asyncrl.trainer.export_step", words, recipe, place(recipe, ("trainer",)))
+    if code:
+        raise InputError(
+            f"Step {step} of {shown(run)} could not be exported, as said above. Name a step that it has "
+            f"exported, or correct what is said and run the same command again."
+        )
 
 
 def fetch_model_to_train(recipe: Recipe) -> Recipe:
     """As `fetch_model`, but a run that has ended needs no model: none is fetched."""
     if RunFolder(recipe.folder()).end(recipe) is not None:
-        return with_recorded_commit(with_earlier_run(recipe))
+        return with_recorded_commit(_with_run(recipe))
     return fetch_model(recipe)
 
 
 def fetch_shape(recipe: Recipe) -> ModelShape:
     """The shape of the recipe's model, for which a hub is asked for config.json alone. Raises InputError."""
-    recipe = with_recorded_commit(with_earlier_run(recipe))
+    recipe = with_recorded_commit(_with_run(recipe))
     return read_shape(resolve(recipe.model, stage=_STAGE, files=CONFIG).folder)

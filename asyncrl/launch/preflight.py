@@ -12,7 +12,7 @@ import socket
 import sys
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -47,6 +47,8 @@ from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.memory import machine_memory
 from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations
 from asyncrl.tasks.order import MixturePart
+from asyncrl.tasks.recorded import read_recorded_tasks
+from asyncrl.tasks.rendering_digest import tokenizer_digest
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -65,6 +67,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     """Model folder, data and benchmarks of a recipe, checked in full."""
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
+    _check_critic(recipe, base)
     check_layout(recipe, base.shape)
     check_bitwise(recipe, base.shape)
     if recipe.cluster.backend == "local":
@@ -83,8 +86,31 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             _warn_of_shared_prompts(train.tasks, each.tasks, f"evaluation.sets {each.name}")
     _warn_of_few_tasks(len(train.tasks), recipe)
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
+    recorded = read_recorded_tasks(recipe, base.folder, base.context_tokens)
+    inputs = replace(inputs, recorded=tuple(recorded))
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
+
+
+def _check_critic(recipe: Recipe, base: "_Base") -> None:
+    """Raises InputError where the model at critic.path is none that the policy's layers and tokens fit."""
+    if recipe.critic.path is None or not recipe.algorithm.needs_critic():
+        return
+    folder = model_folder(recipe.critic_model())
+    found = check_model_folder(folder)
+    for one in fields(found):
+        own, others = getattr(base.shape, one.name), getattr(found, one.name)
+        # A critic has no output layer.
+        if own != others and one.name != "is_tied":
+            raise InputError(
+                f"critic.path is {folder}, whose {one.name} is {others}, but that of model.path is {own}. "
+                f"The critic has the policy's layers: name a model of the same shape."
+            )
+    if tokenizer_digest(folder) != tokenizer_digest(base.folder):
+        raise InputError(
+            f"critic.path is {folder}, whose tokenizer.json is not that of model.path, {base.folder}: its "
+            f"tokens would mean others. Name a model with the same tokenizer."
+        )
 
 
 def _read_rows(recipe: Recipe, base: "_Base") -> Inputs:

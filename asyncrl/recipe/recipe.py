@@ -150,6 +150,16 @@ class Recipe(Section):
         """Optimizer steps of the critic on each batch."""
         return self.critic.optimizer_steps_per_batch or self.trainer.optimizer_steps_per_batch
 
+    def critic_model(self) -> Model:
+        """The model that the critic starts as."""
+        path = self.critic.path
+        return self.model if path is None else self.model.model_copy(update={"path": path, "revision": None})
+
+    def num_recorded_groups(self) -> int:
+        """First groups of the run, which are those of critic.warmup_run."""
+        has_recorded = self.algorithm.needs_critic() and self.critic.warmup_run is not None
+        return self.critic_warmup_batches() * self.rollout.groups_per_batch if has_recorded else 0
+
     def critic_warmup_batches(self) -> int:
         """First batches that train the critic alone."""
         warmup = self.critic.warmup_steps
@@ -183,4 +193,5 @@ class Recipe(Section):
             steps=self.critic_steps_per_batch(),
             warmup_batches=self.critic_warmup_batches(),
         )
+        terms.check_warmup_run(self.critic, self.rollout, self.replay, self.turns, self.agent)
         self.critic_schedule()

@@ -1,4 +1,5 @@
-"""A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`.
+"""A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`; and so
+`critic.path`.
 
 The path becomes that of the Hugging Face folder of one checkpoint, which the run folder's recipe then holds:
 a later start trains from the same step, whatever the earlier run has made since.
@@ -11,7 +12,8 @@ from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import find_journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
+from asyncrl.recipe.markers import value_at
+from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, find_fault, saved_versions
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
 
 BEST = "best"
@@ -19,14 +21,40 @@ EXPORT = "hf"
 
 
 def with_earlier_run(recipe: Recipe) -> Recipe:
-    """`recipe` with the export of a step where model.path names a run; else as it is. Raises InputError for a
-    run that has not ended, and for a step that it has no export of."""
-    run, which = _named(recipe.model.path)
-    if run is None:
+    """`recipe` with the export of a step where model.path or critic.path names a run; else as it is. Raises
+    InputError for a run that has not ended, and for a step that it has no export of."""
+    model = _resolved(recipe, "model.path", recipe.model.path)
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
+    if recipe.critic.path is None:
         return recipe
-    known = _recorded(recipe, run) if not which.isdecimal() else None
-    folder = known or str(_export(run, which))
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": folder})})
+    critic = _resolved(recipe, "critic.path", recipe.critic.path)
+    return recipe.model_copy(update={"critic": recipe.critic.model_copy(update={"path": critic})})
+
+
+def unexported_steps(recipe: Recipe) -> list[tuple[Path, int]]:
+    """(run, step) of each model of the recipe that is a step of an ended run, which has its checkpoint whole
+    and no Hugging Face folder of it yet."""
+    named = [_named(path) for path in (recipe.model.path, recipe.critic.path) if path is not None]
+    steps = [(run, int(which)) for run, which in named if run is not None and which.isdecimal()]
+    return [(run, step) for run, step in steps if _is_ended(run) and _is_unexported(run, step)]
+
+
+def _is_ended(run: Path) -> bool:
+    journal = find_journal(run / JOURNAL)
+    return journal is not None and recorded_end(journal) is not None
+
+
+def _is_unexported(run: Path, step: int) -> bool:
+    checkpoint = checkpoint_path(run / CHECKPOINTS, step)
+    return not _folder(run, step).is_dir() and checkpoint.is_dir() and find_fault(checkpoint) is None
+
+
+def _resolved(recipe: Recipe, key: str, path: str) -> str:
+    run, which = _named(path)
+    if run is None:
+        return path
+    known = _recorded(recipe, run, key) if not which.isdecimal() else None
+    return known or str(_export(run, which, key))
 
 
 def _named(path: str) -> tuple[Path | None, str]:
@@ -42,20 +70,22 @@ def _is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file() and (folder / JOURNAL).is_file()
 
 
-def _recorded(recipe: Recipe, run: Path) -> str | None:
+def _recorded(recipe: Recipe, run: Path, key: str) -> str | None:
     """The export of `run` that the recipe's own run began with; None before its first start."""
     written = recipe.folder() / RECIPE
     if not written.is_file():
         return None
-    there = load_recipe(written).model.path
+    there = value_at(load_recipe(written), key)
+    if there is None:
+        return None
     is_of_run = Path(there).name == EXPORT and Path(there).is_relative_to((run / CHECKPOINTS).absolute())
-    return there if is_of_run else None
+    return str(there) if is_of_run else None
 
 
-def _export(run: Path, which: str) -> Path:
+def _export(run: Path, which: str, key: str) -> Path:
     journal = find_journal(run / JOURNAL)
     end = None if journal is None else recorded_end(journal)
-    name = f"model.path is {shown(run)}{f'@{which}' if which else ''}, but"
+    name = f"{key} is {shown(run)}{f'@{which}' if which else ''}, but"
     if end is None:
         raise InputError(
             f"{name} that run has not ended. Let it end first: asyncrl train {shown(run / RECIPE)}."
@@ -71,8 +101,9 @@ def _export(run: Path, which: str) -> Path:
             f"trainer.keep_best before it trains. It has the steps {steps}."
         )
     raise InputError(
-        f"{name} that run has no Hugging Face folder of step {version}; it has those of {steps}. A run "
-        f"exports its last step, and with trainer.keep_best its best one."
+        f"{name} that run has neither a Hugging Face folder nor a whole checkpoint of step {version}; it has "
+        f"folders of {steps}. A run keeps the newest trainer.keep_checkpoints, and with trainer.keep_best "
+        f"its best one."
     )
 
 

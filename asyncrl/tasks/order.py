@@ -16,6 +16,7 @@ from functools import lru_cache
 from asyncrl.errors import InputError
 from asyncrl.records import PolicyVersion, RowVisit, Task
 from asyncrl.tasks.mixture import Mixture
+from asyncrl.tasks.recorded import KEY, is_recorded
 from asyncrl.tasks.selection import RowSelection
 from asyncrl.tasks.signal_shares import SignalShares
 from asyncrl.tasks.table import TaskList, TaskTable
@@ -47,10 +48,16 @@ class TaskOrder:
         select: Callable[[Sequence[int]], RowSelection] | None = None,
         is_selected: bool = False,
         share: Callable[[Sequence[float]], SignalShares] | None = None,
+        recorded: Sequence[Task] = (),
+        num_recorded: int = 0,
     ) -> None:
         """`select` makes, from the number of rows of each source, what keeps the record of rows; where
         `is_selected` it chooses them, too. `share` makes, from the weights of `parts`, what chooses the
-        source of each group in their place."""
+        source of each group in their place. The first `num_recorded` positions are those of `recorded`,
+        whose responses are known; there are none of them once they are no longer asked."""
+        self._recorded = {task.task_id: task for task in recorded}
+        self._in_front = [*recorded]
+        self.num_recorded = num_recorded
         self._tasks = tasks
         self._sizes = [part.num_tasks for part in parts] or [len(tasks)]
         self._starts = [sum(self._sizes[:source]) for source in range(len(self._sizes))]
@@ -74,6 +81,9 @@ class TaskOrder:
     def next(self, position: int, version: PolicyVersion) -> Task:
         """The task of the group at `position`, which is admitted at the trainer's `version`: called once for
         each group, in their order."""
+        if position < self.num_recorded:
+            return self._in_front[position]
+        position -= self.num_recorded
         if self._shares is None:
             source, index = self._mixture.at(position)
         else:
@@ -103,9 +113,11 @@ class TaskOrder:
         if not self.has_memory():
             return
         for task_id, prompt, visit in visits:
-            if (row := self._found.row_of(task_id, prompt)) is not None:
+            if not is_recorded(task_id) and (row := self._found.row_of(task_id, prompt)) is not None:
                 self._visited(row, visit)
         for task_id, prompt, version in admissions:
+            if is_recorded(task_id):
+                continue
             row = self._found.row_of(task_id, prompt)
             if self.selection is not None and not self._is_selected:
                 self.selection.learn(version)
@@ -138,6 +150,8 @@ class TaskOrder:
         `may_have_moved`: the file is not the one that the journal's task ids come from. Raises InputError
         when the data no longer holds the prompt, or holds it with several answers.
         """
+        if is_recorded(task_id):
+            return self._find_recorded(task_id, prompt)
         task = self._found.find(task_id)
         if task is not None and storable(task.prompt) == prompt and not may_have_moved:
             return task
@@ -156,6 +170,15 @@ class TaskOrder:
                 f"file back as it was, or start over with another run_folder."
             )
         return found[0]
+
+    def _find_recorded(self, task_id: str, prompt: str) -> Task:
+        task = self._recorded.get(task_id)
+        if task is None or storable(task.prompt) != prompt:
+            raise InputError(
+                f"{KEY} has changed since the run began: its journal holds unfinished groups of {task_id}, "
+                f"{prompt[:80]!r}. Put that run back as it was, or start over with another run_folder."
+            )
+        return task
 
     def _make_permutation(self, source: int, epoch: int) -> "array[int]":
         order = list(range(self._sizes[source]))

@@ -17,12 +17,10 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
 from asyncrl.serving.publication import find_load
-from asyncrl.system.disk import writing
 from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.network.adapters import export_adapter
-from asyncrl.trainer.network.export import export_model
+from asyncrl.trainer.checkpoints.export_version import export_version
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.heldout_loss import HeldOutLoss
@@ -219,25 +217,11 @@ def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
 def _export(
     learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path, controller: ControllerLink
 ) -> None:
-    folder = checkpoints.path(version) / "hf"
-    with writing(f"Version {version} as a Hugging Face folder", folder.parent):
-        export_model(learner.model, base=base, target=folder)
-        _export_adapter(learner, folder.with_name("adapter"))
+    folder = export_version(learner, checkpoints.path(version), base=base)
     if controller.files_url and ranks.is_first():
         # Its copy of the checkpoint gets the export too.
         controller.commit(version, checkpoints.path(version))
     log.info("done: version %d as a Hugging Face folder in %s", version, folder)
-
-
-def _export_adapter(learner: Learner, folder: Path) -> None:
-    """Writes what `peft` loads, where there is an adapter that it can hold."""
-    if learner.model.lora is None:
-        return
-    if learner.shape.num_experts is not None:
-        log.info("no folder for peft: transformers holds experts in tensors that it has no adapters for")
-        return
-    export_adapter(learner.model, base=learner.base_name, target=folder)
-    log.info("the adapter alone, as peft loads it, in %s", folder)
 
 
 def _export_best(

@@ -121,6 +121,8 @@ def test_filters_leave_out_and_count_what_they_do_not_let_through(
     assert texts(lines) == ["\\boxed{2}", "I add: \\boxed{3}"] and summary["responses"]["not of --steps"] == 6
     lines, summary = selected(capsys, "--versions", "2-9", "--limit", "1")
     assert texts(lines) == ["\\boxed{2}!"] and summary["responses"]["not of --versions"] == 10
+    lines, summary = selected(capsys, "--rows", "2")
+    assert {line["from_row"] for line in lines} == {"train:2"} and summary["rows"]["not of --rows"] == 3
     _, summary = selected(capsys, "--length", "4-9", out="none.jsonl", code=1)
     assert summary["responses"]["not of --length"] == 12
     _, summary = selected(capsys, "--score", "0-0.5", out="none.jsonl", code=1)

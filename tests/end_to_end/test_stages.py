@@ -4,13 +4,16 @@ It is killed once, in its first stage.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from fakes.whole_run import WholeRun
 
+from asyncrl.launch.base_model import fetch_model
 from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.recipe.file import load_recipe
 
 NUM_STEPS = 12
 PAIRS = {
@@ -102,6 +105,15 @@ def test_the_second_stage_begins_with_the_best_step_of_the_first(run: WholeRun) 
     stated = yaml.safe_load((run.folder / "second/recipe.yaml").read_text())
     _, best = min((row["heldout_loss"], row["step"]) for row in run.steps() if "heldout_loss" in row)
     assert stated["model"]["path"] == str(run.run_folder / f"checkpoints/step-{best}/hf")
+
+
+def test_a_step_that_has_its_checkpoint_alone_is_exported_when_a_model_names_it(run: WholeRun) -> None:
+    own = run.run_folder / f"checkpoints/step-{NUM_STEPS}/hf"
+    before = (own / "model.safetensors").read_bytes()
+    shutil.rmtree(own)
+    recipe = load_recipe(run.folder / "pairs.yaml", [f"model.path={run.run_folder}@{NUM_STEPS}"])
+    assert fetch_model(recipe).model.path == str(own)
+    assert (own / "model.safetensors").read_bytes() == before and (own / "tokenizer.json").is_file()
 
 
 def test_the_second_stage_learns_which_response_is_preferred(run: WholeRun) -> None:

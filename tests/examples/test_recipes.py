@@ -9,13 +9,16 @@ import pytest
 
 from asyncrl.examples.options import parse_options
 from asyncrl.recipe import Data, Source
+from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.run.chain_plan import SELECT, plan_stages
 from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 GROWS = REASONING.with_name("r1_zero_grow_cpu.yaml")
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+CHAINS = sorted((Path(__file__).parents[2] / "recipes/chains").glob("*.yaml"))
 MADE_HERE = [path for path in RECIPES if load_recipe(path).prepare is not None]
 
 
@@ -26,6 +29,13 @@ def sources(data: Data) -> list[Source]:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_valid_and_named_like_its_file(path):
     assert load_recipe(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", CHAINS, ids=lambda path: path.stem)
+def test_the_stages_of_a_chain_are_valid_and_its_folder_is_beside_the_runs(path):
+    chain = read_chain(path)
+    runs = [stage.recipe.folder() for stage in plan_stages(chain) if stage.kind != SELECT]
+    assert {Path(chain.folder).parent} == {run.parent for run in runs} == {path.parents[2] / "runs"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -56,6 +56,7 @@ async def controller_on(
     known: Metrics | None = None,
     conversations: Conversations | None = None,
     verifier: str = "exact",
+    recorded: Sequence[Task] = (),
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
@@ -65,6 +66,7 @@ async def controller_on(
         TextCodec(write_tokenizer(folder / "m")),
         VerifierCache(folder),
         32,
+        recorded=tuple(recorded),
     )
     journal = Journal(folder / "journal.sqlite")
     async with new_session() as session:

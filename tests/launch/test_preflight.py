@@ -1,11 +1,13 @@
 """Addresses that cannot work are refused before anything starts; crowded cores are named."""
 
+import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.newcomer import row, write_project
+from fakes.newcomer import row, write_project, write_zeros
 from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
@@ -77,3 +79,30 @@ def test_fewer_tasks_than_a_batch_holds_are_said(
         f"{words}asks the same task up to {times} times. Add rows, or lower rollout.groups_per_batch."
     ]
     assert said == (expected if times else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hidden_size": 32}, r"whose hidden_size is 32, but that of model\.path is \d+\. The critic has"),
+        ({}, r"whose tokenizer\.json is not that of model\.path"),
+    ],
+)
+def test_a_critic_of_another_shape_or_tokenizer_is_refused(
+    tmp_path: Path, change: dict[str, int], sentence: str
+) -> None:
+    write_project(tmp_path)
+    other = shutil.copytree(tmp_path / "model", tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | change))
+    write_zeros(other)
+    keys = ["algorithm.advantage=gae", "critic.learning_rate=1e-4", f"critic.path={other}"]
+    if change:
+        with pytest.raises(InputError, match=sentence):
+            read_inputs(load_recipe(tmp_path / "recipe.yaml", keys))
+        return
+    read_inputs(load_recipe(tmp_path / "recipe.yaml", keys))
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    with pytest.raises(InputError, match=sentence):
+        read_inputs(load_recipe(tmp_path / "recipe.yaml", keys))

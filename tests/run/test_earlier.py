@@ -56,7 +56,10 @@ def test_a_resumed_run_keeps_the_step_that_it_began_with(earlier: Path, tmp_path
 def test_a_run_that_has_not_ended_and_a_step_without_an_export_are_refused(
     earlier: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"no Hugging Face folder of step 2; it has those of 4, 8\. A run"):
+    with pytest.raises(
+        InputError,
+        match=r"neither a Hugging Face folder nor a whole checkpoint of step 2; it has folders of 4, 8",
+    ):
         with_earlier_run(recipe_on(f"{earlier}@2", tmp_path))
     (earlier / "checkpoints/heldout.json").unlink()
     with pytest.raises(InputError, match=r"@best, but that run measured nothing on held-out data"):

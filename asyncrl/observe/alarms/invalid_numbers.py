@@ -45,10 +45,13 @@ class NotANumber:
     view: str = "curves"
 
     def check(self, history: History) -> Finding | None:
-        if _is_nan(history.last("loss")):
+        # A critic that warms up leaves the policy as it is: no gradient, no norm, a learning rate of 0; on
+        # responses of an earlier run no loss either.
+        is_policy_trained = bool(history.last("learning_rate"))
+        is_recorded = _is_nan(history.last("grad_norm")) and not is_policy_trained
+        if _is_nan(history.last("loss")) and not is_recorded:
             return Finding(math.nan, self.limit, f"the loss of step {history.step} is not a number")
-        # A critic that warms up leaves the policy as it is: no gradient, no norm, a learning rate of 0.
-        if _is_nan(history.last("grad_norm")) and history.last("learning_rate"):
+        if _is_nan(history.last("grad_norm")) and is_policy_trained:
             return Finding(math.nan, self.limit, f"the gradient norm of step {history.step} is not a number")
         tokens, lost = history.total("num_tokens"), history.total("nonfinite_tokens")
         if not lost or lost / (tokens + lost) <= self.limit:

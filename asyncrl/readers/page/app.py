@@ -19,6 +19,7 @@ from asyncrl.errors import InputError
 from asyncrl.loops.task_group import background
 from asyncrl.readers.page import (
     answers,
+    chains,
     compared_runs,
     curves,
     evaluations,
@@ -53,12 +54,12 @@ WHOLE: dict[str, Callable[[Run], Any]] = {
 """End of a run's path -> what is answered and exported, whole."""
 STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
-    *("trajectories.css", "compare.css", "evaluations.css"),
+    *("trajectories.css", "compare.css", "evaluations.css", "chains.css"),
 )
 SHELL = ("shell.js", "charts.js", "turns.js")
 VIEWS = (
     *("overview.js", "curves.js", "evaluations.js", "groups.js", "answers.js", "ledger.js"),
-    *("servers.js", "faults.js", "log.js", "compare.js"),
+    *("servers.js", "faults.js", "log.js", "compare.js", "chains.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 MOST_AHEAD = 4
@@ -100,7 +101,7 @@ def make_app(runs: Runs) -> web.Application:
         return web.Response(text=page, content_type="text/html")
 
     app.router.add_get("/", _page)
-    for part in (*PARTS, compared_runs):
+    for part in (*PARTS, compared_runs, chains):
         part.add_routes(app.router)
     for name, read in WHOLE.items():
         app.router.add_get(f"/api/runs/{{run}}/{name}", functools.partial(_whole, read))

@@ -103,8 +103,9 @@ def read_head(run: Run) -> Line:
     return line
 
 
-def read_lines(runs: Sequence[Run]) -> dict[str, Any]:
-    return {"now_seconds": time.time(), "runs": [read_line(run) for run in runs]}
+def read_lines(runs: Sequence[Run], chains: Sequence[str] = ()) -> dict[str, Any]:
+    """`chains` are the names of the page's chains."""
+    return {"now_seconds": time.time(), "runs": [read_line(run) for run in runs], "chains": [*chains]}
 
 
 def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int | None]:
@@ -128,7 +129,8 @@ def _thinned(rows: Sequence[Any], most: int) -> list[Any]:
 
 
 async def _runs(request: web.Request) -> web.Response:
-    return await answer(read_lines, request.app[RUNS].all())
+    runs = request.app[RUNS]
+    return await answer(read_lines, runs.all(), [*runs.chains()])
 
 
 async def _run(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Which runs a page shows, and what of each is open.
+"""Which runs and chains a page shows, and what of each run is open.
 
 Reads the folders on every call, so runs appear and vanish while the page is open. A run is opened when it is
 first asked for; of those asked for least recently, what was read is forgotten. Writes nothing.
@@ -16,6 +16,8 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
 from asyncrl.observe.metrics.metrics_file import MetricsFollower
+from asyncrl.readers.chain.place import chain_folder
+from asyncrl.readers.chain.story import is_chain, runs_of
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.run_files import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
@@ -68,18 +70,19 @@ class Run:
 
 
 class Runs:
-    """The runs in `paths`, each of them a run folder or a folder of run folders.
+    """The runs in `paths`, each of them a run folder, a folder of run folders, or a chain, which brings the
+    runs of its stages.
 
-    Raises InputError for a path that is neither. Not thread-safe; one event loop.
+    Raises InputError for a path that is none of these. Not thread-safe; one event loop.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = [Path(os.path.abspath(path)) for path in paths]
+        self._paths = [Path(os.path.abspath(chain_folder(path) or path)) for path in paths]
         self._names: dict[Path, str] = {}
         """A run that vanishes and comes back keeps its name."""
         self._open: OrderedDict[str, Run] = OrderedDict()
         for path in self._paths:
-            if not _run_folders(path):
+            if not _run_folders(path) and not _chain_folders(path):
                 raise InputError(
                     f"{path} holds no {RECIPE}, so it is not a run folder, and no run folders either. "
                     f"Runs are in runs/NAME."
@@ -90,8 +93,17 @@ class Runs:
         found = dict.fromkeys(folder for path in self._paths for folder in _run_folders(path))
         for folder in found:
             if folder not in self._names:
-                self._names[folder] = _unused(folder.name, set(self._names.values()))
+                self._name(folder)
         return dict(sorted((self._names[folder], folder) for folder in found))
+
+    def chains(self) -> dict[str, Path]:
+        """Name -> folder of each chain that is there now, by name."""
+        found = dict.fromkeys(folder for path in self._paths for folder in _chain_folders(path))
+        return dict(sorted((self._names.get(folder) or self._name(folder), folder) for folder in found))
+
+    def _name(self, folder: Path) -> str:
+        self._names[folder] = _unused(folder.name, set(self._names.values()))
+        return self._names[folder]
 
     def get(self, name: str) -> Run | None:
         """The run of that name, None where there is none now."""
@@ -115,9 +127,17 @@ class Runs:
 def _run_folders(path: Path) -> list[Path]:
     if (path / RECIPE).is_file():
         return [path]
+    if is_chain(path):
+        return runs_of(path)
     if not path.is_dir():
         return []
     return sorted(folder for folder in path.iterdir() if (folder / RECIPE).is_file())
+
+
+def _chain_folders(path: Path) -> list[Path]:
+    if is_chain(path):
+        return [path]
+    return sorted(filter(is_chain, path.iterdir())) if path.is_dir() else []
 
 
 def _unused(name: str, used: set[str]) -> str:

@@ -13,6 +13,7 @@ class Fate(StrEnum):
     NO_ROW = "data.train has no such row"
     EVALUATED = "asks what is evaluated"
     SOURCE = "not of --source"
+    ROW = "not of --rows"
     STEP = "not of --steps"
     VERSION = "not of --versions"
     LENGTH = "not of --length"
@@ -49,15 +50,18 @@ class Account:
     fates: dict[str, Counter[Fate]] = field(default_factory=lambda: {unit: Counter() for unit in UNITS})
     num_generated: int = 0
     """Responses that the journal does not have, among those seen."""
+    num_generated_tokens: int = 0
+    """Their tokens."""
 
     def see_groups(self, num_groups: int) -> None:
         self.seen["groups"] += num_groups
 
-    def see_row(self, num_responses: int, num_generated: int = 0) -> None:
-        """A row with its responses, generated ones among them."""
+    def see_row(self, num_responses: int, generated_tokens: Sequence[int] = ()) -> None:
+        """A row with its responses, generated ones among them, whose numbers of tokens are named."""
         self.seen["rows"] += 1
         self.seen["responses"] += num_responses
-        self.num_generated += num_generated
+        self.num_generated += len(generated_tokens)
+        self.num_generated_tokens += sum(generated_tokens)
 
     def settle(self, groups: Mapping[int, Sequence[Fate]], generated: Sequence[Fate], row: Fate) -> None:
         """The fates of a row's journaled responses, group by group, of its generated ones, and of the row
@@ -87,7 +91,9 @@ class Account:
             unit: {fate.value: count for fate, count in sorted(found.items(), key=lambda f: -ORDER[f[0]])}
             for unit, found in self.fates.items()
         }
-        return {"seen": {unit: self.seen[unit] for unit in UNITS}, "generated": self.num_generated, **fates}
+        seen = {unit: self.seen[unit] for unit in UNITS}
+        made = {"generated": self.num_generated, "generated_tokens": self.num_generated_tokens}
+        return {"seen": seen, **made, **fates}
 
     def lines(self) -> list[tuple[str, ...]]:
         """(fate, rows, groups, responses), what was written first; the last line is what was seen."""

@@ -1,4 +1,4 @@
-"""Which responses of a journal are looked at: by the step, the versions, the length and the source."""
+"""Which responses of a journal are looked at: by step, versions, length, source and row."""
 
 import re
 from collections.abc import Collection
@@ -25,6 +25,8 @@ class Filters:
     """In sampled tokens."""
     sources: frozenset[str] = frozenset()
     """Labels; empty for all."""
+    rows: Range | None = None
+    """Numbers of rows in their source, from 1."""
 
     def check_sources(self, known: Collection[str]) -> None:
         """Raises InputError for a label that no row has."""
@@ -33,8 +35,14 @@ class Filters:
                 f"--source is {name}, expected one of {', '.join(sorted(known))}.{did_you_mean(name, known)}"
             )
 
-    def has_row(self, row_id: str) -> bool:
-        return not self.sources or source_of(row_id) in self.sources
+    def refuses_row(self, row_id: str) -> Fate | None:
+        """Why no response to a row is looked at; None for one that is."""
+        if self.sources and source_of(row_id) not in self.sources:
+            return Fate.SOURCE
+        if self.rows is None:
+            return None
+        number = int(row_id.rpartition(":")[2])
+        return None if _holds(self.rows, number, number) else Fate.ROW
 
     def refuses(self, found: GradedResponse) -> Fate | None:
         """Why a journaled response is not looked at; None for one that is."""

@@ -97,8 +97,8 @@ class Reading:
         return Found(row, graded, fates, groups, refused)
 
     def _refused(self, row: Row) -> Fate | None:
-        if not self.filters.has_row(row.row_id):
-            return Fate.SOURCE
+        if (fate := self.filters.refuses_row(row.row_id)) is not None:
+            return fate
         return Fate.EVALUATED if question_digest(row.prompt) in self.evaluated else None
 
     def _why_not(self, each: GradedResponse) -> Fate | None:
@@ -165,7 +165,7 @@ class Selection:
         self, found: Found, candidates: list[Candidate], generated: Mapping[str, Sequence[Candidate]]
     ) -> None:
         made = [] if found.refused is not None else list(generated.get(found.row.row_id, ()))
-        self.account.see_row(len(found.graded) + len(made), len(made))
+        self.account.see_row(len(found.graded) + len(made), [each.num_tokens for each in made])
         graded = {each.response_id for each in candidates}
         fates = {**found.fates, **self._left_out(found.row, candidates)}
         usable = [each.trajectory_id for each in found.usable()]

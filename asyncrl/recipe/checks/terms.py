@@ -6,6 +6,7 @@ from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.model import Model
+from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
@@ -103,6 +104,38 @@ def check_critic(
             f"trainer.num_steps is {trainer.num_steps}: the policy would never train. Lower "
             f"critic.warmup_steps."
         )
+
+
+def check_warmup_run(critic: Critic, rollout: Rollout, replay: Replay, turns: Turns, agent: Agent) -> None:
+    """The responses of another run are for the critic alone, and are no more than tokens and rewards."""
+    if critic.warmup_run is None:
+        return
+    if critic.warmup_steps == 0:
+        raise ValueError(
+            "critic.warmup_run is set but critic.warmup_steps is 0: none of its responses would be learned. "
+            "Set critic.warmup_steps to the number of steps, or remove critic.warmup_run."
+        )
+    why = {
+        "critic.targets is v_trace": (
+            critic.targets == "v_trace",
+            "whose ratios need the policies that sampled. Set it to gae",
+        ),
+        "rollout.pilot_samples is set": (
+            rollout.pilot_samples is not None,
+            "but the groups of that run are whole. Remove it",
+        ),
+        "replay.repeated_groups_per_batch is above 0": (
+            replay.repeated_groups_per_batch > 0,
+            "so the policy would learn that run's responses, too. Set it to 0",
+        ),
+        "turns or agent is on": (
+            turns.is_on() or agent.is_on(),
+            "but a response of that run is one turn. Remove the section",
+        ),
+    }
+    for what, (holds, remedy) in why.items():
+        if holds:
+            raise ValueError(f"critic.warmup_run is set and {what}, {remedy}, or remove critic.warmup_run.")
 
 
 def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic_steps: int) -> None:

@@ -2,21 +2,30 @@
 
 from typing import Annotated, Literal
 
-from asyncrl.recipe.markers import PER_STEP
+from asyncrl.recipe.markers import PATH, PATH_OR_HUB_ID, PER_STEP
 from asyncrl.recipe.sections.section import Count, Fraction, LearningRate, Positive, PositiveFloat, Section
 
 
 class Critic(Section):
-    """The value model of algorithm.advantage gae; ignored with other advantages. It starts as the base model
-    and shares the trainer's layout, schedule and Adam settings, except for the learning rate. A response cut
-    off at max_new_tokens counts as ended: no value is expected after the cut."""
+    """The value model of algorithm.advantage gae; ignored with other advantages. It starts as the base model,
+    or as that at critic.path, and shares the trainer's layout, schedule and Adam settings, except for the
+    learning rate. A response cut off at max_new_tokens counts as ended: no value is expected after the
+    cut."""
 
+    path: Annotated[str | None, PATH_OR_HUB_ID] = None
+    """Model that the critic starts as: a folder, a hub id, or an earlier run as model.path names one, such as
+    runs/sft@best. Its layers and tokenizer are the policy's. For a policy that starts elsewhere than from
+    the model that knows the task best. Default: model.path."""
     learning_rate: Annotated[LearningRate, PER_STEP] = 1e-5
     """Adam learning rate, after trainer.warmup_steps. The default is verl's."""
     warmup_steps: Count = 0
     """First steps that train the critic alone, so that the policy never follows an untrained critic. Each
     batch still counts as a policy version, with unchanged weights. Counted in trainer.schedule_unit:
     optimizer_steps are the critic's own, and the batch of the last of them is still the critic's alone."""
+    warmup_run: Annotated[str | None, PATH] = None
+    """Run that has ended and whose graded responses are the batches of critic.warmup_steps, in the order in
+    which it admitted them: nothing is generated before the policy learns. Its journal must still hold their
+    tokens (replay.keep_steps). For a second run on the same task. Default: the policy's own responses."""
     optimizer_steps_per_batch: Positive | None = None
     """Mini-batches per batch for the critic (Open-Reasoner-Zero: 12); another number than the policy's costs
     one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""

@@ -1,11 +1,11 @@
 """The critic of PPO: a second model that predicts at each token the reward still to come.
 
-It starts as the base model, in the policy's layout, with a value head of zeros in place of the output layer,
-and has its own optimizer. Values, advantages and targets of a batch come from the critic before the step.
-Gradients are summed and divided as the policy's are, so packing and layout change nothing. Importance weights
-and rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
-rollout.mask_staleness and algorithm.masks_cut_off take out, and those without a log-prob, are left out of the
-value loss, of its metrics and of the whitening.
+It starts as the base model, or as that at critic.path, in the policy's layout, with a value head of zeros in
+place of the output layer, and has its own optimizer. Values, advantages and targets of a batch come from the
+critic before the step. Gradients are summed and divided as the policy's are, so packing and layout change
+nothing. Importance weights and rejections are for the policy alone: a value is trained on whatever was
+sampled. Only the tokens that rollout.mask_staleness and algorithm.masks_cut_off take out, and those without a
+log-prob, are left out of the value loss, of its metrics and of the whitening.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """
@@ -91,11 +91,11 @@ class CriticModel(GPTModel):
 
 
 def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
-    """This rank's chunks: the weights at `model.path` under a value head of zeros."""
+    """This rank's chunks: the weights at `critic.path`, else `model.path`, under a value head of zeros."""
     # Its output layer is no embedding.
     shape, dtype = dataclasses.replace(shape, is_tied=False), DTYPES[recipe.model.dtype]
     model = build_policy(shape, dtype, layout, recompute=recipe.trainer.recompute, kind=CriticModel)
-    load_weights(model, open_weights(model_folder(recipe.model)))
+    load_weights(model, open_weights(model_folder(recipe.critic_model())))
     for chunk in model:
         if chunk.post_process:
             chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)

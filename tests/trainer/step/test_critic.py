@@ -310,6 +310,38 @@ def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
     assert third["critic_learning_rate"] == pytest.approx(1e-2)
 
 
+def test_recorded_responses_teach_the_critic_alone_and_lower_its_first_loss(folder: Path, tmp_path: Path):
+    """Those of an earlier run, through the steps of the warm-up; killed in between, to the last bit."""
+    critic = {"warmup_steps": 8, "learning_rate": 1e-2, "warmup_run": str(tmp_path)}
+    learner = critic_learner(folder, critic=critic)
+    policy, recorded = copy_weights(learner.model), random_batch(1)
+
+    def learn(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
+        versions = range(first, last)
+        return [learner.step(dataclasses.replace(recorded, taken_version=version)) for version in versions]
+
+    rows = learn(learner, 0, 4)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", num_kept=1)
+    checkpoints.save(learner, 4)
+    rows += learn(learner, 4, 8)
+    assert is_same(copy_weights(learner.model), policy)
+    # Nothing compares the tokens with a policy that has not sampled them.
+    assert "mismatch_kl" not in rows[0] and math.isnan(rows[0]["loss"]) and rows[0]["num_tokens"] > 0
+    killed = critic_learner(folder, critic=critic)
+    checkpoints.load(killed, 4)
+    assert [row["value_loss"] for row in learn(killed, 4, 8)] == [row["value_loss"] for row in rows[4:]]
+    ((after,), (without,)) = learn(learner, 8, 9), learn(critic_learner(folder), 8, 9)
+    assert after["value_loss"] < 0.7 * without["value_loss"] and after["grad_norm"] > 0
+
+
+def test_the_critic_starts_as_the_model_that_critic_path_names(folder: Path, tmp_path: Path):
+    other = write_model(tmp_path, tie_word_embeddings=True, seed=7)
+    learner, plain = critic_learner(folder, critic={"path": str(other)}), critic_learner(folder)
+    like_other = critic_learner(other)
+    assert is_same(copy_weights(learner.critic.model), copy_weights(like_other.critic.model))
+    assert not is_same(copy_weights(learner.critic.model), copy_weights(plain.critic.model))
+
+
 def test_a_warm_up_of_the_critic_leaves_the_weight_of_the_entropy_bonus(folder: Path):
     # Every entropy is below the target, so that each step of the policy raises the weight.
     keys = {"entropy_target": 100.0, "entropy_coefficient": 0.03, "entropy_step": 0.01}

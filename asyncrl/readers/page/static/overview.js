@@ -63,6 +63,9 @@ async function refresh() {
   const answer = await ask("/api/runs");
   if (turn !== currentTurn()) return;
   lines = answer.runs;
+  noteChains(answer.chains.length > 0);
+  byId("chains").replaceChildren(...answer.chains.map((name) => element("a", { href: link("chains", { name }), textContent: `chain ${name}` })));
+  byId("chains").hidden = answer.chains.length === 0;
   render(answer.now_seconds);
 }
 
@@ -74,6 +77,7 @@ views.overview = {
     const titles = ["run", "state", "step", "held-out accuracy", "", "reward", "time", "last row", "last alarm"];
     const heads = titles.map((title, index) => element("th", { textContent: title, className: [2, 5, 6, 7].includes(index) ? "number" : "" }));
     root.replaceChildren(
+      element("p", { id: "chains", hidden: true }),
       element("p", {}, wanted),
       element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", { id: "runs" })),
       element("p", { id: "none", className: "hint", hidden: true, textContent: "No run of that name." }),

@@ -8,7 +8,7 @@
 
 const UPDATE_MILLISECONDS = 2000;
 const RUN_TABS = ["curves", "groups", "answers", "evaluations", "ledger", "servers", "faults", "log"];
-const PAGE_TABS = ["overview", "compare"];
+const PAGE_TABS = ["overview", "compare", "chains"];
 const KEYS = [
   ["j / k", "next, previous row"],
   ["Enter", "open the row"],
@@ -111,7 +111,7 @@ const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"
 
 // The route
 
-const shown = { run: null, view: null, head: null, revision: null, number: 0 };
+const shown = { run: null, view: null, head: null, revision: null, number: 0, hasChains: false };
 
 // What is no percent escape stands for itself: anybody may type an address.
 function decoded(part) {
@@ -162,13 +162,21 @@ async function navigate() {
   }
 }
 
+// The tab of chains is there where the page has any.
+function noteChains(hasChains) {
+  if (hasChains === shown.hasChains) return;
+  shown.hasChains = hasChains;
+  renderTabs();
+}
+
 // Whether an answer that was asked for at `turn = currentTurn()` still belongs to what is shown.
 const currentTurn = () => shown.number;
 
 function renderTabs() {
   const tab = (name, address) =>
     element("a", { href: address, textContent: views[name].title, ...(name === shown.view ? { "aria-current": "page" } : {}) });
-  const names = (shown.run === null ? PAGE_TABS : RUN_TABS).filter((name) => name in views);
+  const isThere = (name) => name in views && (name !== "chains" || shown.hasChains || shown.view === name);
+  const names = (shown.run === null ? PAGE_TABS : RUN_TABS).filter(isThere);
   byId("tabs").replaceChildren(...names.map((name) => tab(name, shown.run === null ? (name === "overview" ? "#/" : link(name)) : link(shown.run, name))));
   byId("tabs").hidden = names.length === 0;
 }

@@ -1,0 +1,135 @@
+"""The story of a chain as tables: what each stage brought, what it cost, what it made."""
+
+from collections.abc import Sequence
+
+from asyncrl.observe.metrics.estimates import Difference
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
+from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.observe.terminal.table import Table
+from asyncrl.readers.chain.story import ChainStory, StageStory
+from asyncrl.system.rounding import signed
+
+ARROW = " -> "
+
+
+def tables_of(story: ChainStory) -> list[Table]:
+    """Those that have a row."""
+    return [table for table in (stages(story), *brought(story), cost(story)) if table.rows]
+
+
+def stages(story: ChainStory) -> Table:
+    """Models: what each stage began with and ended with."""
+    rows = [
+        (
+            f"{stage.number} {stage.name}",
+            stage.kind,
+            state_words(stage),
+            stage.began_with or NOTHING,
+            _made(stage),
+        )
+        for stage in story.stages
+    ]
+    return Table("Stages", ("", "stage", "state", "began with", "made"), rows)
+
+
+def state_words(stage: StageStory) -> str:
+    is_done = stage.state == "finished" or stage.steps is None or not stage.num_steps
+    return stage.state if is_done else f"{stage.state}, step {stage.steps} of {stage.num_steps}"
+
+
+def _made(stage: StageStory) -> str:
+    if stage.selected is None:
+        return stage.ended_with or NOTHING
+    found = stage.selected
+    return f"{found.lines:,} lines of {found.rows:,} of {found.rows_seen:,} rows"
+
+
+def brought(story: ChainStory) -> list[Table]:
+    """Held-out results before and after each stage that has any: of the likeliest answers, and of samples."""
+    measured = [
+        stage for stage in story.stages if stage.after is not None or stage.heldout_loss_after is not None
+    ]
+    rows = [row for stage in measured for row in (stage.before, stage.after) if row is not None]
+    k = next((row["k"] for row in rows if row.get("k") is not None), "k")
+    note = (
+        "Before the stage -> after it, on held-out tasks, with 95% intervals over tasks (Wilson). Changes in "
+        "points, paired over tasks."
+    )
+    likely = _used(("", "greedy accuracy", "change", "tokens", "loss"), [_likely(each) for each in measured])
+    sampled = _used(("", f"avg@{k}", "change", f"pass@{k}"), [_sampled(stage) for stage in measured])
+    titles = ("What each stage brought", "Samples before and after each stage")
+    found = zip(titles, (likely, sampled), strict=True)
+    return [Table(title, header, lines, note) for title, (header, lines) in found if len(header) > 1]
+
+
+def _used(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The columns in which a row has anything."""
+    used = [index for index in range(len(header)) if not index or any(row[index] != NOTHING for row in rows)]
+    return [header[index] for index in used], [[row[index] for index in used] for row in rows]
+
+
+def _likely(stage: StageStory) -> tuple[str, ...]:
+    ends = (stage.before, stage.after)
+    lengths = [None if row is None else row.get("response_tokens_mean") for row in ends]
+    losses = (stage.heldout_loss_before, stage.heldout_loss_after)
+    return (
+        f"{stage.number} {stage.name}",
+        _pair(*(share(row, "greedy_accuracy", "greedy") for row in ends)),
+        change(stage.changes.get("greedy")),
+        _pair(*map(compact, lengths)),
+        _pair(*(NOTHING if loss is None else f"{loss:.3f}" for loss in losses)),
+    )
+
+
+def _sampled(stage: StageStory) -> tuple[str, ...]:
+    ends = (stage.before, stage.after)
+    return (
+        f"{stage.number} {stage.name}",
+        _pair(*(share(row, "avg_at_k", "avg") for row in ends)),
+        change(stage.changes.get("avg")),
+        _pair(*(share(row, "pass_at_k", "pass") for row in ends)),
+    )
+
+
+def share(row: Row | None, value: str, name: str) -> str:
+    found = row or {}
+    return exact_share(found.get(value), found.get(f"{name}_low"), found.get(f"{name}_high"))
+
+
+def _pair(before: str, after: str) -> str:
+    return NOTHING if before == after == NOTHING else f"{before}{ARROW}{after}"
+
+
+def change(found: Difference | None) -> str:
+    if found is None:
+        return NOTHING
+    return f"{signed(100 * found.mean, 1)} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"
+
+
+def cost(story: ChainStory) -> Table:
+    """Cost of each stage, and of all that have begun."""
+    begun = [stage for stage in story.stages if stage.wall_seconds is not None]
+    rows = [(f"{stage.number} {stage.name}", *_costs([stage])) for stage in begun]
+    if len(begun) > 1:
+        rows.append(("all", *_costs(begun)))
+    note = "Over all starts. Tokens generated: sampled by servers for the stage, without evaluations."
+    header = ("", "steps", "wall time", "CPU time", "tokens generated", "tokens trained")
+    return Table("What each stage cost", header, rows, note)
+
+
+def _costs(begun: list[StageStory]) -> tuple[str, ...]:
+    hours = [stage.cpu_hours for stage in begun]
+    seconds = None if None in hours else 3600.0 * sum(hour or 0.0 for hour in hours)
+    return (
+        _count([stage.steps for stage in begun]),
+        duration(sum(stage.wall_seconds or 0.0 for stage in begun)),
+        duration(seconds),
+        _count([stage.tokens_generated for stage in begun]),
+        _count([stage.tokens_trained for stage in begun]),
+    )
+
+
+def _count(numbers: list[int | None]) -> str:
+    known = [number for number in numbers if number is not None]
+    total = sum(known)
+    return NOTHING if not known else f"{total}" if total < 1000 else compact(total)

@@ -1,0 +1,76 @@
+"""The report of a chain as files in its folder: report.html, report.json, report.md, each replaced whole."""
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from markupsafe import Markup
+
+from asyncrl.readers.chain.picture import draw_accuracy
+from asyncrl.readers.chain.story import ChainStory, StageStory, read_story
+from asyncrl.readers.chain.tables import tables_of
+from asyncrl.readers.report.tables import as_markdown
+from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
+from asyncrl.recipe.file import shown
+from asyncrl.run.chain_plan import SELECT
+from asyncrl.system.run_files import REPORT
+from asyncrl.system.whole_file import write_whole
+
+WRITTEN = ("html", "json", "markdown")
+"""Formats that a chain has, of those of a run."""
+
+
+def write_story(
+    chain: Path, *, folder: Path | None = None, formats: Sequence[str] = DEFAULT_FORMATS
+) -> list[Path]:
+    """The files that were written into the chain's folder, or into `folder`; at any time, also while it runs.
+
+    Raises InputError for files that are damaged, OSError for those that cannot be written.
+    """
+    story = read_story(chain)
+    place = folder or chain
+    place.mkdir(parents=True, exist_ok=True)
+    texts: dict[str, Callable[[], str]] = {
+        "html": lambda: render(story, place),
+        "json": lambda: story.model_dump_json(indent=1) + "\n",
+        "markdown": lambda: as_markdown(story.name, story.remarks, tables_of(story)),
+    }
+    files = {name: place / FORMATS[name] for name in formats if name in WRITTEN}
+    for name, file in files.items():
+        write_whole(file, texts[name]())
+    return list(files.values())
+
+
+def render(story: ChainStory, place: Path) -> str:
+    """The page, for the folder `place`: links to the reports of runs are relative to it."""
+    import jinja2
+
+    static = resources.files("asyncrl.readers")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    page = (static / "chain" / "static" / "chain.html").read_text(encoding="utf-8")
+    return environment.from_string(page).render(
+        style=Markup((static / "report" / "static" / "report.css").read_text(encoding="utf-8")),
+        title=story.name,
+        number=len(story.stages),
+        state=story.state,
+        remarks=story.remarks,
+        tables=tables_of(story),
+        picture=Markup(draw_accuracy(story.stages)),
+        places=[
+            (f"{stage.number} {stage.name}", _link(stage, place), _command(stage)) for stage in story.stages
+        ],
+        file=shlex.quote(str(shown(Path(story.file)))),
+    )
+
+
+def _link(stage: StageStory, place: Path) -> str | None:
+    """The report of a stage's run, where there is one."""
+    report = Path(stage.place) / REPORT
+    return os.path.relpath(report, place.absolute()) if report.is_file() else None
+
+
+def _command(stage: StageStory) -> str:
+    path = shlex.quote(str(shown(Path(stage.place))))
+    return f"head -n 3 {path}" if stage.kind == SELECT else f"asyncrl view {path}"

@@ -1,0 +1,40 @@
+"""One rank of an export: `python -m asyncrl.trainer.export_step --run-folder RUN --step N`.
+
+Writes the checkpoint of a step as a Hugging Face folder beside it, in the run's layout, where the run itself
+did not: it exports its last step and, with trainer.keep_best, its best one.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from asyncrl.model.source import model_folder
+from asyncrl.run.folder import read_run_recipe
+from asyncrl.system.run_files import CHECKPOINTS
+from asyncrl.trainer.bootstrap import run_rank, start_learner
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="asyncrl.trainer.export_step", description=__doc__)
+    parser.add_argument("--run-folder", type=Path, required=True)
+    parser.add_argument("--step", type=int, required=True)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    return run_rank(lambda: _export(arguments.run_folder, arguments.step), has_launcher=False)
+
+
+def _export(run_folder: Path, step: int) -> int:
+    recipe = read_run_recipe(run_folder)
+    learner = start_learner(recipe)
+    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+    from asyncrl.trainer.checkpoints.export_version import export_version
+
+    checkpoints = Checkpoints(run_folder / CHECKPOINTS, num_kept=1)
+    checkpoints.load(learner, step)
+    export_version(learner, checkpoints.path(step), base=model_folder(recipe.model))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
