@@ -138,6 +138,9 @@ class Verdicts(TypedDict):
     correct_mean: float | None
     cut_share: float | None
     """Share of the responses that were cut off at the length limit."""
+    run_on_p95: float | None
+    """Probability of going on where a response ended, 1 - p of its last token as it was sampled: 95th
+    percentile of the responses that ended by themselves. A mean would be that of the few odd ends."""
     turn_credit_mean: float | None
     """Rewards of turns and spans, mean per turn, of the responses with a verdict."""
     credited_share: float | None
@@ -250,6 +253,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
         "cut_share": statistics.fmean(cut) if cut else None,
+        "run_on_p95": _run_on_p95([trajectory for trajectory, _ in sampled]),
         "turn_credit_mean": sum(credits) / sum(turns) if sum(turns) else None,
         "credited_share": statistics.fmean(are_credited) if are_credited else None,
         "groups_zero_signal": sum(not has_signal(group) for group in groups),
@@ -287,6 +291,15 @@ def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]
         "reward_jump": monitor.reward_jump(rewards),
         "reward_without_heldout": monitor.reward_without_heldout(rewards, heldout),
     }
+
+
+def _run_on_p95(trajectories: Sequence[Trajectory]) -> float | None:
+    ended = [
+        t.sampled()[-1].behavior_logprobs for t in trajectories if t.finish is Finish.STOP and t.sampled()
+    ]
+    # expm1 is exact near p = 1, where 1 - exp(log p) would round.
+    going_on = sorted(-math.expm1(min(logprobs[-1], 0.0)) for logprobs in ended)
+    return going_on[int(0.95 * (len(going_on) - 1))] if going_on else None
 
 
 def _mean_by_name(found: Sequence[tuple[str, float]]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The numbers of a step, and the row they make."""
 
 import dataclasses
+import math
 
 import pytest
 from fakes.notebook import Notebook
@@ -132,6 +133,22 @@ def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -
         group.scores[str(index)] = make_score(0.0)
     assert group_metrics([group], correctness_differs)["cut_share"] == pytest.approx(1 / 4)
     assert group_metrics([], correctness_differs)["cut_share"] is None
+
+
+def test_the_probability_of_going_on_is_of_responses_that_ended_by_themselves() -> None:
+    group = Group(0, make_task(), 0, [])
+    ended = [(Finish.STOP, -1e-9 * (index + 1)) for index in range(19)] + [(Finish.STOP, math.log(0.25))]
+    for index, (finish, last) in enumerate([*ended, (Finish.LENGTH, -5.0), (Finish.STOP, -5.0)]):
+        segments = [Segment(0, [5, 6], [-2.0, -3.0]), Segment(1, [7], [last])]
+        group.trajectories.append(
+            Trajectory(str(index), (1,), list(segments), finish=finish, is_greedy=index == 21)
+        )
+        group.scores[str(index)] = make_score(0.0)
+    # Of 20, the 19th in order, to more digits than 1 - exp(log p) has.
+    assert group_metrics([group], correctness_differs)["run_on_p95"] == pytest.approx(1.9e-8, rel=1e-6)
+    del group.trajectories[:19]
+    assert group_metrics([group], correctness_differs)["run_on_p95"] == pytest.approx(0.75)
+    assert group_metrics([], correctness_differs)["run_on_p95"] is None
 
 
 def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() -> None:

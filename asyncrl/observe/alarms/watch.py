@@ -17,6 +17,7 @@ from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share, trust_region_share
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
+from asyncrl.observe.alarms.run_on import RunOn
 from asyncrl.observe.alarms.spike import OneRowSpike
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
@@ -31,6 +32,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
     rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
         (EntropyCollapse, [section.entropy_nats]),
         (LengthExplosion, [section.length_growth, section.cut_share]),
+        (RunOn, [section.run_on_p95]),
         (LengthCollapse, [section.length_shrink]),
         (RewardWithoutHeldOut, [section.reward_without_heldout]),
         (MismatchTrend, [section.mismatch_kl]),

@@ -23,6 +23,7 @@ GROUPS = {
         "response_tokens_mean",
         "response_tokens_max",
         "cut_share",
+        "run_on_p95",
         "reflection_words_mean",
         "reflection_words_share",
         "length_bias",

@@ -25,6 +25,11 @@ class Alarms(Section):
     """Length explosion: share of the responses that are cut at rollout.max_new_tokens, if it has risen by a
     fifth of all responses within 20 steps. A cut response has no answer, so it teaches nothing but its
     length. The live line highlights a larger share."""
+    run_on_p95: Fraction | None = 1e-3
+    """Run-on: probability of going on where a response ended, 95th percentile of the responses, above this
+    and ten times that of 20 steps before or of the first steps. Responses are about to run into
+    rollout.max_new_tokens. The gradient of a token that is nearly certain is tiny, and Adam makes whole
+    steps of it all the same: raise trainer.adam_epsilon."""
     reward_without_heldout: Fraction | None = 0.15
     """How much more the share of correct training responses rose than held-out accuracy, beyond its interval,
     since the last evaluation at least 10 steps ago (or twice this since the first one), in two evaluations

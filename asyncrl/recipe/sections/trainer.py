@@ -137,7 +137,10 @@ class Trainer(Section):
     adam_beta2: Fraction = 0.95
     """Decay of the second moment."""
     adam_epsilon: PositiveFloat = 1e-8
-    """Added to the denominator of Adam's update."""
+    """Added to the denominator of Adam's update: numbers whose gradient is well below it hardly move. Adam
+    moves all others by up to the learning rate, however small their gradient is. A gradient's usual number is
+    grad_norm over the square root of the parameters; raise epsilon to 0.2% of it for models below a billion
+    of them (1e-6 for half a million), or where the alarm run_on began. In docs/algorithms.md."""
     muon_learning_rate: Annotated[LearningRate | None, PER_STEP] = None
     """Muon learning rate of the policy's matrices after warm-up. It follows the schedule of learning_rate;
     the critic's matrices keep its ratio to that. An update is as large as Adam's. Default: learning_rate."""

@@ -25,6 +25,7 @@ def healthy(step: int, **columns: Any) -> Row:
         "correct_mean": 0.3,
         "response_tokens_mean": 30.0,
         "cut_share": 0.05,
+        "run_on_p95": 2e-5,
         "mismatch_kl": None,
         "continued_kl": 1e-6,
         "sequence_effective_share": 0.8,
@@ -172,6 +173,17 @@ def test_responses_that_are_cut_more_and_more() -> None:
     assert alarms_of(series(30, **cut, correct_mean=rising)) == set()
     # A base model that never ends a response is no news.
     assert alarms_of(series(30, cut_share=0.95)) == set()
+
+
+def test_ends_that_become_less_certain_are_told_before_responses_run_on() -> None:
+    drifting: Any = {"run_on_p95": lambda step: 2e-5 * 1.2**step}
+    assert alarms_of(series(30, **drifting)) == {"run_on"}
+    assert alarms_of(series(30, **drifting), run_on_p95=None) == set()
+    # Nearly certain ends all the same, and a model that begins with unsure ones.
+    assert alarms_of(series(30, run_on_p95=after(9, 2e-5, 9e-4))) == set()
+    assert alarms_of(series(30, run_on_p95=after(9, 0.05, 0.2))) == set()
+    # Ends that became sure and are given up again.
+    assert alarms_of(series(60, run_on_p95=lambda step: 0.1 * 0.5 ** min(step, 60 - step))) == {"run_on"}
 
 
 def test_responses_that_shrink_without_being_right_more_often() -> None:
