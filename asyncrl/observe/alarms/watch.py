@@ -16,6 +16,7 @@ from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWit
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share, trust_region_share
+from asyncrl.observe.alarms.preference import LikelihoodDisplacement
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
 from asyncrl.observe.alarms.run_on import RunOn
 from asyncrl.observe.alarms.spike import OneRowSpike
@@ -46,6 +47,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (OneAnswer, [section.answer_share]),
         (NotANumber, [section.nonfinite_share]),
         (SkippedSteps, [section.skipped_steps]),
+        (LikelihoodDisplacement, [section.chosen_reward_loss]),
         (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),
     ]

@@ -79,6 +79,10 @@ class Alarms(Section):
     """Steps in a row in which a gradient overflowed float16, of the policy or of the critic, so that an
     optimizer step was skipped and its batch, or mini-batch, taught nothing. Healthy runs skip one after
     trainer.loss_scale_growth_steps, and a few at their start if trainer.initial_loss_scale is too large."""
+    chosen_reward_loss: PositiveFloat | None = 0.1
+    """Likelihood displacement, with stage dpo: the column dpo_chosen_reward below minus this, and
+    dpo_rejected_reward below 0. Both responses of the pairs then lose probability to others, which nothing
+    asked for. At dpo.beta 0.1 the default is one nat: chosen responses are a third as likely as before."""
     spike_row_share: Fraction | None = 0.5
     """Gradient spike: share of the squared gradient norm that one row of one parameter carries, in a step
     whose norm is more than five times the median of those before. Clipping then shrinks what the batch

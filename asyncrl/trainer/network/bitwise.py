@@ -87,7 +87,7 @@ class BitwiseRotary(PackedRotary):
 
     shape: ModelShape
 
-    def forward(self, sequences: PackedSequences, **_: Any) -> None:  # type: ignore[override]
+    def forward(self, sequences: PackedSequences, **_: Any) -> None:
         shape = self.shape
         found = kernels.inverse_frequencies(shape.rope_theta, shape.head_size, shape.rope_scaling_factor)
         sequences.turns = kernels.turns(sequences.positions, found)

@@ -290,7 +290,8 @@ def half_device(dtype: torch.dtype) -> str | None:
 
 
 class PolicyNorm(torch.nn.RMSNorm):
-    """torch's RMSNorm; under sequence parallelism Megatron sums its gradient over the tensor ranks."""
+    """RMSNorm, on a CPU in few passes over memory; under sequence parallelism Megatron sums its gradient over
+    the tensor ranks."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)
@@ -298,7 +299,7 @@ class PolicyNorm(torch.nn.RMSNorm):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[..., H] -> [..., H]."""
-        if tokens.device.type == "cpu" and tokens.dtype.itemsize == 2:
+        if tokens.device.type == "cpu" and tokens.dtype.itemsize <= 4:
             assert self.eps is not None
             return rms_norm(tokens, self.weight, self.eps)
         return super().forward(tokens)

@@ -29,6 +29,7 @@ from torch import Tensor
 from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.blocks import Block, make_blocks
 from asyncrl.trainer.packing.picked_rows import pick_rows
+from asyncrl.trainer.packing.rotary import rotate, turns_of
 
 CALL_COST = 4000.0
 """Cost of one more attention call, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -51,7 +52,9 @@ class PackedSequences(PackedSeqParams):
     kernel: str
     """One of `attention_kernels.KERNELS`."""
     turns: tuple[Tensor, Tensor] | None = None
-    """Cosines and sines [P, 1, D / 2], where attention itself rotates (network/bitwise.py)."""
+    """Cosines and sines [P, 1, D / 2], where `network/bitwise.py` rotates."""
+    rotation: tuple[Tensor, Tensor] | None = None
+    """Cosines and sines [C, 1, D], where attention rotates: on a CPU, by `PackedRotary`."""
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
@@ -205,6 +208,8 @@ class PackedAttention(MegatronModule):
     ) -> Tensor:
         """[C, 1, H, D], [C, 1, G, D], [C, 1, G, D] -> [C, 1, H * D]."""
         query, key, value = (x.squeeze(1) for x in (query, key, value))
+        if (turns := packed_seq_params.rotation) is not None:
+            query, key = rotate(query, turns), rotate(key, turns)
         group = parallel_state.get_context_parallel_group()
         if group.size() == 1:
             return self._attend_packed(query, key, value, packed_seq_params).unsqueeze(1)
@@ -239,7 +244,11 @@ class PackedRotary(RotaryEmbedding):
         sequences: PackedSequences = arguments[-1]
         return sequences
 
-    def forward(self, sequences: PackedSequences, **_: Any) -> Tensor:
-        """[C, 1, 1, D] angles."""
+    def forward(self, sequences: PackedSequences, **_: Any) -> Tensor | None:
+        """[C, 1, 1, D] angles, by which Megatron rotates; None on a CPU, where attention does."""
         angles: Tensor = self.get_emb(sequences.rows.longest)
-        return angles.index_select(0, own_tokens(sequences.positions))
+        angles = angles.index_select(0, own_tokens(sequences.positions))
+        if angles.device.type != "cpu":
+            return angles
+        sequences.rotation = turns_of(angles)
+        return None

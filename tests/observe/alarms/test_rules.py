@@ -382,6 +382,19 @@ def test_a_spike_that_sits_in_one_row_is_named() -> None:
     assert alarms_of(series(8, **columns), spike_row_share=None) == set()
 
 
+def test_chosen_responses_that_become_unlikely_beside_rejected_ones() -> None:
+    columns = {"dpo_chosen_reward": after(7, 0.02, -0.4), "dpo_rejected_reward": after(7, -0.3, -1.5)}
+    log = AlarmLog()
+    assert log.run(series(12, **columns)) == [("likelihood_displacement", 9, True)]
+    assert log.texts[0].startswith(
+        "alarm likelihood_displacement: both sides of the pairs became less likely than under the reference: "
+        "the reward of chosen responses is -0.15, that of rejected ones -0.78; limit 0.1 "
+        "(alarms.chosen_reward_loss)."
+    )
+    assert alarms_of(series(12, **columns), chosen_reward_loss=0.5) == set()
+    assert alarms_of(series(12, **columns | {"dpo_rejected_reward": 0.1})) == set()
+
+
 @pytest.mark.parametrize("model", ["policy", "critic"])
 def test_optimizer_steps_that_are_skipped_one_after_the_other(model: str) -> None:
     prefix = "" if model == "policy" else "critic_"

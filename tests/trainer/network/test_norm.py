@@ -1,4 +1,4 @@
-"""RMSNorm in 16 bits on a CPU is rounded once, whatever the slices."""
+"""RMSNorm on a CPU: in 16 bits it is rounded once, in float32 it is torch's, whatever the slices."""
 
 import pytest
 import torch
@@ -47,3 +47,23 @@ def test_a_vector_of_zeros_stays_zero_and_finite():
     output = rms_norm(tokens, torch.ones(8, dtype=torch.bfloat16), 1e-5)
     output.sum().backward()
     assert output.eq(0).all() and tokens.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(17, 1, 24), (700, 1, 4, 32), (2000, 1, 128), (1, 1, 8), (0, 1, 16)])
+def test_in_float32_values_and_gradients_are_those_of_torch_to_the_last_bit(shape: tuple[int, ...]):
+    generator = torch.Generator().manual_seed(1)
+    inputs = [3 * torch.randn(*each, generator=generator) for each in (shape, shape[-1:], shape)]
+
+    def residual(norm):
+        # Its gradient is a sum of three.
+        return lambda x, w: x + norm(x, w)
+
+    def plain(x, w):
+        return torch.nn.functional.rms_norm(x, shape[-1:], w, 1e-6)
+
+    for ours, torchs in ((own_norm, plain), (residual(own_norm), residual(plain))):
+        assert all(map(torch.equal, run(ours, inputs), run(torchs, inputs)))
+
+
+def own_norm(x: Tensor, w: Tensor) -> Tensor:
+    return rms_norm(x, w, 1e-6)
