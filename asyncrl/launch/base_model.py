@@ -7,7 +7,8 @@ import functools
 
 from rich.console import Console
 
-from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.folder import read_shape
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
