@@ -32,13 +32,13 @@ class ModelShape:
     """The router's probabilities of the chosen experts are divided by their sum."""
 
     embedding_multiplier: float = 1.0
-    """Of what the embedding gives (Granite)."""
+    """Factor of the embedding's output (Granite)."""
     residual_multiplier: float = 1.0
-    """Of what attention and the feed-forward network give, before it is added (Granite)."""
+    """Factor of each output of attention and of the feed-forward network before it is added (Granite)."""
     attention_scale: float | None = None
-    """Of the products of queries and keys; None: 1 / sqrt(head_size)."""
+    """Factor of the products of queries and keys; None: 1 / sqrt(head_size)."""
     logits_divisor: float = 1.0
-    """Of what the output layer gives, before the temperature (Granite)."""
+    """Divisor of the logits, before the temperature (Granite)."""
 
     def has_multipliers(self) -> bool:
         multipliers = (self.embedding_multiplier, self.residual_multiplier, self.logits_divisor)

@@ -34,6 +34,7 @@ NOT_OF_THE_FORWARD_PASS = {
     "initializer_range": "of new weights",
     "router_aux_loss_coef": "of a loss that is ours to choose",
     "output_router_logits": "of that loss",
+    "original_max_position_embeddings": "of longrope, which is refused",
 }
 WINDOWS = {"sliding_window", "layer_types"}
 """Off, because use_sliding_window must be false; layer_types that name others are refused."""

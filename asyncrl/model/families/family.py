@@ -92,7 +92,7 @@ class Family:
     model_type: str
     """By it transformers chooses the class that it computes with, whatever `architectures` says."""
     models: str
-    """Who belongs to it, for docs/models.md."""
+    """Models that belong to it, for docs/models.md."""
     read: Callable[[Config], dict[str, Any]] = reads_nothing
     """Fields of `ModelShape` that not every config.json has. Raises KeyError where one is missing."""
     settings: frozenset[str] = frozenset()
