@@ -17,8 +17,9 @@ from asyncrl.launch.preflight import check_machine, check_unfinished, read_input
 from asyncrl.launch.prepare import check_names
 from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder, model_title
+from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.trackers.catalog import check_trackers
@@ -111,7 +112,7 @@ def _plan(
         asked = f"{rollout.groups_per_batch} rows, {trainer.num_steps} steps"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
-        f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "
+        f"{num_parameters(shape) / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "
         f"context {inputs.context_tokens} tokens",
         *([] if lora is None else [f"trained   {trained_in_short(lora, shape)}"]),
         _data(inputs),

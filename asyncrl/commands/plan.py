@@ -19,13 +19,14 @@ from asyncrl.launch.meters.memory import (
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
 from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
     KINDS,
     parameters_by_kind,
     server_memory,
 )
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
+from asyncrl.model.tensors import num_parameters
 from asyncrl.planning.devices import GPUS, LIKELY_GPU
 from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
@@ -172,7 +173,7 @@ def check_fits(
 
 
 def _parameter_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
-    counts, total = parameters_by_kind(shape), shape.num_parameters()
+    counts, total = parameters_by_kind(shape), num_parameters(shape)
     lines = [f"parameters {total:,}"]
     for kind in KINDS:
         count = counts[kind]

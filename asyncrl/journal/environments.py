@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.writer import Journal
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion
 from asyncrl.system.digests import sha256_of

@@ -11,7 +11,8 @@ from rich.console import Console
 from asyncrl.errors import InputError
 from asyncrl.launch.placement import place
 from asyncrl.launch.rank_processes import run_ranks
-from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.folder import read_shape
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe

@@ -30,11 +30,14 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.launch.turn_trial import try_turns
+from asyncrl.model.adapters import check_adapters
 from asyncrl.model.bitwise import check_bitwise
-from asyncrl.model.folder import ModelShape, check_model_folder
+from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
+from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
@@ -70,6 +73,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     _check_critic(recipe, base)
     check_layout(recipe, base.shape)
     check_bitwise(recipe, base.shape)
+    check_adapters(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
@@ -209,7 +213,7 @@ def _read_base(recipe: Recipe) -> _Base:
     if context_tokens > shape.max_positions:
         raise InputError(
             f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
-            f"positions (max_position_embeddings of {folder}). Lower model.context_tokens."
+            f"positions (max_position_embeddings or sliding_window of {folder}). Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
@@ -273,8 +277,8 @@ def check_machine(
     free = shutil.disk_usage(existing).free
     # One more is being written, and one may be the best.
     num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
-    trained = shape.num_parameters() * (1 + recipe.algorithm.needs_critic())
-    kept = shape.num_parameters() * (recipe.algorithm.reference_refresh_steps > 0)
+    trained = num_parameters(shape) * (1 + recipe.algorithm.needs_critic())
+    kept = num_parameters(shape) * (recipe.algorithm.reference_refresh_steps > 0)
     disk = MIN_DISK_BYTES + (20 * trained + 4 * kept) * num_checkpoints
     if free < disk:
         raise InputError(

@@ -1,16 +1,31 @@
-"""How many parameters the adapters of `model.lora` have, from the shape of the model alone. No torch."""
+"""Which models take the adapters of `model.lora`, and how many parameters these have. No torch."""
 
 import math
 from collections import Counter
 
-from asyncrl.model.folder import ModelShape, expected_tensors
+from asyncrl.errors import InputError
+from asyncrl.model.families.family import FUSED as FUSED_IN_FOLDERS
+from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.tensors import expected_tensors, num_parameters
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.lora import Lora
 
 CUT_BY_COLUMNS = ("o_proj", "down_proj")
 """Matrices of which each tensor rank has some columns, and so of A; of others it has rows, and so of B."""
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", "up_proj": "fc1"}
 """Matrices that Megatron keeps in one."""
+
+
+def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
+    """Raises InputError where `model.lora` is set and the model keeps its matrices otherwise than peft names
+    them."""
+    if recipe.model.lora is not None and not FAMILIES[shape.architecture].takes_adapters:
+        raise InputError(
+            f"model.lora is set, but {shape.architecture} keeps {', '.join(FUSED_IN_FOLDERS)}, which get no "
+            f"adapters. Remove model.lora, which trains all weights."
+        )
 
 
 def adapter_parameters(shape: ModelShape, lora: Lora, layout: Layout = ONE_PROCESS) -> tuple[int, int]:
@@ -35,7 +50,7 @@ def trained_in_short(lora: Lora, shape: ModelShape) -> str:
     """Number and share of the trained parameters, for `check` and `plan`."""
     count = sum(adapter_parameters(shape, lora))
     return (
-        f"{count:,} parameters of adapters ({count / shape.num_parameters():.2%}), rank {lora.rank}, alpha "
+        f"{count:,} parameters of adapters ({count / num_parameters(shape):.2%}), rank {lora.rank}, alpha "
         f"{lora.alpha:g}, on {', '.join(lora.targets)}"
     )
 

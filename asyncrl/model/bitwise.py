@@ -4,7 +4,7 @@ import os
 
 from asyncrl.errors import InputError
 from asyncrl.model.device import uses_gpu
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 
 BITWISE_VARIABLE = "ASYNCRL_BITWISE_AGREEMENT"
@@ -30,6 +30,8 @@ def check_bitwise(recipe: Recipe, shape: ModelShape) -> None:
         )
     elif shape.num_experts is not None:
         reason = f"{shape.architecture} has experts, whose products have as many rows as they get tokens"
+    elif shape.has_multipliers():
+        reason = f"{shape.architecture} has multipliers, which the shared kernels do not apply"
     else:
         return
     raise InputError(f"model.bitwise_agreement is true, but {reason}, or model.bitwise_agreement to false.")

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.model.device import uses_gpu
-from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.folder import read_shape
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
+from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Model, Recipe
 from asyncrl.system.machine import bfloat16_flag, float16_flag
 
@@ -41,7 +43,7 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
         return Dtype("float16", EMULATED_FLOAT16 if is_slow else None)
     if recipe.model.dtype == "float32":
         return Dtype("float32")
-    if shape.num_parameters() < SMALL_PARAMETERS:
+    if num_parameters(shape) < SMALL_PARAMETERS:
         return Dtype("float32", f"a model below {SMALL_PARAMETERS // 10**6} M parameters")
     if uses_gpu(recipe):
         return Dtype("bfloat16", "this machine has a GPU")

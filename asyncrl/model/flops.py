@@ -7,7 +7,7 @@ computed; the output layer sees response tokens only. Under adapters the matrice
 pass costs them as much as a forward pass, and the adapters' own products are not counted. No torch.
 """
 
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 
 PEAK_TERAFLOPS = {
     "B200": 2250.0,

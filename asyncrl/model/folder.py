@@ -1,25 +1,25 @@
 """A Hugging Face model folder, checked without torch: config.json and the headers of the safetensors files.
 
-Owns which architectures the trainer knows and which tensors each of them has. Anything this trainer would
-compute differently from transformers (sliding windows, biases it has no place for) is refused here or in
-`settings`.
+What each architecture reads and which tensors it has is in `families`. Anything this trainer would compute
+differently from transformers (sliding windows, biases it has no place for) is refused here or in `settings`.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.settings import refuse_unknown_settings
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.tensors import expected_tensors
 from asyncrl.model.weights import read_weights
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.kinds import as_written, kind_of
 from asyncrl.system.text_file import read_text
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 SAMPLE_BYTES = 65536
@@ -30,38 +30,6 @@ SIZES = (
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """A decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU or experts, rotary positions."""
-
-    architecture: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    ffn_size: int
-    vocab_size: int
-    max_positions: int
-    rope_theta: float
-    rope_scaling_factor: float | None
-    """Llama 3 scaling; None: plain rotary positions."""
-    norm_epsilon: float
-    is_tied: bool
-    """The output layer is the embedding."""
-    has_qkv_bias: bool
-    has_qk_norm: bool
-    num_experts: int | None = None
-    """Feed-forward networks in each layer, of which a router chooses; None: one, without a router."""
-    experts_per_token: int = 0
-    expert_ffn_size: int = 0
-    are_expert_weights_normalised: bool = True
-    """The router's probabilities of the chosen experts are divided by their sum."""
-
-    def num_parameters(self) -> int:
-        return sum(_product(size) for _, size in expected_tensors(self))
 
 
 def check_model_folder(path: Path) -> ModelShape:
@@ -123,43 +91,6 @@ def model_digest(path: Path) -> str | None:
     return digest.hexdigest()
 
 
-def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(Hugging Face name, size) of every tensor of the architecture."""
-    hidden, q_size, kv_size = (
-        shape.hidden_size,
-        shape.num_heads * shape.head_size,
-        shape.num_kv_heads * shape.head_size,
-    )
-    yield "model.embed_tokens.weight", (shape.vocab_size, hidden)
-    for layer in range(shape.num_layers):
-        prefix = f"model.layers.{layer}."
-        yield prefix + "input_layernorm.weight", (hidden,)
-        yield prefix + "post_attention_layernorm.weight", (hidden,)
-        for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
-            yield prefix + f"self_attn.{part}_proj.weight", (size, hidden)
-            if shape.has_qkv_bias:
-                yield prefix + f"self_attn.{part}_proj.bias", (size,)
-        yield prefix + "self_attn.o_proj.weight", (hidden, q_size)
-        if shape.has_qk_norm:
-            yield prefix + "self_attn.q_norm.weight", (shape.head_size,)
-            yield prefix + "self_attn.k_norm.weight", (shape.head_size,)
-        if shape.num_experts is None:
-            yield from _swiglu_tensors(prefix + "mlp.", hidden, shape.ffn_size)
-            continue
-        yield prefix + "mlp.gate.weight", (shape.num_experts, hidden)
-        for expert in range(shape.num_experts):
-            yield from _swiglu_tensors(f"{prefix}mlp.experts.{expert}.", hidden, shape.expert_ffn_size)
-    yield "model.norm.weight", (hidden,)
-    if not shape.is_tied:
-        yield "lm_head.weight", (shape.vocab_size, hidden)
-
-
-def _swiglu_tensors(prefix: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield prefix + "gate_proj.weight", (width, hidden)
-    yield prefix + "up_proj.weight", (width, hidden)
-    yield prefix + "down_proj.weight", (hidden, width)
-
-
 def _read_shape(file: Path) -> ModelShape:
     try:
         config = json.loads(read_text(file))
@@ -175,13 +106,14 @@ def _read_shape(file: Path) -> ModelShape:
         raise InputError(f"{file} holds {kind_of(config)}, expected an object.")
     named = config.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else "missing"
-    if architecture not in ARCHITECTURES:
+    family = FAMILIES.get(architecture)
+    if family is None:
         raise InputError(
-            f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(ARCHITECTURES)}."
+            f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(FAMILIES)}."
         )
     _check_sizes(file, config)
     _refuse_unsupported(file, config)
-    refuse_unknown_settings(file, config, architecture)
+    refuse_unknown_settings(file, config, family)
     theta, factor = _read_rope(file, config)
     try:
         return ModelShape(
@@ -193,14 +125,13 @@ def _read_shape(file: Path) -> ModelShape:
             head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             ffn_size=config["intermediate_size"],
             vocab_size=config["vocab_size"],
-            max_positions=config["max_position_embeddings"],
+            # A window that the context fits into hides nothing.
+            max_positions=min(config["max_position_embeddings"], family.window(config) or math.inf),
             rope_theta=theta,
             rope_scaling_factor=factor,
             norm_epsilon=config["rms_norm_eps"],
             is_tied=bool(config.get("tie_word_embeddings", False)),
-            has_qkv_bias=architecture == "Qwen2ForCausalLM",
-            has_qk_norm=architecture.startswith("Qwen3"),
-            **(_read_experts(config) if architecture == "Qwen3MoeForCausalLM" else {}),
+            **family.read(config),
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
@@ -215,17 +146,6 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(key) or {}, dict):
             raise InputError(f"{file}: {key} is {as_written(config[key])}, expected an object.")
-
-
-def _read_experts(config: dict[str, Any]) -> dict[str, Any]:
-    # transformers 5 writes the first name, transformers 4 the second.
-    num_experts = config["num_local_experts" if "num_local_experts" in config else "num_experts"]
-    return {
-        "num_experts": num_experts,
-        "experts_per_token": config["num_experts_per_tok"],
-        "expert_ffn_size": config["moe_intermediate_size"],
-        "are_expert_weights_normalised": bool(config.get("norm_topk_prob", False)),
-    }
 
 
 def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
@@ -255,10 +175,3 @@ def _read_rope(file: Path, config: dict[str, Any]) -> tuple[float, float | None]
 
 def _holds_weights(file: Path) -> bool:
     return file.name.endswith(WEIGHT_SUFFIXES)
-
-
-def _product(size: tuple[int, ...]) -> int:
-    total = 1
-    for extent in size:
-        total *= extent
-    return total

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from asyncrl.model.adapters import adapter_parameters, largest_matrix
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.tensors import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.lora import Lora
 
@@ -207,7 +208,7 @@ def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) ->
     ranks = recipe.serving.tensor_parallel_size
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
     return {
-        "weights": shape.num_parameters() * width // ranks,
+        "weights": num_parameters(shape) * width // ranks,
         "kv_cache": cache_tokens * per_token // ranks,
     }
 

@@ -3,8 +3,8 @@
 from asyncrl.errors import InputError
 from asyncrl.model.device import uses_gpu
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.system.machine import has_transformer_engine
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.model.families.family import Family
 from asyncrl.system.kinds import as_written
 
 SHAPING = frozenset(
@@ -20,10 +21,6 @@ SHAPING = frozenset(
     )
 )
 """Read or refused by `asyncrl.model.folder`, for each architecture."""
-EXPERTS = frozenset(
-    ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
-)
-"""Read too where the architecture has experts."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -32,17 +29,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False,),
     "partial_rotary_factor": (1.0,),
     "rope_is_neox_style": (True,),
-    "decoder_sparse_step": (1,),
-    "mlp_only_layers": ([],),
 }
 """The values under which this trainer computes what transformers does; null is one, too."""
-MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-}
-"""By model_type transformers chooses the class that it computes with, whatever `architectures` says."""
 ROPE_KEYS = frozenset(
     (
         *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
@@ -50,10 +38,6 @@ ROPE_KEYS = frozenset(
     )
 )
 """Understood in rope_parameters and rope_scaling."""
-_EXPERT_ARCHITECTURES = ("Qwen3MoeForCausalLM",)
-_WINDOW_ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
-_WINDOWS = frozenset(("sliding_window", "max_window_layers"))
-"""Without effect in these architectures, because use_sliding_window must be false."""
 _BOOKKEEPING = (
     *("name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "auto_map"),
     *("dtype", "torch_dtype", "use_cache", "attn_implementation", "_attn_implementation"),
@@ -74,28 +58,21 @@ WITHOUT_EFFECT = frozenset((*_BOOKKEEPING, *_OUTPUTS, *_TRAINING, *_GENERATION))
 """None of these changes the logits; how rollouts are sampled is for the recipe to say."""
 
 
-def refuse_unknown_settings(file: Path, config: dict[str, Any], architecture: str) -> None:
+def refuse_unknown_settings(file: Path, config: dict[str, Any], family: Family) -> None:
     """Raises InputError for the first setting of `config` that this trainer would ignore, with its value."""
-    kind = config.get("model_type")
-    if kind not in (None, MODEL_TYPES[architecture]):
+    kind, architecture = config.get("model_type"), family.architecture
+    if kind not in (None, family.model_type):
         raise InputError(
             f"{file}: model_type is {as_written(kind)}, but architectures names {architecture}, whose "
-            f"model_type is {MODEL_TYPES[architecture]!r}: transformers and asyncrl would compute different "
-            f"models."
+            f"model_type is {family.model_type!r}: transformers and asyncrl would compute different models."
         )
-    known = (
-        SHAPING
-        | {"model_type"}
-        | WITHOUT_EFFECT
-        | (EXPERTS if architecture in _EXPERT_ARCHITECTURES else frozenset())
-    )
-    if architecture in _WINDOW_ARCHITECTURES:
-        known |= _WINDOWS
+    known = SHAPING | {"model_type"} | WITHOUT_EFFECT | family.settings | family.ignored
+    only = ONLY | dict(family.only)
     for key, value in config.items():
-        if key in ONLY:
-            if value is not None and value not in ONLY[key]:
+        if key in only:
+            if value is not None and value not in only[key]:
                 raise InputError(
-                    f"{file}: {key} is {as_written(value)}; only {as_written(ONLY[key][0])} can be trained."
+                    f"{file}: {key} is {as_written(value)}; only {as_written(only[key][0])} can be trained."
                 )
         elif key not in known and not _is_empty(value):
             raise InputError(

@@ -5,7 +5,8 @@ Decoding reads the weights once per step and each request's keys and values; tra
 """
 
 from asyncrl.model.flops import token_flops
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.tensors import num_parameters
 from asyncrl.planning.devices import Device
 from asyncrl.planning.lengths import Lengths, log_normal_lengths
 from asyncrl.planning.settings import Costs
@@ -38,7 +39,7 @@ def estimate_costs(
     parallel, tensor = recipe.trainer.parallel, recipe.serving.tensor_parallel_size
     copies = max(1, num_ranks // (parallel.tensor * parallel.pipeline * parallel.context))
     peak, bandwidth = device.teraflops * 1e12, device.terabytes_per_second * 1e12 * BANDWIDTH_SHARE
-    weights = 2.0 * shape.num_parameters()
+    weights = 2.0 * num_parameters(shape)
     active = (token_flops(shape) + 6.0 * shape.hidden_size * shape.vocab_size) / 6.0
     held = _cache_bytes_per_token(shape) * lengths.tokens_held
     prefill = 2.0 * active / (tensor * peak * PREFILL_SHARE)
@@ -48,7 +49,7 @@ def estimate_costs(
     recomputed = 4.0 / 3.0 if recipe.trainer.recompute == "full" else 1.0
     per_token = recomputed * (6.0 * active + looks) / (peak * TRAINING_SHARE * num_ranks)
     # Gradients in float32, sent and received; the optimizer reads and writes its state of 18 bytes.
-    share = shape.num_parameters() * copies / num_ranks
+    share = num_parameters(shape) * copies / num_ranks
     reduced = 0.0 if copies == 1 else 8.0 * share / LINK_BYTES_PER_SECOND
     install = weights / tensor / LINK_BYTES_PER_SECOND
     return Costs(
@@ -73,7 +74,7 @@ def estimate_costs(
 def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
     """Cache tokens of a server whose engine decides how many; one at least."""
     room = recipe.serving.tensor_parallel_size * STATIC_SHARE * device.memory_gb * 1e9
-    return max(1.0, (room - 2.0 * shape.num_parameters()) / _cache_bytes_per_token(shape))
+    return max(1.0, (room - 2.0 * num_parameters(shape)) / _cache_bytes_per_token(shape))
 
 
 def assumed_lengths(recipe: Recipe, *, prompt_tokens: float) -> Lengths:

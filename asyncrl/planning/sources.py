@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.planning.devices import find_device
 from asyncrl.planning.estimated import (
     MEAN_SHARE,

@@ -20,12 +20,14 @@ import torch
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLost
+from asyncrl.model.adapters import check_adapters
 from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
+from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import VISIBLE
@@ -81,6 +83,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe, shape)
     check_bitwise(recipe, shape)
+    check_adapters(recipe, shape)
     check_packages(recipe, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints
@@ -98,7 +101,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
         logging.getLogger("asyncrl").setLevel(logging.WARNING)
     from asyncrl.trainer.step.learner import Learner
 
-    millions = shape.num_parameters() / 1e6
+    millions = num_parameters(shape) / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
     return Learner(shape, recipe, unsampled)
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from fakes.recipes import make_recipe
 
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.ranks import ranks
 

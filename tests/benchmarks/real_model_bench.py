@@ -37,8 +37,10 @@ from training_runs import SMOLLM2, SMOLLM2_RECIPE
 
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape, check_model_folder
+from asyncrl.model.folder import check_model_folder
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
+from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack
@@ -205,7 +207,7 @@ def main() -> None:
     folder = model_folder(recipe.model)
     shape = check_model_folder(folder)
     dtype = find_dtype(recipe, shape)
-    print(f"{arguments.model.name}: {shape.num_parameters() / 1e6:.0f} M parameters, {dtype}", flush=True)
+    print(f"{arguments.model.name}: {num_parameters(shape) / 1e6:.0f} M parameters, {dtype}", flush=True)
     ranks.start(threads=1, seed=0)
     if arguments.part != "rollouts":
         bench_trainer(recipe, shape, getattr(torch, dtype.name), num_rounds)

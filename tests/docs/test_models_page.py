@@ -1,7 +1,6 @@
 """docs/models.md says of each accepted architecture what the code does with it, and names no other."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,50 +8,47 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
-from asyncrl.model.folder import ARCHITECTURES, LLAMA3_ROPE, ModelShape, read_shape
-from asyncrl.model.settings import MODEL_TYPES, ONLY
+from asyncrl.model.families.family import Family
+from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.folder import LLAMA3_ROPE, read_shape
+from asyncrl.model.settings import ONLY
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import TRAINED_FROM
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-ROW = re.compile(
-    r"^\| [^|]+ \| `(\w+ForCausalLM)` \| `(\w+)` \| ([^|]+) \| (\w+) \| (\w+) \| (\w+) \|$", re.MULTILINE
-)
-ROWS = {row[0]: row[1:] for row in ROW.findall(PAGE)}
 SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),
-    *(
-        "max_position_embeddings",
-        "rms_norm_eps",
-        "num_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-    ),
+    *("max_position_embeddings", "rms_norm_eps"),
 )
 
 
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     """The shape of a model of `architecture` whose sizes are all 1."""
-    sizes = [size for size in SIZES if "Moe" in architecture or not size.startswith(("num_experts", "moe"))]
-    config = {"architectures": [architecture], **dict.fromkeys(sizes, 1), **settings}
+    read = FAMILIES[architecture].settings - {"sliding_window", "num_local_experts"}
+    config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 
 
-def test_the_page_has_every_accepted_architecture_and_no_other() -> None:
-    assert set(ROWS) == set(ARCHITECTURES)
+def test_the_page_has_the_row_of_each_family_and_no_other(tmp_path: Path) -> None:
+    rows = [row_of(family, tmp_path) for family in FAMILIES.values()]
+    assert [line for line in PAGE.splitlines() if "ForCausalLM` | `" in line] == rows
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_row_says_what_is_built_for_its_architecture(architecture: str, tmp_path: Path) -> None:
-    shape = shape_of(architecture, tmp_path)
+def row_of(family: Family, folder: Path) -> str:
+    shape = shape_of(family.architecture, folder)
     answers = {True: "yes", False: "no"}
-    assert ROWS[architecture] == (
-        MODEL_TYPES[architecture],
+    cells = (
+        family.models,
+        f"`{family.architecture}`",
+        f"`{family.model_type}`",
         "dense" if shape.num_experts is None else "mixture of experts",
         answers[shape.has_qkv_bias],
         answers[shape.has_qk_norm],
-        answers[architecture in gguf.ARCHITECTURES.values()],
+        answers[family.takes_adapters],
+        answers[family.architecture in gguf.ARCHITECTURES.values()],
     )
+    return f"| {' | '.join(cells)} |"
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope"])
@@ -75,10 +71,11 @@ def test_the_page_has_the_accepted_types_of_weights() -> None:
 
 
 def test_settings_that_the_page_names_as_refused_have_one_accepted_value() -> None:
+    only = ONLY | dict(FAMILIES["Qwen3MoeForCausalLM"].only)
     refused = ("use_sliding_window", "attention_bias", "mlp_bias", "partial_rotary_factor", "mlp_only_layers")
     for setting in (*refused, "decoder_sparse_step"):
         assert f"`{setting}`" in PAGE
-        assert len(ONLY[setting]) == 1
+        assert len(only[setting]) == 1
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

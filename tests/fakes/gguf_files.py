@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.gguf import LAYER_TENSORS, TENSORS
+from asyncrl.model.shape import ModelShape
 
 TOKENS = [*sorted(ByteLevel.alphabet()), "Ġa", "Ġab", "<|end|>", "<|user|>"]
 """260 tokens; the last two are control tokens."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
 
-from asyncrl.model.folder import expected_tensors, read_shape
+from asyncrl.model.folder import read_shape
+from asyncrl.model.tensors import expected_tensors
 
 RECIPE = """\
 name: mine

@@ -1,6 +1,6 @@
 """The shape of the tiny Qwen3 model of `models.py`, without writing it to disk."""
 
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 
 
 def tiny_shape() -> ModelShape:

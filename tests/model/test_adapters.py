@@ -1,12 +1,17 @@
 """Counts of adapter parameters from shapes alone; the trainer's own are compared in tests/trainer/step."""
 
 import dataclasses
+from pathlib import Path
 
+import pytest
+from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
-from asyncrl.model.adapters import adapter_parameters, largest_matrix, trained_in_short
+from asyncrl.errors import InputError
+from asyncrl.model.adapters import adapter_parameters, check_adapters, largest_matrix, trained_in_short
 from asyncrl.model.layout import Layout
 from asyncrl.model.memory import rank_memory
+from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe.lora import Lora
 
 QWEN_7B = dataclasses.replace(
@@ -49,7 +54,16 @@ def test_the_experts_of_a_model_are_dealt():
 
 def test_seven_billion_parameters_with_adapters_leave_a_gpu_room_for_their_server():
     memory = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, lora=Lora(rank=32))
-    server = QWEN_7B.num_parameters() * 2 + 16 * 2**30
+    server = num_parameters(QWEN_7B) * 2 + 16 * 2**30
     assert memory.computing(is_recomputing=True) + server < 0.9 * 80e9
     full = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, has_reference=True)
     assert full.resident() > 1.5 * 80e9
+
+
+def test_models_with_fused_matrices_take_no_adapters():
+    recipe = make_recipe(Path("m"), model={"lora": {"rank": 2}})
+    check_adapters(recipe, QWEN_7B)
+    phi = dataclasses.replace(QWEN_7B, architecture="Phi3ForCausalLM", has_qkv_bias=False)
+    with pytest.raises(InputError, match=r"Phi3ForCausalLM keeps qkv_proj, gate_up_proj"):
+        check_adapters(recipe, phi)
+    check_adapters(make_recipe(Path("m")), phi)

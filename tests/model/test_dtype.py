@@ -1,11 +1,13 @@
 """What `model.dtype: auto` stands for."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from asyncrl.model import device, dtype
 from asyncrl.model.dtype import find_dtype, with_dtype
+from asyncrl.model.shape import ModelShape
 from asyncrl.system import machine
 from tests.fakes.recipes import make_recipe
 from tests.fakes.shapes import tiny_shape
@@ -13,14 +15,10 @@ from tests.fakes.shapes import tiny_shape
 AUTO = make_recipe(Path("model"), model={"dtype": "auto"})
 
 
-class Shape:
-    """Of a model with `millions` of parameters."""
-
-    def __init__(self, millions: int) -> None:
-        self._count = millions * 10**6
-
-    def num_parameters(self) -> int:
-        return self._count
+def shape_of(millions: int) -> ModelShape:
+    """A model whose `millions` of parameters are nearly all in its embedding."""
+    tiny = tiny_shape()
+    return dataclasses.replace(tiny, vocab_size=millions * 10**6 // tiny.hidden_size, is_tied=True)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +36,14 @@ def test_auto_depends_on_the_size_and_the_machine(
 ):
     monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: flag)
-    assert str(find_dtype(AUTO, Shape(millions))) == expected
+    assert str(find_dtype(AUTO, shape_of(millions))) == expected
 
 
 def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
     recipe = make_recipe(Path("model"), model={"dtype": "auto"}, placement={"device": "cpu"})
-    assert find_dtype(recipe, Shape(135)).name == "float32"
+    assert find_dtype(recipe, shape_of(135)).name == "float32"
 
 
 def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_well(

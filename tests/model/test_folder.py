@@ -8,7 +8,8 @@ import pytest
 from fakes.models import SIZES, write_model
 
 from asyncrl.errors import InputError
-from asyncrl.model.folder import check_model_folder, expected_tensors, other_files
+from asyncrl.model.folder import check_model_folder, other_files
+from asyncrl.model.tensors import expected_tensors, num_parameters
 
 
 def edit_config(folder: Path, **changes: object) -> None:
@@ -24,7 +25,7 @@ def test_the_shape_is_read_from_the_config(folder: Path):
     # embeddings 2 x 40 x 32; per layer q 64 x 32, k and v 32 x 32, o 32 x 64, mlp 3 x 48 x 32,
     # norms 2 x 32 + 2 x 16; last norm 32
     layer = 64 * 32 + 2 * 32 * 32 + 32 * 64 + 3 * 48 * 32 + 2 * 32 + 2 * 16
-    assert shape.num_parameters() == 2 * 40 * 32 + 2 * layer + 32
+    assert num_parameters(shape) == 2 * 40 * 32 + 2 * layer + 32
 
 
 def test_positions_are_read_as_transformers_4_wrote_them(folder: Path):
@@ -48,7 +49,7 @@ def test_experts_are_read_under_the_names_of_transformers_4_and_5(tmp_path: Path
     # router 4 x 32 and four networks of 3 x 24 x 32 instead of one of 3 x 48 x 32
     dense = dataclasses.replace(shape, num_experts=None)
     difference = 4 * 32 + 4 * 3 * 24 * 32 - 3 * 48 * 32
-    assert shape.num_parameters() == dense.num_parameters() + 2 * difference
+    assert num_parameters(shape) == num_parameters(dense) + 2 * difference
     edit_config(folder, num_local_experts=None, num_experts=4)
     assert check_model_folder(folder) == shape
 
@@ -139,3 +140,10 @@ def test_tokenizer_and_configuration_are_the_files_without_weights(folder: Path)
 def test_checking_a_folder_does_not_import_torch():
     code = "import sys, asyncrl.model.folder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(("window", "longest"), [(None, 128), (48, 48), (4096, 128)])
+def test_a_window_limits_the_context(window: int | None, longest: int, tmp_path: Path) -> None:
+    assert (
+        check_model_folder(write_model(tmp_path, "Mistral", sliding_window=window)).max_positions == longest
+    )

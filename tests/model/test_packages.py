@@ -10,8 +10,8 @@ from fakes.shapes import tiny_shape
 from asyncrl.errors import InputError
 from asyncrl.model import device as device_module
 from asyncrl.model import packages
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.packages import check_packages
+from asyncrl.model.shape import ModelShape
 
 TINY = tiny_shape()
 EXPERTS = dataclasses.replace(TINY, num_experts=6, experts_per_token=2, expert_ffn_size=24)

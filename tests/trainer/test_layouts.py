@@ -26,6 +26,13 @@ MODELS = {
         SIZES
         | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
     ),
+    "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
+    "granite": (
+        "Granite",
+        SIZES
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4}
+        | {"attention_multiplier": 0.2, "logits_scaling": 0.5},
+    ),
 }
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
@@ -116,6 +123,10 @@ TWO_RANKS = {
     "context": ("qwen3", {"context": 2}),
     "context, optimizer": ("tied", {"context": 2, "distributed_optimizer": True}),
     "expert": ("experts", {"expert": 2}),
+    "phi3, tensor": ("phi3", {"tensor": 2, "sequence_parallel": True}),
+    "granite, tensor": ("granite", {"tensor": 2, "sequence_parallel": True}),
+    "granite, pipeline": ("granite", {"pipeline": 2}),
+    "granite, context": ("granite", {"context": 2}),
     "expert, pipeline": ("experts", {"pipeline": 2}),
     "everything, data": ("everything", {}),
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
@@ -203,6 +214,7 @@ RESUMED = {
     "critic, resumed as pipeline": "critic, tensor",
 }
 EXHAUSTIVE = {
+    *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
     *("lora, tied, pipeline", "lora, overlapped", "lora, resumed as tensor"),
     "lora, resumed as experts of all",

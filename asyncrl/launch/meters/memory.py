@@ -7,9 +7,9 @@ their processes, and a rank the copy that a checkpoint is written from.
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.rank_names import is_rank_name
 from asyncrl.model.dtype import find_dtype
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
 

@@ -20,8 +20,9 @@ from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.starts import recorded_data, recorded_model
 from asyncrl.journal.usage import RUN, Usage, read_usage
 from asyncrl.model.flops import matrix_weights
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
+from asyncrl.model.tensors import num_parameters
 from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
@@ -222,6 +223,6 @@ def _model(recipe: Recipe, digest: str | None, shape: ModelShape | None) -> sche
         commit=recipe.model.revision if is_of_hub(recipe.model) else None,
         digest=digest,
         architecture=None if shape is None else shape.architecture,
-        num_parameters=None if shape is None else shape.num_parameters(),
+        num_parameters=None if shape is None else num_parameters(shape),
         matrix_weights=None if shape is None else matrix_weights(shape),
     )

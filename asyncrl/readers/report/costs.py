@@ -7,7 +7,7 @@ from typing import TypeGuard
 from asyncrl.journal.lengths import SampledTokens
 from asyncrl.journal.usage import RUN, Usage
 from asyncrl.model.flops import generation_flops
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.report.schema import Flops, ProcessUse, Time
 

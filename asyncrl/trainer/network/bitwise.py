@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor
 
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
 

@@ -1,7 +1,8 @@
 """Names and layouts: Hugging Face <-> Megatron-core chunks of any layout, both directions bit-equal.
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
-changes its name. The tables here are all there is to a new architecture. Tensors pass one at a time: no rank
+changes its name. What a layer's tensors are called is in
+asyncrl/model/families. Tensors pass one at a time: no rank
 ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
 matrices that they change, or alone, under the names of peft.
 """
@@ -16,6 +17,8 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from asyncrl.model.families.family import FUSED
+from asyncrl.model.families.known import FAMILIES
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.model import Policy, PolicyModel
 
@@ -25,21 +28,6 @@ OUTER = {
     "output_layer.weight": ("lm_head.weight",),
 }
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
-LAYER = {
-    "input_layernorm.weight": ("input_layernorm.weight",),
-    "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight",),
-    # Transformer Engine computes these two norms inside of the layer after them.
-    "self_attention.linear_qkv.layer_norm_weight": ("input_layernorm.weight",),
-    "mlp.linear_fc1.layer_norm_weight": ("post_attention_layernorm.weight",),
-    "self_attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
-    "self_attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
-    "self_attention.linear_qkv.weight": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
-    "self_attention.linear_qkv.bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
-    "self_attention.linear_proj.weight": ("self_attn.o_proj.weight",),
-    "mlp.linear_fc1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "mlp.linear_fc2.weight": ("mlp.down_proj.weight",),
-    "mlp.router.weight": ("mlp.gate.weight",),
-}
 EXPERT = {"1": ("gate_proj.weight", "up_proj.weight"), "2": ("down_proj.weight",)}
 ADAPTER = r".*\.adapters\.(?P<target>\w+)\.(?P<matrix>[ab])"
 PEFT = "base_model.model."
@@ -95,7 +83,8 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
             # With tied embeddings the last of several stages has a copy of the first one's.
             if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
                 names = OUTER["embedding.word_embeddings.weight"]
-            parts = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
+            tensors = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
+            parts = _separate(chunk.config, tensors[0], num_parts(names)) if len(tensors) == 1 else tensors
             parameter.copy_(_own_part(parameter, merge_parts(chunk.config, parts), names))
 
 
@@ -196,7 +185,8 @@ def _parts(
     """The Hugging Face tensors of a whole parameter."""
     chunk = _chunks(model)[0]
     whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
-    yield from zip(entry.names, split_parts(chunk.config, whole, len(entry.names)), strict=True)
+    parts = split_parts(chunk.config, whole, num_parts(entry.names))
+    yield from zip(entry.names, parts if len(entry.names) > 1 else [torch.cat(parts)], strict=True)
 
 
 def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
@@ -213,7 +203,13 @@ def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
             per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
             number = int(expert["expert"]) + parallel_state.get_expert_model_parallel_rank() * per_rank
             return tuple(f"{prefix}mlp.experts.{number}.{part}" for part in EXPERT[expert["part"]])
-    return tuple(prefix + part for part in LAYER[match[2]])
+    family = FAMILIES[chunk.shape.architecture]
+    return tuple(prefix + part for part in family.layer_names[match[2]])
+
+
+def num_parts(names: tuple[str, ...]) -> int:
+    """Matrices that a parameter of these names is made of."""
+    return FUSED.get(names[0].split(".")[-2], len(names))
 
 
 def _peft_name(chunk: PolicyModel, name: str, adapter: re.Match[str]) -> str:
@@ -297,7 +293,7 @@ def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ..
         return whole
     if names[0] in VOCABULARY:
         whole = torch.nn.functional.pad(whole, (0, 0, 0, size * len(parameter) - len(whole)))
-    if len(names) == 2:
+    if num_parts(names) == 2:
         return torch.cat([half.chunk(size)[rank] for half in whole.chunk(2)])
     return whole.chunk(size, _partition_dim(parameter))[rank]
 
@@ -309,7 +305,7 @@ def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str,
     group = parallel_state.get_tensor_model_parallel_group()
     parts = [torch.empty_like(part) for _ in range(group.size())]
     dist.all_gather(parts, part.contiguous(), group=group)
-    if len(names) == 2:
+    if num_parts(names) == 2:
         return torch.cat([torch.cat(halves) for halves in zip(*(p.chunk(2) for p in parts), strict=True)])
     return torch.cat(parts, _partition_dim(parameter))
 
@@ -343,6 +339,14 @@ def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in next(iter(names)).split(".")
     ]
+
+
+def _separate(config: TransformerConfig, tensor: Tensor, number: int) -> list[Tensor]:
+    """The parts of a tensor that Hugging Face keeps in one, as others keep them."""
+    if number == 3:
+        of_keys = config.num_query_groups * config.kv_channels
+        return list(tensor.split([len(tensor) - 2 * of_keys, of_keys, of_keys]))
+    return list(tensor.chunk(number))
 
 
 def merge_parts(config: TransformerConfig, parts: list[Tensor]) -> Tensor:

@@ -32,8 +32,8 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.kernels import rows as kernels
@@ -41,6 +41,7 @@ from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
 from asyncrl.trainer.network.logprobs import output_logprobs
+from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
 from asyncrl.trainer.network.norm import rms_norm
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.packing.attention_kernels import Heads
@@ -92,7 +93,7 @@ class PolicyModel(GPTModel):
             pick_rows(hidden, predicting),
             weight,
             targets if own is None else targets[own],
-            temperature,
+            temperature * self.shape.logits_divisor,
             vocab_size=self.shape.vocab_size,
             unsampled=self.unsampled,
             group=parallel_state.get_tensor_model_parallel_group(),
@@ -224,7 +225,7 @@ def _build_chunk(
     place = {"ignore_virtual": False, "vp_stage": stage}
     model = kind(
         config,
-        block_spec(config, stage, is_bitwise=is_bitwise, lora=lora),
+        block_spec(config, shape, stage, is_bitwise=is_bitwise, lora=lora),
         vocab_size=layout.padded_vocabulary(shape.vocab_size),
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
@@ -246,6 +247,8 @@ def _build_chunk(
     )
     if is_bitwise:
         model.rotary_pos_emb.shape = shape
+    if model.pre_process and shape.embedding_multiplier != 1.0:
+        multiply_embedding(model, shape.embedding_multiplier)
     if lora is not None:
         _train_adapters_alone(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
@@ -307,6 +310,7 @@ class PolicyNorm(torch.nn.RMSNorm):
 
 def block_spec(
     config: TransformerConfig,
+    shape: ModelShape,
     stage: int | None = None,
     *,
     is_bitwise: bool = False,
@@ -331,6 +335,8 @@ def block_spec(
         if lora is not None:
             adapt(layer, lora)
     layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    if shape.residual_multiplier != 1.0:
+        multiply_branches(layer.submodules, shape.residual_multiplier)
     if is_bitwise:
         make_bitwise(layer.submodules)
     num_layers = get_num_layers_to_build(config, vp_stage=stage)
@@ -366,6 +372,7 @@ def transformer_config(
         add_qkv_bias=shape.has_qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        softmax_scale=shape.attention_scale,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 import torch
 from megatron.core.transformer.module import Float16Module
 
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.kept_sets import num_kept_sets
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack

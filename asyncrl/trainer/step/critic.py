@@ -30,8 +30,8 @@ from asyncrl.algorithms.values import (
     length_adaptive_lambda,
     v_trace,
 )
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion

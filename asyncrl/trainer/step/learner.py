@@ -18,8 +18,8 @@ from torch import Tensor
 from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub, model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe

@@ -23,7 +23,12 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from asyncrl.recipe import Trainer
-from asyncrl.trainer.network.convert import huggingface_names, merge_parts, split_parts
+from asyncrl.trainer.network.convert import (
+    huggingface_names,
+    merge_parts,
+    num_parts,
+    split_parts,
+)
 from asyncrl.trainer.network.model import Policy
 
 MOMENTUM = "momentum_buffer"
@@ -99,8 +104,8 @@ def matrix_groups(policy: Policy) -> list[dict[str, Any]]:
     for chunk in policy:
         for name, parameter in chunk.named_parameters():
             if name.startswith(LAYERS) and parameter.dim() == 2 and parameter.requires_grad:
-                groups.setdefault(len(huggingface_names(chunk, name)), []).append(parameter)
-    return [{"params": groups[num_parts], "num_parts": num_parts} for num_parts in sorted(groups)]
+                groups.setdefault(num_parts(huggingface_names(chunk, name)), []).append(parameter)
+    return [{"params": groups[number], "num_parts": number} for number in sorted(groups)]
 
 
 def make_momenta(optimizer: torch.optim.Optimizer, config: OptimizerConfig | None = None) -> None:

@@ -14,7 +14,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from asyncrl.model.flops import peak_flops
-from asyncrl.model.folder import ModelShape
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Trainer
 from asyncrl.trainer.network.model import half_device
 from asyncrl.trainer.packing.batch import MicroBatch

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model
 from asyncrl.records import Batch, PolicyVersion

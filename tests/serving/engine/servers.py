@@ -39,9 +39,11 @@ def write_model(
     context: int = 2048,
     ffn_size: int = 384,
     stop: int = STOP,
-    family: Literal["qwen3", "qwen2", "llama"] = "qwen3",
+    family: Literal["qwen3", "qwen2", "llama", "mistral", "phi3", "granite"] = "qwen3",
+    **settings: object,
 ) -> Path:
-    """A model with random weights, of the size that the arithmetic recipe trains."""
+    """A model with random weights, of the size that the arithmetic recipe trains; `settings` are more of its
+    configuration."""
     import transformers
 
     config = transformers.AutoConfig.for_model(
@@ -57,6 +59,7 @@ def write_model(
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=stop,
+        **settings,
     )
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)

@@ -10,6 +10,7 @@ CHUNK = SimpleNamespace(
     # A chunk of a later stage: its first layer is the fifth of the model.
     decoder=SimpleNamespace(layers=[SimpleNamespace(layer_number=5), SimpleNamespace(layer_number=6)]),
     config=SimpleNamespace(num_moe_experts=8),
+    shape=SimpleNamespace(architecture="Qwen3MoeForCausalLM"),
 )
 
 

@@ -23,6 +23,13 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+PHI3 = {"pad_token_id": None, "eos_token_id": 1}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 0.5,
+}
 MODELS = {
     "qwen3": ("Qwen3", {}),
     "qwen3, tied": ("Qwen3", {"tie_word_embeddings": True}),
@@ -30,6 +37,11 @@ MODELS = {
     "qwen2, tied, one head per group": ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     "llama3": ("Llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 16384}),
+    "mistral": ("Mistral", {"sliding_window": 64}),
+    "phi3": ("Phi3", PHI3),
+    "phi3, tied": ("Phi3", PHI3 | {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "granite": ("Granite", GRANITE),
+    "granite, tied": ("Granite", GRANITE | {"tie_word_embeddings": True}),
     "experts": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": True}),
     "experts, not normalised": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False}),
 }

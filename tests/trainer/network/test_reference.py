@@ -11,6 +11,7 @@ from torch import Tensor
 from asyncrl.errors import InputError
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.memory import rank_memory
+from asyncrl.model.tensors import num_parameters
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.step.learner import Learner
 
@@ -87,7 +88,7 @@ def test_a_reference_that_is_refreshed_adds_its_weights_to_the_copy_of_a_checkpo
         )
         for saves in (False, True)
     )
-    assert more.checkpoint_copy - plain.checkpoint_copy == 2 * shape.num_parameters()
+    assert more.checkpoint_copy - plain.checkpoint_copy == 2 * num_parameters(shape)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""Everything about a family of models: what its config.json says, and its tensors under both their names.
+
+A family is one `Family` in a file of its own, listed in `known`. What the trainer builds depends on the
+`ModelShape` alone, never on the family. No torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncrl.model.shape import ModelShape
+
+Config = Mapping[str, Any]
+"""A config.json."""
+Tensors = Iterator[tuple[str, tuple[int, ...]]]
+"""(Hugging Face name, size)."""
+
+FUSED = {"qkv_proj": 3, "gate_up_proj": 2}
+"""Matrices that Hugging Face's folders too keep in one -> of how many they are made, one above the other."""
+
+LAYER_NAMES: dict[str, tuple[str, ...]] = {
+    "input_layernorm.weight": ("input_layernorm.weight",),
+    "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight",),
+    # Transformer Engine computes these two norms inside of the layer after them.
+    "self_attention.linear_qkv.layer_norm_weight": ("input_layernorm.weight",),
+    "mlp.linear_fc1.layer_norm_weight": ("post_attention_layernorm.weight",),
+    "self_attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
+    "self_attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
+    "self_attention.linear_qkv.weight": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
+    "self_attention.linear_qkv.bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
+    "self_attention.linear_proj.weight": ("self_attn.o_proj.weight",),
+    "mlp.linear_fc1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "mlp.linear_fc2.weight": ("mlp.down_proj.weight",),
+    "mlp.router.weight": ("mlp.gate.weight",),
+}
+"""Megatron-core's name in a layer -> Hugging Face's names of its parts."""
+
+
+def layer_tensors(shape: ModelShape) -> Tensors:
+    """Those of one layer, under their names in it."""
+    yield from norms(shape)
+    yield from separate_attention(shape)
+    if shape.num_experts is None:
+        yield from swiglu("mlp.", shape.hidden_size, shape.ffn_size)
+        return
+    yield "mlp.gate.weight", (shape.num_experts, shape.hidden_size)
+    for expert in range(shape.num_experts):
+        yield from swiglu(f"mlp.experts.{expert}.", shape.hidden_size, shape.expert_ffn_size)
+
+
+def norms(shape: ModelShape) -> Tensors:
+    yield "input_layernorm.weight", (shape.hidden_size,)
+    yield "post_attention_layernorm.weight", (shape.hidden_size,)
+
+
+def separate_attention(shape: ModelShape) -> Tensors:
+    """Queries, keys and values in a matrix each."""
+    queries, keys = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
+    for part, size in (("q", queries), ("k", keys), ("v", keys)):
+        yield f"self_attn.{part}_proj.weight", (size, shape.hidden_size)
+        if shape.has_qkv_bias:
+            yield f"self_attn.{part}_proj.bias", (size,)
+    yield "self_attn.o_proj.weight", (shape.hidden_size, queries)
+    if shape.has_qk_norm:
+        yield "self_attn.q_norm.weight", (shape.head_size,)
+        yield "self_attn.k_norm.weight", (shape.head_size,)
+
+
+def swiglu(prefix: str, hidden: int, width: int) -> Tensors:
+    yield prefix + "gate_proj.weight", (width, hidden)
+    yield prefix + "up_proj.weight", (width, hidden)
+    yield prefix + "down_proj.weight", (hidden, width)
+
+
+def reads_nothing(config: Config) -> dict[str, Any]:
+    return {"has_qkv_bias": False, "has_qk_norm": False}
+
+
+def has_no_window(config: Config) -> int | None:
+    return None
+
+
+def sliding_window(config: Config) -> int | None:
+    """The window of each layer; null is none."""
+    return config.get("sliding_window")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    architecture: str
+    """As `architectures` of config.json names it."""
+    model_type: str
+    """By it transformers chooses the class that it computes with, whatever `architectures` says."""
+    models: str
+    """Models that belong to it, for docs/models.md."""
+    read: Callable[[Config], dict[str, Any]] = reads_nothing
+    """Fields of `ModelShape` that not every config.json has. Raises KeyError where one is missing."""
+    settings: frozenset[str] = frozenset()
+    """Keys that `read` or `window` reads."""
+    ignored: frozenset[str] = frozenset()
+    """Keys without effect here."""
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Keys that have one accepted value."""
+    window: Callable[[Config], int | None] = has_no_window
+    """Tokens that a token looks back on, itself included; None: all."""
+    layer_tensors: Callable[[ModelShape], Tensors] = layer_tensors
+    layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
+    takes_adapters: bool = True
+    """Whether model.lora finds the matrices that it names."""

@@ -1,0 +1,45 @@
+"""The numbers and switches that tell decoder-only transformers apart, whatever their family."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU or experts, rotary positions."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn_size: int
+    vocab_size: int
+    max_positions: int
+    rope_theta: float
+    rope_scaling_factor: float | None
+    """Llama 3 scaling; None: plain rotary positions."""
+    norm_epsilon: float
+    is_tied: bool
+    """The output layer is the embedding."""
+    has_qkv_bias: bool
+    has_qk_norm: bool
+    num_experts: int | None = None
+    """Feed-forward networks in each layer, of which a router chooses; None: one, without a router."""
+    experts_per_token: int = 0
+    expert_ffn_size: int = 0
+    are_expert_weights_normalised: bool = True
+    """The router's probabilities of the chosen experts are divided by their sum."""
+
+    embedding_multiplier: float = 1.0
+    """Factor of the embedding's output (Granite)."""
+    residual_multiplier: float = 1.0
+    """Factor of each output of attention and of the feed-forward network before it is added (Granite)."""
+    attention_scale: float | None = None
+    """Factor of the products of queries and keys; None: 1 / sqrt(head_size)."""
+    logits_divisor: float = 1.0
+    """Divisor of the logits, before the temperature (Granite)."""
+
+    def has_multipliers(self) -> bool:
+        multipliers = (self.embedding_multiplier, self.residual_multiplier, self.logits_divisor)
+        return multipliers != (1.0, 1.0, 1.0) or self.attention_scale is not None

@@ -1,0 +1,64 @@
+"""Each family on a real server: the trainer finds the log-probs that it sends, before and after a publish.
+
+tests/trainer/network/test_model.py compares all families with transformers, test_layouts.py their layouts.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fakes.learners import make_learner
+from serving.engine.servers import new_session, publish, running_server, write_model
+from trainer.test_engine_logprobs import sample
+
+from asyncrl.records import Batch
+from asyncrl.trainer.network.export import export_model
+from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.learner import Learner
+
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.1,
+    "logits_scaling": 0.5,
+}
+FAMILIES = {
+    "mistral": {"sliding_window": None},
+    "phi3": {"pad_token_id": None},
+    "granite": GRANITE,
+}
+EXHAUSTIVE = ("mistral", "phi3")
+TEMPERATURE = 0.6
+
+
+def largest_difference(learner: Learner, batch: Batch) -> float:
+    """Between the server's log-probs and the trainer's."""
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], batch.temperature)
+    return (found - micro.behavior).abs().max().item()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=pytest.mark.exhaustive if name in EXHAUSTIVE else ()) for name in FAMILIES],
+)
+def test_server_and_trainer_agree_before_and_after_a_publish(family: str, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", seed=0, family=family, **FAMILIES[family])
+    learner = make_learner(model, trainer={"learning_rate": 1e-2})
+
+    async def install(folder: Path) -> None:
+        async with new_session() as session:
+            await publish(session, url, folder, 1)
+            # Unlike a run's, these requests do not name their version: they would find old prefixes.
+            async with session.post(f"{url}/flush_cache") as reply:
+                assert reply.status == 200
+
+    with running_server(model, tmp_path / "server.log") as (url, _):
+        first = Batch(0, TEMPERATURE, sample(url, TEMPERATURE))
+        assert largest_difference(learner, first) < 1e-4
+        learner.step(first)
+        export_model(learner.model, base=model, target=tmp_path / "next")
+        asyncio.run(install(tmp_path / "next"))
+        second = Batch(1, TEMPERATURE, sample(url, TEMPERATURE))
+        assert largest_difference(learner, second) < 1e-4
+        assert largest_difference(make_learner(model), second) > 1e-3, "the step changed too little"
