@@ -36,7 +36,7 @@ def _hidden(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_compiler() -> Iterator[None]:
-    """What is decorated with torch.compile meanwhile stays as it is."""
+    """Functions decorated with torch.compile meanwhile stay as they are."""
     original = torch.compile
     torch.compile = _unchanged  # type: ignore[assignment]
     try:
