@@ -298,7 +298,7 @@ def _run_on_p95(trajectories: Sequence[Trajectory]) -> float | None:
         t.sampled()[-1].behavior_logprobs for t in trajectories if t.finish is Finish.STOP and t.sampled()
     ]
     # expm1 is exact near p = 1, where 1 - exp(log p) would round.
-    going_on = sorted(-math.expm1(min(logprobs[-1], 0.0)) for logprobs in ended)
+    going_on = sorted(-math.expm1(min(last, 0.0)) for *_, last in ended if math.isfinite(last))
     return going_on[int(0.95 * (len(going_on) - 1))] if going_on else None
 
 
