@@ -1,4 +1,5 @@
-"""A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`.
+"""A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`; likewise
+`teacher.path`.
 
 The path becomes that of the Hugging Face folder of one checkpoint, which the run folder's recipe then holds:
 a later start trains from the same step, whatever the earlier run has made since.
@@ -21,12 +22,22 @@ EXPORT = "hf"
 def with_earlier_run(recipe: Recipe) -> Recipe:
     """`recipe` with the export of a step where model.path names a run; else as it is. Raises InputError for a
     run that has not ended, and for a step that it has no export of."""
-    run, which = _named(recipe.model.path)
+    return _with_export(recipe, "model", recipe.model.path)
+
+
+def with_earlier_teacher(recipe: Recipe) -> Recipe:
+    """The same for teacher.path."""
+    return recipe if recipe.teacher.path is None else _with_export(recipe, "teacher", recipe.teacher.path)
+
+
+def _with_export(recipe: Recipe, name: str, path: str) -> Recipe:
+    """`name` is the section that has the `path`."""
+    run, which = _named(path)
     if run is None:
         return recipe
-    known = _recorded(recipe, run) if not which.isdecimal() else None
-    folder = known or str(_export(run, which))
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": folder})})
+    known = _recorded(recipe, run, name) if not which.isdecimal() else None
+    folder = known or str(_export(run, which, f"{name}.path"))
+    return recipe.model_copy(update={name: getattr(recipe, name).model_copy(update={"path": folder})})
 
 
 def _named(path: str) -> tuple[Path | None, str]:
@@ -42,20 +53,23 @@ def _is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file() and (folder / JOURNAL).is_file()
 
 
-def _recorded(recipe: Recipe, run: Path) -> str | None:
-    """The export of `run` that the recipe's own run began with; None before its first start."""
+def _recorded(recipe: Recipe, run: Path, name: str) -> str | None:
+    """The export of `run` that the recipe's own run began with, in its section `name`; None before its first
+    start."""
     written = recipe.folder() / RECIPE
     if not written.is_file():
         return None
-    there = load_recipe(written).model.path
+    there: str | None = getattr(load_recipe(written), name).path
+    if there is None:
+        return None
     is_of_run = Path(there).name == EXPORT and Path(there).is_relative_to((run / CHECKPOINTS).absolute())
     return there if is_of_run else None
 
 
-def _export(run: Path, which: str) -> Path:
+def _export(run: Path, which: str, key: str) -> Path:
     journal = find_journal(run / JOURNAL)
     end = None if journal is None else recorded_end(journal)
-    name = f"model.path is {shown(run)}{f'@{which}' if which else ''}, but"
+    name = f"{key} is {shown(run)}{f'@{which}' if which else ''}, but"
     if end is None:
         raise InputError(
             f"{name} that run has not ended. Let it end first: asyncrl train {shown(run / RECIPE)}."

@@ -8,7 +8,8 @@ import torch
 
 from asyncrl.controller import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
-from asyncrl.trainer.step import exact_split
+from asyncrl.rollout.teacher import TeacherMetrics
+from asyncrl.trainer.step import exact_split, teacher_distance
 from asyncrl.trainer.step.critic import SUMS, value_metrics
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
@@ -28,6 +29,8 @@ def columns_of_a_step() -> set[str]:
     known |= exact_split.metrics(
         torch.ones(exact_split.NUM_SUMS), dict.fromkeys(exact_split.MAXIMA, 1.0)
     ).keys()
+    known |= teacher_distance.metrics(torch.ones(teacher_distance.NUM_SUMS)).keys()
+    known |= get_type_hints(TeacherMetrics).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}
     known |= get_type_hints(step_metrics.Staleness).keys()
