@@ -3,7 +3,8 @@
 AsyncrlError
 ├── InputError            the user's recipe, data, model folder or machine: one sentence, exit code 2
 ├── ServerError           a rollout server refused, died or answered something unreadable
-│   └── WeightMismatch    a server's weights are not the published ones
+│   ├── RequestRefused    it answers, and refuses this request whenever it is asked
+│   └── WeightMismatch    its weights are not the published ones
 ├── DiskError             a file of the run could not be written: no space, or no permission
 ├── Diverged              a gradient is not finite
 ├── RankLost              another rank of the trainer does not answer any more
@@ -26,6 +27,10 @@ class InputError(AsyncrlError, ValueError):
 
 class ServerError(AsyncrlError):
     """A rollout server failed one request; the trajectory it carried is not lost."""
+
+
+class RequestRefused(ServerError):
+    """A server that answers refuses a request for what it asks: asked again, it refuses it again."""
 
 
 class WeightMismatch(ServerError):

@@ -444,6 +444,8 @@ class ScoredSequence:
     """`Task.source` of its task."""
     is_masked: bool = False
     """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
+    teacher_logprobs: list[float] = field(default_factory=list)
+    """[T] natural log, of the teacher, as `behavior_logprobs` of the policy; empty without a teacher."""
 
     @classmethod
     def of(
@@ -457,6 +459,7 @@ class ScoredSequence:
         finish: Finish | None = None,
         outcome: str = "",
         source: str = "",
+        teacher_logprobs: list[float] | None = None,
     ) -> "ScoredSequence":
         """Without observations at its end, which nothing was sampled after."""
         segments = trajectory.sampled()
@@ -477,6 +480,7 @@ class ScoredSequence:
             finish="" if finish is None else finish.value,
             outcome=outcome,
             source=source,
+            teacher_logprobs=teacher_logprobs or [],
         )
 
     def is_correct(self) -> bool:

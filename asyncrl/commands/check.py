@@ -10,7 +10,7 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
 from asyncrl.examples.prepare import is_prepared
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.base_model import fetch_models
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
@@ -19,6 +19,7 @@ from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder, model_title
+from asyncrl.model.teacher import read_teacher
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.stderr import warn_on_stderr
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     warn_on_stderr()
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     check_names(recipe)
-    recipe = fetch_model(recipe)
+    recipe = fetch_models(recipe)
     print(dump_recipe(recipe))
     if recipe.algorithm.preset is not None:
         print(f"# preset    {preset_in_short(recipe, recipe.algorithm.preset)}")
@@ -124,6 +125,7 @@ def _plan(
         *_group_verifiers(recipe, inputs),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
+        *([_teacher(recipe)] if recipe.teacher.is_on() else []),
         *(
             [f"turns     {turns_in_short(inputs.kit, recipe.turns)}"]
             if recipe.turns.is_on() and inputs.kit is not None
@@ -143,14 +145,26 @@ def _plan(
 
 def _data(inputs: Inputs) -> str:
     if not inputs.recipe.learns_from_rows():
+        unjudged = "" if inputs.recipe.has_verdicts() else " that no verifier judges"
         return (
-            f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out "
-            f"tasks, every answer parsed by its verifier"
+            f"data      {len(inputs.train_tasks)} training tasks{unjudged}, {len(inputs.heldout_tasks)} "
+            "held-out tasks, every answer parsed by its verifier"
         )
     asked = f", {len(inputs.heldout_tasks)} of them answered" if inputs.heldout_tasks else ""
     return (
         f"data      stage {inputs.recipe.stage}: {len(inputs.train_tasks)} training rows, the longest has "
         f"{inputs.longest_prompt()} tokens, {len(inputs.heldout_rows)} held-out rows{asked}"
+    )
+
+
+def _teacher(recipe: Recipe) -> str:
+    teacher = recipe.teacher
+    found = read_teacher(recipe)
+    where = f"at {teacher.url}" if teacher.url is not None else f"on a server of its own, {found.dtype}"
+    beside = "beside the reward" if teacher.with_reward else "in place of a reward"
+    return (
+        f"teacher   {shown(found.folder)}, {where}: the same token ids; its log-probs "
+        f"{beside}, coefficient {teacher.coefficient:g}"
     )
 
 

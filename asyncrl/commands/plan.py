@@ -6,7 +6,7 @@ from pathlib import Path
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
-from asyncrl.launch.base_model import fetch_shape
+from asyncrl.launch.base_model import fetch_shape, fetch_teacher_shape
 from asyncrl.launch.meters.memory import (
     FULL_SHARE,
     SERVER_PROCESS_BYTES,
@@ -14,6 +14,7 @@ from asyncrl.launch.meters.memory import (
     largest_micro_batch,
     num_local_servers,
     run_bytes,
+    teacher_bytes,
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
@@ -129,6 +130,7 @@ def describe(
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
             *_server_lines(recipe, shape, on_gpu),
+            *_teacher_lines(recipe, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),
             *_token_lines(recipe),
             f"staleness  at most {recipe.rollout.max_staleness} (rollout.max_staleness)",
@@ -196,7 +198,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
     needed = {role: gpus_needed(recipe, role) for role in RUN}
     if recipe.placement.colocated:
         needed["servers"] = 0
-    servers = needed["servers"] + needed["evaluation"]
+    servers = needed["servers"] + needed["evaluation"] + needed["teacher"]
     elsewhere = ", those of external servers apart" if recipe.serving.servers else ""
     line = (
         f"gpus       {needed['trainer'] + servers} where every process has its own: {needed['trainer']} for "
@@ -293,6 +295,19 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
     ]
 
 
+def _teacher_lines(recipe: Recipe, on_gpu: bool) -> list[str]:
+    teacher = recipe.teacher
+    if not teacher.is_on():
+        return []
+    if teacher.url is not None:
+        return [f"teacher    external: {teacher.url}"]
+    size = teacher_bytes(recipe, on_gpu=on_gpu, shape=fetch_teacher_shape(recipe))
+    return [
+        f"teacher    a server of its own, {teacher.tensor_parallel_size} rank(s); each rank {_size(size)} "
+        f"and about {_size(SERVER_PROCESS_BYTES)} of process"
+    ]
+
+
 def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
     """Lines on one rank and one server that take turns."""
     if not recipe.placement.colocated:
@@ -321,10 +336,11 @@ def _token_lines(recipe: Recipe) -> list[str]:
             f"; kept sets: 1 more and 1 to 3 for each other kept token, {1 + 3 * (rollout.top_k - 1):,} at "
             f"most (rollout.top_k)"
         )
+    taught = f"; {NUMBER_BYTES} more for the teacher's log-prob" if recipe.teacher.is_on() else ""
     return [
         f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
         f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps",
-        f"journal    {2 * NUMBER_BYTES} bytes for each sampled token{kept}",
+        f"journal    {2 * NUMBER_BYTES} bytes for each sampled token{kept}{taught}",
     ]
 
 

@@ -4,6 +4,7 @@ import functools
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -17,6 +18,7 @@ from asyncrl.controller.completion import (
     make_dropped,
     make_grader,
     make_pilot_meter,
+    make_teacher,
 )
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
@@ -27,7 +29,7 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.progress import RolloutSide, TrainerSide
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.recorded_completion import RecordedCompletion
-from asyncrl.controller.row_columns import row_columns
+from asyncrl.controller.row_columns import row_columns, unjudged_columns
 from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
@@ -54,7 +56,7 @@ from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
 from asyncrl.records import branch_id
-from asyncrl.replay.group import trajectory_id
+from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
@@ -91,6 +93,7 @@ def assemble(
     server_urls: Sequence[str],
     added_servers: Sequence[str] = (),
     evaluation_urls: Sequence[str] = (),
+    teacher_url: str | None = None,
     run_folder: Path | None = None,
     keys: Keys | None = None,
     known: Metrics | None = None,
@@ -98,11 +101,10 @@ def assemble(
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
-    `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them no request needs one. `known` is what earlier starts measured of what stays. With
-    `conversations` in place of the recipe's, rollouts have turns. Raises InputError when the journal's
-    prompts are not in the data.
-    """
+    `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `teacher_url` where the recipe has
+    a teacher. `keys` are those of `session`; without them no request needs one. `known` is what earlier
+    starts measured of what stays. With `conversations` in place of the recipe's, rollouts have turns. Raises
+    InputError when the journal's prompts are not in the data."""
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
     state = RunPhase(waits)
@@ -138,11 +140,14 @@ def assemble(
     dropped = make_dropped(inputs, metrics)
     pilots = make_pilot_meter(recipe)
     adaptive = make_adaptive(recipe, queue, order, pilots)
+    teacher = make_teacher(recipe, teacher_url, session, waits, supervisor)
     completion: GroupCompletion | RecordedCompletion | RowCompletion
     if recipe.learns_from_rows():
         completion = RowCompletion(queue)
     else:
-        completion = make_completion(inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive)
+        completion = make_completion(
+            inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive, teacher
+        )
         if inputs.recorded:
             completion = RecordedCompletion(queue, completion)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
@@ -157,7 +162,8 @@ def assemble(
         *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
         agents=None if player_of_agents is None else AgentMeter(player_of_agents, queue),
         pilots=pilots,
-        columns=row_columns if recipe.learns_from_rows() else None,
+        columns=_columns_of(recipe),
+        teacher=teacher,
     )
 
     num_steps = recipe.trainer.num_steps
@@ -174,7 +180,8 @@ def assemble(
         max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
         has_agents=recipe.agent.is_on(),
         has_sources=len(recipe.data.train_sources()) > 1,
-        has_verdicts=not recipe.learns_from_rows(),
+        has_verdicts=recipe.has_verdicts(),
+        has_rollouts=not recipe.learns_from_rows(),
     )
     takes = Takes(
         session=trainer,
@@ -230,7 +237,7 @@ def assemble(
         requests=requests,
         service=service,
         sides=(
-            RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player),
+            RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player, teacher),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
@@ -274,7 +281,7 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
     queue = ReplayQueue(
         journal,
         QueueSettings.of(recipe),
-        has_signal=group_signal(find_advantage(recipe.algorithm), recipe.algorithm),
+        has_signal=_signal_of(recipe),
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
@@ -282,6 +289,20 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited
     return queue
+
+
+def _signal_of(recipe: Recipe) -> Callable[[Group], bool]:
+    """Whether a group has a gradient: with a teacher each has."""
+    if recipe.teacher.is_on():
+        return lambda group: True
+    return group_signal(find_advantage(recipe.algorithm), recipe.algorithm)
+
+
+def _columns_of(recipe: Recipe) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """Keeps the columns of a step that mean something; None: all."""
+    if recipe.learns_from_rows():
+        return row_columns
+    return None if recipe.has_verdicts() else unjudged_columns
 
 
 def _make_fleet(

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import aiohttp
+
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.inputs import Inputs
@@ -18,6 +20,8 @@ from asyncrl.rollout.fault_limit import retried_fault
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.teacher import Teacher
+from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.run_files import LOGS
 from asyncrl.tasks.order import TaskOrder
 
@@ -54,7 +58,9 @@ def make_completion(
     waits: Waits,
     dropped: DroppedGroups,
     adaptive: AdaptiveGroups | None,
+    teacher: Teacher | None = None,
 ) -> GroupCompletion:
+    has_verdicts = inputs.recipe.has_verdicts()
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
         queue,
@@ -68,8 +74,29 @@ def make_completion(
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
         judges_branches=inputs.recipe.agent.verdict == "branch",
         ended=dropped.ended,
-        is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
+        is_group_wise=lambda task: has_verdicts and inputs.verifiers.is_group_wise(task.verifier),
         adaptive=adaptive,
+        teacher=teacher,
+        has_verdicts=has_verdicts,
+    )
+
+
+def make_teacher(
+    recipe: Recipe, url: str | None, session: aiohttp.ClientSession, waits: Waits, processes: ProcessOwner
+) -> Teacher | None:
+    """None without a teacher."""
+    if url is None:
+        return None
+    serving = recipe.serving
+    return Teacher(
+        url,
+        temperature=recipe.rollout.temperature,
+        session=session,
+        waits=waits,
+        processes=processes,
+        max_running=serving.max_running_requests,
+        timeout_seconds=serving.request_timeout_seconds,
+        max_refused_in_a_row=recipe.verifying.max_faults_in_a_row,
     )
 
 

@@ -11,6 +11,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.teacher import Teacher
 from asyncrl.serving.fleet import Fleet
 
 MAX_TRAINER_KILLS = 3
@@ -43,9 +44,11 @@ class RolloutSide:
         heldout: HeldOutSchedule,
         session: TrainerSession,
         answers: Answers | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
-        """`answers` where trajectories have turns."""
+        """`answers` where trajectories have turns, `teacher` where one scores them."""
         self._answers = answers
+        self._teacher = teacher
         self._queue = queue
         self._fleet = fleet
         self._heldout = heldout
@@ -74,7 +77,9 @@ class RolloutSide:
         # A group that is dropped because its servers fail is no progress.
         tokens = self._queue.counters.get(GENERATED, 0), self._heldout.num_tokens
         num_answered = 0 if self._answers is None else self._answers.num_answered()
-        return tokens, num_answered, self._queue.num_steps_taken, self._queue.version, verdicts, servers
+        scored = None if self._teacher is None else self._teacher.progress()
+        moved = tokens, num_answered, verdicts, scored
+        return moved, self._queue.num_steps_taken, self._queue.version, servers
 
     def act(self, why: str) -> None:
         self._fleet.members.restart_stuck(why)

@@ -214,6 +214,7 @@ _ANSWERS = {
     BlockerKind.TURN: "answers to turns",
     BlockerKind.AGENT: "agents",
     BlockerKind.VERDICT: "verdicts",
+    BlockerKind.TEACHER: "log-probs",
 }
 
 

@@ -9,7 +9,7 @@ from asyncrl.controller.agent_metrics import agent_calls
 from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.source_metrics import source_metrics
-from asyncrl.controller.step_metrics import group_metrics, staleness_metrics
+from asyncrl.controller.step_metrics import group_metrics, length_metrics, staleness_metrics
 from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.controller.turn_metrics import turn_metrics
 from asyncrl.journal.batches import load_groups
@@ -56,7 +56,9 @@ class StepBatches:
     has_sources: bool = False
     """Whether data.train names several."""
     has_verdicts: bool = True
-    """Whether groups were generated and graded."""
+    """Whether groups were graded."""
+    has_rollouts: bool = True
+    """Whether groups were generated."""
     _prepared: _Prepared | None = None
     """Until it is given, however often it is asked for."""
 
@@ -127,13 +129,14 @@ class StepBatches:
     def _metrics_of(self, taken: list[Group], version: int) -> dict[str, Any]:
         """Metrics of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == version]
-        if not self.has_verdicts:
+        if not self.has_rollouts:
             return {}
-        self.dropped_groups.taken(new, version + 1)
+        if self.has_verdicts:
+            self.dropped_groups.taken(new, version + 1)
         for group in new:
             self.metrics.took(version - group.oldest_version())
         return {
-            **group_metrics(new, self.queue.has_signal),
+            **(group_metrics(new, self.queue.has_signal) if self.has_verdicts else length_metrics(new)),
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),
             **staleness_metrics(taken, self.queue),
             **({} if self.max_turns is None else turn_metrics(new, max_turns=self.max_turns)),

@@ -33,6 +33,7 @@ from asyncrl.records import (
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.teacher import Teacher
 from asyncrl.serving.fleet import Fleet
 from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.messages import TakeRequest
@@ -161,6 +162,12 @@ class Verdicts(TypedDict):
     """A fault has a length and no reward."""
 
 
+class Lengths(TypedDict):
+    """Lengths of the responses in a batch's new groups, where no verifier judges them."""
+
+    cut_share: float | None
+
+
 class Spike(TypedDict):
     """A gradient whose norm is far above the usual; other steps lack these."""
 
@@ -270,6 +277,11 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     }
 
 
+def length_metrics(groups: Sequence[Group]) -> Lengths:
+    cut = [t.finish is Finish.LENGTH for group in groups for t, _ in group.graded_samples()]
+    return {"cut_share": statistics.fmean(cut) if cut else None}
+
+
 def spike_metrics(spike: GradientSpike, piece: Callable[[int], str]) -> Spike:
     """`piece` is the text of a token: rows of the embedding and of the output layer are tokens."""
     place = spike.parameter
@@ -342,11 +354,12 @@ class StepReport:
         agents: AgentMeter | None = None,
         pilots: PilotMeter | None = None,
         columns: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
         text of a token. `conversations` are those of rollouts, where trajectories have turns; `agents` meters
         those that make trajectories. `pilots` counts those of adaptive groups. `columns` keeps those of a row
-        that mean something in the stage; None: all."""
+        that mean something in the stage; None: all. `teacher` counts what it scores."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
@@ -356,6 +369,7 @@ class StepReport:
         self._agents = agents
         self._pilots = pilots
         self._columns = columns or (lambda row: row)
+        self._teacher = teacher
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The version that asked for a batch last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -397,6 +411,7 @@ class StepReport:
                     **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),
                     **speed,
                     **self._grader.pool_metrics(),
+                    **(self._teacher.metrics() if self._teacher is not None else {}),
                     **self._retried(),
                     **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
                     **(self._agents.read() if self._agents is not None else {}),

@@ -37,6 +37,8 @@ class RowUse:
     """Whether agents make the trajectories: they get messages and columns."""
     picked: tuple[str, ...] = ()
     """Columns that choose rows, as data.filter names them."""
+    has_answers: bool = True
+    """Whether something judges responses to the rows: without, no answer of theirs is read."""
     _named: dict[str, EnvironmentSpec] = field(default_factory=dict)
     _known: dict[int, tuple[VerifierSpec, bool]] = field(default_factory=dict)
     """By identity: rows that name the same verifier share its specification."""

@@ -1,5 +1,6 @@
 """The rows of a recipe's data sources: read, mapped to columns, checked as far as that needs no model."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +50,10 @@ class Unanswered:
     """As a row's."""
 
 
-def train_rows(data: Data, verifying: Verifying, use: RowUse) -> Iterator[Row | Unanswered]:
-    return rows_of(data.train_sources(), "data.train", verifying, use, split="train")
+def train_rows(
+    data: Data, verifying: Verifying, use: RowUse, grader: VerifierSpec | None = None
+) -> Iterator[Row | Unanswered]:
+    return rows_of(data.train_sources(), "data.train", verifying, use, split="train", grader=grader)
 
 
 def heldout_rows(
@@ -80,6 +83,8 @@ def rows_of(
     Raises InputError with the place of a row that cannot be read.
     """
     columns = [columns_of(source, key) for source in sources]
+    if not use.has_answers:
+        columns = [_prompt_alone(make) for make in columns]
     labels = labels_of(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying, grader)
@@ -126,7 +131,9 @@ def columns_of(source: Source, key: str) -> ToRow:
         return gym_row
     given = source.columns
     if isinstance(given, ColumnMapping):
-        return Columns(**given.model_dump(exclude={"response", "messages", "chosen", "rejected"}))
+        named = given.model_dump(exclude={"response", "messages", "chosen", "rejected"})
+        # Without an answer nothing judges the rows (recipe/checks/stages.py).
+        return Columns(**named | {"answer": named["answer"] or named["prompt"]})
     if given in READY:
         return READY[given]
     if ":" not in given:
@@ -151,6 +158,13 @@ def labels_of(sources: Sequence[Source], split: str) -> list[str]:
             taken, number = f"{label}~{number}", number + 1
         labels.append(taken)
     return labels
+
+
+def _prompt_alone(make: ToRow) -> ToRow:
+    """Columns without one for an answer; a function makes what it makes."""
+    if not isinstance(make, Columns):
+        return make
+    return dataclasses.replace(make, answer=make.prompt, answer_after=None, is_answer_boxed=False)
 
 
 def _label(source: Source, split: str) -> str:
@@ -182,7 +196,8 @@ def _row(
     columns = _columns(found.row, made) if use.keeps_columns(spec, found.where) else None
     row_id = f"{label}:{found.number}"
     picked = _picked({**made, **found.row}, found.where, use) if use.picked else {}
-    return Row(found.where, row_id, source, prompt, made["answer"], spec, environment, columns, picked)
+    answer = made["answer"] if use.has_answers else None
+    return Row(found.where, row_id, source, prompt, answer, spec, environment, columns, picked)
 
 
 def _picked(row: Mapping[str, Any], where: str, use: RowUse) -> dict[str, Any]:

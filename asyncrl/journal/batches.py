@@ -48,6 +48,9 @@ _BRANCH_REWARDS = """
 SELECT v.trajectory_id, v.reward FROM branch_verdicts v JOIN trajectories USING (trajectory_id)
 WHERE group_id = ? AND v.reward IS NOT NULL
 """
+_TEACHER_LOGPROBS = """
+SELECT trajectory_id, logprobs FROM teacher_logprobs JOIN trajectories USING (trajectory_id) WHERE group_id =
+? """
 
 
 def load_batch(journal: Readable, version: PolicyVersion, temperature: float) -> Batch:
@@ -73,10 +76,21 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
         rows = journal.read(_GROUP, (group_id,))
         if not all(prompt for _, prompt, *_ in rows):
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
-        yield _sequences(rows, dict(journal.read(_BRANCH_REWARDS, (group_id,))))
+        rewards = dict(journal.read(_BRANCH_REWARDS, (group_id,)))
+        yield _sequences(rows, rewards, read_teacher_logprobs(journal, group_id))
 
 
-def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) -> list[ScoredSequence]:
+def read_teacher_logprobs(journal: Readable, group_id: int) -> dict[str, list[float]]:
+    """Those of each trajectory and branch of the group that the teacher has scored."""
+    rows = journal.read(_TEACHER_LOGPROBS, (group_id,))
+    return {name: unpack_logprobs(logprobs) for name, logprobs in rows}
+
+
+def _sequences(
+    rows: list[tuple[Any, ...]],
+    branch_rewards: dict[str, float],
+    teacher_logprobs: dict[str, list[float]],
+) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
     lines: dict[str, Trajectory] = {}
     scored: dict[str, dict[str, Any]] = {}
@@ -105,5 +119,7 @@ def _sequences(rows: list[tuple[Any, ...]], branch_rewards: dict[str, float]) ->
     return [
         sequence
         for name, values in scored.items()
-        for sequence in sequences_of_trajectory(lines[name], **values, branch_rewards=branch_rewards)
+        for sequence in sequences_of_trajectory(
+            lines[name], **values, branch_rewards=branch_rewards, teacher_logprobs=teacher_logprobs
+        )
     ]

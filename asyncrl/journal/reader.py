@@ -241,6 +241,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
         "turn_advantages": unpack_pairs(row["turn_advantages"]),
         "branch_verdict": _branch_verdict(db, row["trajectory_id"]),
         "trained": _trained(db, row["trajectory_id"]),
+        "teacher_logprobs": _teacher_logprobs(db, row["trajectory_id"]),
         "prompt_tokens": unpack_tokens(row["prompt_tokens"]),
         "segments": [
             {
@@ -285,6 +286,12 @@ def _num_sampled(trajectory: TrajectoryRow) -> int:
     if trajectory["compacted"] is not None:
         return sum(count for _, count, _ in trajectory["compacted"])
     return sum(len(segment["tokens"]) for segment in trajectory["segments"])
+
+
+def _teacher_logprobs(db: sqlite3.Connection, trajectory_id: str) -> list[float]:
+    query = "SELECT logprobs FROM teacher_logprobs WHERE trajectory_id = ?"
+    row = db.execute(query, (trajectory_id,)).fetchone()
+    return [] if row is None else unpack_logprobs(row["logprobs"])
 
 
 def _trained(db: sqlite3.Connection, trajectory_id: str) -> TrainedRow | None:

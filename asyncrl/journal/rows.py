@@ -136,6 +136,8 @@ class TrajectoryRow(TrajectoryColumns):
     prompt_tokens: list[int]
     trained: TrainedRow | None
     """Record of the last step that trained it, where view.groups_per_step kept it."""
+    teacher_logprobs: list[float]
+    """The teacher's, of each sampled token; empty where none scored it, and once compacted."""
     text: str | None
     segments: list[SegmentRow]
     """Sampled tokens."""

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "8"
+SCHEMA_VERSION = "9"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -162,6 +162,15 @@ TABLES = (
             ),
         ),
         key="trajectory_id, position",
+        has_rowid=False,
+    ),
+    Table(
+        "teacher_logprobs",
+        "trajectory, or branch of one, that the teacher has scored",
+        (
+            Column("trajectory_id", "TEXT PRIMARY KEY", "its trajectory, or branch"),
+            Column("logprobs", "BLOB NOT NULL", "float32, natural log, of its sampled tokens"),
+        ),
         has_rowid=False,
     ),
     Table(

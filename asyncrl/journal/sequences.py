@@ -19,9 +19,11 @@ def sequences_of_trajectory(
     branch_rewards: Mapping[str, float],
     outcome: str,
     source: str,
+    teacher_logprobs: Mapping[str, list[float]],
 ) -> list[ScoredSequence]:
     """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
-    that have a verdict each, the trajectory's own id among them."""
+    that have a verdict each, and `teacher_logprobs` of those that a teacher has scored, the trajectory's own
+    id among them."""
     lines = trajectory.lines()
     lengths = [line.num_sampled_tokens() for line in lines]
     found = []
@@ -40,6 +42,7 @@ def sequences_of_trajectory(
                     finish=trajectory.finish,
                     outcome=outcome,
                     source=source,
+                    teacher_logprobs=teacher_logprobs.get(line.trajectory_id),
                 )
             )
     return found

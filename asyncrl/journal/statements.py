@@ -90,6 +90,14 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
     return rows
 
 
+def taught(scored: Mapping[str, Sequence[float]]) -> list[Statement]:
+    """The teacher's log-probs of the sampled tokens of trajectories and branches, by their ids."""
+    return [
+        ("INSERT OR REPLACE INTO teacher_logprobs VALUES (?, ?)", (name, pack_logprobs(logprobs)))
+        for name, logprobs in scored.items()
+    ]
+
+
 def observed(trajectory: Trajectory, observation: Observed) -> Statement:
     """`observation` follows what `trajectory` holds, whose turn has ended."""
     assert trajectory.turn_finish is not None

@@ -1,4 +1,5 @@
-"""The base model of a recipe, on this machine before any work begins: fetched from a hub or converted once.
+"""The base model of a recipe and its teacher, on this machine before any work begins: fetched from a hub or
+converted once.
 
 What it shows of its progress goes to standard error: standard output is a command's own.
 """
@@ -13,11 +14,12 @@ from asyncrl.launch.placement import place
 from asyncrl.launch.rank_processes import run_ranks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.source import CONFIG, resolve
+from asyncrl.model.source import CONFIG, FILES, WITHOUT_WEIGHTS, resolve
+from asyncrl.model.teacher import known_shape
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from asyncrl.run.earlier import unexported_steps, with_earlier_run
+from asyncrl.run.earlier import unexported_steps, with_earlier_run, with_earlier_teacher
 from asyncrl.run.folder import RunFolder, read_run_recipe, with_commit, with_recorded_commit
 
 _STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
@@ -55,11 +57,26 @@ def _export_step(run: Path, step: int) -> None:
         )
 
 
-def fetch_model_to_train(recipe: Recipe) -> Recipe:
-    """As `fetch_model`, but a run that has ended needs no model: none is fetched."""
-    if RunFolder(recipe.folder()).end(recipe) is not None:
-        return with_recorded_commit(_with_run(recipe))
+def fetch_models(recipe: Recipe) -> Recipe:
+    """As `fetch_model`, and the teacher where there is one: of one elsewhere config.json and tokenizer."""
+    recipe = with_earlier_teacher(_with_run(recipe))
+    if recipe.teacher.is_on():
+        files = FILES if recipe.teacher.url is None else WITHOUT_WEIGHTS
+        resolve(recipe.of_teacher().model, stage=_STAGE, files=files)
     return fetch_model(recipe)
+
+
+def fetch_model_to_train(recipe: Recipe) -> Recipe:
+    """As `fetch_models`, but a run that has ended needs no model: none is fetched."""
+    if RunFolder(recipe.folder()).end(recipe) is not None:
+        return with_recorded_commit(with_earlier_teacher(_with_run(recipe)))
+    return fetch_models(recipe)
+
+
+def fetch_teacher_shape(recipe: Recipe) -> ModelShape | None:
+    """As `fetch_shape`, of the teacher; None of an architecture that the trainer does not know."""
+    model = with_earlier_teacher(recipe).of_teacher().model
+    return known_shape(resolve(model, stage=_STAGE, files=CONFIG).folder)
 
 
 def fetch_shape(recipe: Recipe) -> ModelShape:

@@ -53,6 +53,7 @@ from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
+from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.metrics.metrics_file import Metrics, MetricsWriter, read_metrics
@@ -117,6 +118,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             server_urls=servers.urls,
             added_servers=[url for url in server_changes.added if url not in servers.urls],
             evaluation_urls=servers.evaluation_urls,
+            teacher_url=servers.teacher_url,
             run_folder=path,
             keys=keys,
             known=measured.up_to(folder.resumption.version),
@@ -202,16 +204,19 @@ async def _place_servers(
 ) -> LocalServers:
     """The run's servers where `site` has room for them, not yet started. Raises InputError."""
     num_evaluation = recipe.evaluation.num_servers
+    teacher = read_teacher(recipe) if recipe.teacher.is_on() else None
+    needs = server_needs(recipe, changes, num_evaluation=num_evaluation, has_teacher=teacher is not None)
     return LocalServers(
         recipe,
         model_folder=model_folder(recipe.model),
         logs=logs,
         session=session,
         num_evaluation=num_evaluation,
+        teacher=teacher,
         changes=changes,
         keys=keys,
         site=site,
-        places=await site.place(server_needs(recipe, changes, num_evaluation=num_evaluation)),
+        places=await site.place(needs),
     )
 
 
@@ -321,7 +326,8 @@ async def _run(
     stop_seconds = controller.recipe.trainer.stop_timeout_seconds
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
     async with stopping as stopped:
-        with stage(f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"):
+        taught = ", a teacher" if controller.recipe.teacher.num_started() else ""
+        with stage(f"starting {len(servers.urls)} rollout server(s){taught} and {num_ranks} trainer rank(s)"):
             await _start_both(controller, servers, trainers, stopped)
         if not stopped.is_set():
             metrics.event("ready", step=folder.resumption.version)

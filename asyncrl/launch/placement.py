@@ -18,10 +18,12 @@ from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
 from asyncrl.system.machine import torch_is_cpu_build
 
-Role = Literal["trainer", "servers", "evaluation"]
+Role = Literal["trainer", "servers", "evaluation", "teacher"]
 """A key of `placement`."""
-RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation")
+RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation", "teacher")
 """Roles that a run places, in the order in which they are served."""
+TEACHER: Role = "teacher"
+"""Also the name of the process of the run's own teacher."""
 HIDDEN = {VISIBLE: ""}
 """The environment of a process that computes on the CPU: it sees no GPU, whatever the machine has."""
 
@@ -39,6 +41,8 @@ class GpuMap:
     """GPUs of each local rollout server, by its index."""
     evaluation: tuple[tuple[Gpu, ...], ...] = ()
     """GPUs of each evaluation server."""
+    teacher: tuple[Gpu, ...] = ()
+    """GPUs of the run's own teacher."""
     is_colocated: bool = False
     """Servers sleep while the trainer steps."""
 
@@ -47,7 +51,7 @@ class GpuMap:
         return self.why_cpu is None
 
     def environment_of(self, name: str) -> dict[str, str]:
-        """Variables to add for the process "trainer 1", "server 0" or "evaluation server 0".
+        """Variables to add for the process "trainer 1", "server 0", "evaluation server 0" or "teacher".
 
         A server sees its GPUs alone, which the engine numbers from 0. A trainer rank sees those of all ranks,
         and LOCAL_RANK picks its own, as under torchrun, by which Megatron and NCCL are run everywhere else.
@@ -77,7 +81,7 @@ class GpuMap:
         ranks = [(rank_name(rank), (gpu,)) for rank, gpu in enumerate(self.trainer)]
         servers = [(f"server {index}", gpus) for index, gpus in enumerate(self.servers)]
         evaluation = [(f"evaluation server {index}", gpus) for index, gpus in enumerate(self.evaluation)]
-        return [*ranks, *servers, *evaluation]
+        return [*ranks, *servers, *evaluation, *([(TEACHER, self.teacher)] if self.teacher else [])]
 
 
 def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
@@ -129,6 +133,7 @@ def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) 
         trainer=given.get("trainer", ()),
         servers=_dealt(given.get("servers", ()), size),
         evaluation=_dealt(given.get("evaluation", ()), size),
+        teacher=given.get("teacher", ()),
     )
 
 
@@ -172,12 +177,15 @@ def gpus_needed(recipe: Recipe, role: Role) -> int:
             num_servers = recipe.serving.num_started()
         case "evaluation":
             num_servers = recipe.evaluation.num_servers
+        case "teacher":
+            return recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size
     return num_servers * recipe.serving.tensor_parallel_size
 
 
 def _numbers(recipe: Recipe, role: Role) -> list[int]:
     section = recipe.placement
-    return {"trainer": section.trainer, "servers": section.servers, "evaluation": section.evaluation}[role]
+    numbers: list[int] = getattr(section, role)
+    return numbers
 
 
 def _dealt(gpus: tuple[Gpu, ...], size: int) -> tuple[tuple[Gpu, ...], ...]:
@@ -222,6 +230,7 @@ def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:
         "trainer": "trainer.num_processes",
         "servers": "serving.num_servers",
         "evaluation": "evaluation.num_servers",
+        "teacher": "teacher.tensor_parallel_size",
     }
     parts = [f"{count} for {keys[role]}" for role, count in needs.items() if count]
     lower = " or ".join(keys[role] for role, count in needs.items() if count)

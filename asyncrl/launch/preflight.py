@@ -37,6 +37,7 @@ from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
+from asyncrl.model.teacher import check_length, read_teacher
 from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
@@ -71,6 +72,9 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
     _check_critic(recipe, base)
+    if recipe.teacher.is_on():
+        # Before the data, which may take minutes to read.
+        read_teacher(recipe)
     check_layout(recipe, base.shape)
     check_bitwise(recipe, base.shape)
     check_adapters(recipe, base.shape)
@@ -92,6 +96,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     recorded = read_recorded_tasks(recipe, base.folder, base.context_tokens)
     inputs = replace(inputs, recorded=tuple(recorded))
+    if recipe.teacher.is_on():
+        check_length(read_teacher(recipe), inputs.longest_trajectory())
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
 
@@ -292,7 +298,9 @@ def check_machine(
     check_ports(recipe)
     _check_addresses(recipe.cluster)
     for url in recipe.serving.servers:
-        _check_reachable(url)
+        _check_reachable(url, "serving.servers names")
+    if recipe.teacher.url is not None:
+        _check_reachable(recipe.teacher.url, "teacher.url is")
 
 
 def _check_cache(
@@ -377,27 +385,27 @@ def _check_addresses(cluster: Cluster) -> None:
         check_free(cluster.port, cluster.bind_address, "cluster.port")
 
 
-def _check_reachable(url: str) -> None:
+def _check_reachable(url: str, named: str) -> None:
+    """Raises InputError; `named` says which key names it."""
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
     except ValueError as error:
-        raise InputError(f"serving.servers names {url!r}, which is no URL: {error}.") from None
+        raise InputError(f"{named} {url!r}, which is no URL: {error}.") from None
     if host is None or parts.scheme not in DEFAULT_PORTS:
-        raise InputError(
-            f"serving.servers names {url!r}, expected a URL such as http://10.0.0.7:30000 or https://host."
-        )
+        raise InputError(f"{named} {url!r}, expected a URL such as http://10.0.0.7:30000 or https://host.")
     try:
         with socket.create_connection((host, port), timeout=5.0):
             return
     except OSError as error:
-        raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None
+        raise InputError(f"{named} {url}, which does not answer: {error}.") from None
 
 
 def _warn_of_crowded_cores(recipe: Recipe) -> None:
     """The threads of a process wait for each other, so one without a core of its own holds up the others."""
     serving, trainer = recipe.serving, recipe.trainer
     num_servers = num_local_servers(recipe) * serving.tensor_parallel_size
+    num_servers += recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size
     of_servers = num_servers * serving.threads_per_server
     of_trainer = trainer.num_processes * trainer.threads_per_process
     # Colocated ones take turns.

@@ -56,11 +56,13 @@ def check_names(recipe: Recipe) -> None:
 
 
 def _makes_model(recipe: Recipe) -> bool:
-    """Whether the model is in `prepare.folder`, or may come to be elsewhere by what `prepare` does."""
-    if recipe.prepare is None or is_of_hub(recipe.model):
+    """Whether the model or the teacher is in `prepare.folder`, or may come to be elsewhere by what `prepare`
+    does."""
+    if recipe.prepare is None:
         return False
-    model = Path(recipe.model.path)
-    return model.is_relative_to(recipe.prepare.folder) or not model.exists()
+    models = [recipe.model, *([recipe.of_teacher().model] if recipe.teacher.is_on() else [])]
+    paths = [Path(model.path) for model in models if not is_of_hub(model)]
+    return any(path.is_relative_to(recipe.prepare.folder) or not path.exists() for path in paths)
 
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:

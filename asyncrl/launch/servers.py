@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,15 +13,17 @@ import aiohttp
 
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
+from asyncrl.launch.placement import TEACHER
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
+from asyncrl.model.teacher import TeacherModel
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
-from asyncrl.serving.sglang import health, hooks
+from asyncrl.serving.sglang import health, hooks, scores
 from asyncrl.system.disk import ask_disk
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys
 
@@ -32,9 +33,6 @@ STOP_SECONDS = 2.0
 _NO_CHANGES = ServerChanges()
 MAX_STARTS = 4
 """Most starts of a server that is killed while the run starts."""
-EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b", re.MULTILINE)
-"""The end of a traceback in a log. SGLang kills its whole tree when its scheduler raises, for which the exit
-code is that of a kill from outside."""
 
 
 class LocalServers:
@@ -50,12 +48,13 @@ class LocalServers:
         site: Site,
         places: Mapping[str, Place],
         num_evaluation: int = 0,
+        teacher: TeacherModel | None = None,
         changes: ServerChanges = _NO_CHANGES,
         keys: Keys | None = None,
     ) -> None:
         """`changes` were made in earlier starts of the run: what they removed is left out. `places` are those
-        that `site` has found for `server_needs`. The processes accept only requests with the token of `keys`,
-        which learn their URLs; without `keys`, all requests."""
+        that `site` has found for `server_needs`. `teacher` where the recipe has one. The processes accept
+        only requests with the token of `keys`, which learn their URLs; without `keys`, all requests."""
         self._recipe = recipe
         self._model_folder = model_folder
         self._logs = logs
@@ -63,6 +62,7 @@ class LocalServers:
         self._unsampled = find_unsampled(model_folder, recipe.rollout.stop_tokens)
         self._keys = keys or Keys()
         self._site = site
+        self._teacher = teacher
         self._on_restart: Callable[[str], None] = lambda url: None
         self.processes: dict[str, Process] = {}
         self._roles: dict[str, _Role] = {}
@@ -76,15 +76,24 @@ class LocalServers:
         for index in range(num_evaluation):
             name, seed = f"evaluation server {index}", recipe.seed + len(self.urls) + index
             self.evaluation_urls.append(self._add(_Role(name, seed), places[name]))
+        self.teacher_url = None if teacher is None else recipe.teacher.url
+        """None without a teacher."""
+        if teacher is not None and recipe.teacher.num_started():
+            self.teacher_url = self._add(_Role(TEACHER, recipe.seed), places[TEACHER])
 
     def _add(self, role: "_Role", place: Place) -> str:
         """The URL of one more process, not yet started."""
         recipe, port = self._recipe, role.port or place.port
         url = f"http://{place.host}:{port}"
         self._keys.add_own(url)
-        # SGLang's own "auto" would serve a float32 checkpoint in float16.
-        is_settled = recipe.model.dtype != "auto"
-        model = recipe.model if is_settled else with_dtype(recipe, read_shape(self._model_folder))
+        folder, unsampled, model = self._model_folder, self._unsampled, recipe.model
+        if role.name == TEACHER:
+            assert self._teacher is not None
+            recipe, folder, unsampled = recipe.of_teacher(), self._teacher.folder, self._teacher.unsampled
+            model = recipe.model.model_copy(update={"dtype": self._teacher.dtype})
+        elif model.dtype == "auto":
+            # SGLang's own "auto" would serve a float32 checkpoint in float16.
+            model = with_dtype(recipe, read_shape(folder))
         serving = recipe.serving
         self._roles[url] = role
         self.processes[url] = self._site.process(
@@ -94,19 +103,19 @@ class LocalServers:
                 model,
                 has_gpu=place.has_gpu,
                 port=port,
-                model_folder=self._model_folder,
+                model_folder=folder,
                 stream_interval=recipe.rollout.stream_interval_tokens,
                 seed=role.seed,
                 host=place.bind_address,
-                can_sleep=recipe.placement.colocated,
+                can_sleep=recipe.placement.colocated and role.name != TEACHER,
             ),
             environment={
                 **engine_environment(
                     threads=serving.threads_per_server, has_gpu=place.has_gpu, host=place.host
                 ),
                 TOKEN_VARIABLE: self._keys.token,
-                UNSAMPLED_VARIABLE: str(self._unsampled),
-                BITWISE_VARIABLE: str(int(recipe.model.bitwise_agreement)),
+                UNSAMPLED_VARIABLE: str(unsampled),
+                BITWISE_VARIABLE: str(int(model.bitwise_agreement)),
             },
             log_path=self._logs / f"{role.name.replace(' ', '-')}.log",
         )
@@ -118,19 +127,21 @@ class LocalServers:
         self._on_restart = on_restart
         for process in self.processes.values():
             await process.start()
-        await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
+        taught = [] if self.teacher_url is None else [self.teacher_url]
+        await asyncio.gather(
+            *(self._first_start(url) for url in [*self.urls, *self.evaluation_urls, *taught])
+        )
 
     async def _first_start(self, url: str) -> None:
         """A refusal is a mistake of the recipe. One that was killed is started again; so is one that neither
-        ends nor answers, or whose log ends with an exception, but once."""
+        ends nor answers, but once."""
         for attempt in itertools.count(1):
             try:
                 return await self._wait(url)
             except ServerError:
                 process = self.processes.get(url)
                 code = process.returncode() if process is not None else None
-                raised = process is not None and EXCEPTION.search(process.last_lines()) is not None
-                was_killed = code is not None and code < 0 and attempt < (2 if raised else MAX_STARTS)
+                was_killed = code is not None and code < 0 and attempt < MAX_STARTS
                 hangs = process is not None and process.is_running() and attempt == 1
                 if not (was_killed or hangs):
                     raise
@@ -155,7 +166,8 @@ class LocalServers:
         role = self._roles[url]
         log.warning("%s starts on another node: %s", role.name, process.why_lost)
         try:
-            places = await self._site.place([server_need(self._recipe, role.name)])
+            recipe = self._recipe.of_teacher() if role.name == TEACHER else self._recipe
+            places = await self._site.place([server_need(recipe, role.name)])
         except InputError as error:
             raise ServerError(str(error)) from error
         del self.processes[url], self._roles[url]
@@ -163,6 +175,8 @@ class LocalServers:
         await self.processes[now].start()
         for urls in (self.urls, self.evaluation_urls):
             urls[:] = [now if known == url else known for known in urls]
+        if self.teacher_url == url:
+            self.teacher_url = now
         return now
 
     async def end(self, url: str) -> None:
@@ -195,9 +209,14 @@ class LocalServers:
         timeout = self._recipe.serving.start_timeout_seconds
         process = self.processes.get(url)
         # An external one stays as a publish that broke off left it, also when the whole run was killed then.
+        may_be_paused = process is None and url != self.teacher_url
         waiting = health.wait_until_ready(
-            self._session, url, timeout_seconds=timeout, may_be_paused=process is None
+            self._session, url, timeout_seconds=timeout, may_be_paused=may_be_paused
         )
+        if process is None and url == self.teacher_url:
+            await waiting
+            await self._check_teacher(url)
+            return
         if process is None:
             await waiting
             top_k = self._recipe.rollout.top_k
@@ -223,6 +242,17 @@ class LocalServers:
             await self._check_closed(process.name, url)
         finally:
             await end_tasks(ready, ended)
+
+    async def _check_teacher(self, url: str) -> None:
+        """Raises ServerError where an external teacher would give log-probs of another distribution."""
+        temperature = self._recipe.rollout.temperature
+        if temperature != 1.0 and not await scores.knows_temperatures(self._session, url):
+            raise ServerError(
+                f"teacher.url is {url}, which has no asyncrl plugin: its log-probs of a text are at "
+                f"temperature 1, but rollout.temperature is {temperature:g}. Install asyncrl where that "
+                "server runs, set rollout.temperature to 1, or remove teacher.url: the run then starts a "
+                "server of its own."
+            )
 
     async def _check_closed(self, name: str, url: str) -> None:
         """Raises ServerError when a server of ours answers a request without a token."""
@@ -255,12 +285,19 @@ def staying_servers(recipe: Recipe, changes: ServerChanges) -> list[int]:
 
 
 def server_needs(
-    recipe: Recipe, changes: ServerChanges = _NO_CHANGES, *, num_evaluation: int = 0
+    recipe: Recipe,
+    changes: ServerChanges = _NO_CHANGES,
+    *,
+    num_evaluation: int = 0,
+    has_teacher: bool = False,
 ) -> list[Need]:
-    """Needs of the servers that the run starts."""
+    """Needs of the servers that the run starts; the teacher is one of them where it `has_teacher`."""
     names = [f"server {index}" for index in staying_servers(recipe, changes)]
     names += [f"evaluation server {index}" for index in range(num_evaluation)]
-    return [server_need(recipe, name) for name in names]
+    found = [server_need(recipe, name) for name in names]
+    if has_teacher and recipe.teacher.num_started():
+        found.append(server_need(recipe.of_teacher(), TEACHER))
+    return found
 
 
 def check_ports(recipe: Recipe) -> None:

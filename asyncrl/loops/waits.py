@@ -29,6 +29,7 @@ class BlockerKind(enum.Enum):
     GROUPS = "groups for step {}"
     EVALUATION = "the evaluation {} training"
     VERDICT = 'its verdict by "{}"'
+    TEACHER = "its log-probs by {}"
     AGENT = "its agent, which {}"
     TURN = "the answer to its turn by {}"
 

@@ -21,6 +21,7 @@ from asyncrl.system.hub import HUB_ID, fetch, find_cached
 CONFIG = ("config.json",)
 FILES = ("*.json", "*.jinja", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model")
 """Files at the top level of a hub's repository that a model folder needs."""
+WITHOUT_WEIGHTS = tuple(pattern for pattern in FILES if pattern != "*.safetensors")
 NESTED = ("*/*",)
 """Files that are not at the top level."""
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -63,11 +64,11 @@ def is_of_hub(section: Model) -> bool:
     return HUB_ID.fullmatch(section.path) is not None
 
 
-def find_source(section: Model) -> ModelSource | None:
+def find_source(section: Model, files: Sequence[str] = FILES) -> ModelSource | None:
     """The result of `resolve`, where it is on this machine already; a folder need not exist."""
     file = Path(section.path)
     if is_of_hub(section):
-        found = find_cached(section.path, section.revision, kind="model", files=FILES, ignored=NESTED)
+        found = find_cached(section.path, section.revision, kind="model", files=files, ignored=NESTED)
         return None if found is None else ModelSource(found.folder, found.commit)
     if is_gguf(file):
         folder = _place(file)
@@ -75,9 +76,9 @@ def find_source(section: Model) -> ModelSource | None:
     return ModelSource(file)
 
 
-def model_folder(section: Model) -> Path:
+def model_folder(section: Model, files: Sequence[str] = FILES) -> Path:
     """The folder of the model, which `resolve` has put there. Raises InputError where it is not."""
-    found = find_source(section)
+    found = find_source(section, files)
     if found is None:
         raise InputError(
             f"model.path is {section.path}, which is not on this machine yet, or no longer. `asyncrl check` "

@@ -11,6 +11,7 @@ from asyncrl.recipe.checks.agreement import check_agreement
 from asyncrl.recipe.checks.evaluations import check_evaluation
 from asyncrl.recipe.checks.lora import check_lora, with_lora_rate
 from asyncrl.recipe.checks.machines import check_placement
+from asyncrl.recipe.checks.teacher import check_teacher
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.schedule import Schedule, make_schedule
@@ -30,6 +31,7 @@ from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.section import PositiveFloat, Section, Seed
 from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sections.sft import SFT
+from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trackers import Trackers
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
@@ -67,6 +69,7 @@ class Recipe(Section):
     serving: Annotated[Serving, CHANGEABLE] = Serving()
     cluster: Annotated[Cluster, CHANGEABLE] = Cluster()
     algorithm: Algorithm = Algorithm()
+    teacher: Teacher = Teacher()
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
     sft: SFT = SFT()
@@ -107,6 +110,31 @@ class Recipe(Section):
         """Whether the chat template renders the context of each turn."""
         return self.prompt is not None and self.prompt.history == "as_rendered"
 
+    def has_verdicts(self) -> bool:
+        """Whether verifiers judge what is trained."""
+        return not self.learns_from_rows() and not self.teacher.is_alone()
+
+    def of_teacher(self) -> "Recipe":
+        """The same with the teacher in place of the model, and the server that the run starts for it in place
+        of those of rollouts."""
+        teacher, serving = self.teacher, self.serving
+        assert teacher.path is not None
+        return self.model_copy(
+            update={
+                "model": Model(path=teacher.path, revision=teacher.revision, dtype=teacher.dtype),
+                "serving": serving.model_copy(
+                    update={
+                        "num_servers": 1,
+                        "servers": [],
+                        "tensor_parallel_size": teacher.tensor_parallel_size,
+                        "max_total_tokens": teacher.max_total_tokens or serving.max_total_tokens,
+                        "extra_arguments": teacher.extra_arguments,
+                        "first_port": 0,
+                    }
+                ),
+            }
+        )
+
     def longest_response(self) -> int:
         """Tokens behind the prompt at most, observed ones included; the context may allow fewer."""
         turns = self.turns
@@ -121,7 +149,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         algorithm, rollout, trainer = self.algorithm, self.rollout, self.trainer
-        stages.check_columns(self.stage, self.data, self.prompt)
+        stages.check_columns(self.stage, self.data, self.prompt, has_answers=not self.teacher.is_alone())
         stages.check_servers(self.stage, self.serving, self.evaluation)
         groups.check_sizes(rollout, self.model, self.serving, algorithm, trainer)
         groups.check_oversampling(rollout)
@@ -130,7 +158,8 @@ class Recipe(Section):
         conversations.check_agent(self.agent, self.turns)
         terms.check_staleness(algorithm, rollout, trainer)
         groups.check_repetition(self.replay, rollout)
-        terms.check_advantage(algorithm, rollout, self.turns, self.agent)
+        if not self.teacher.is_alone():
+            terms.check_advantage(algorithm, rollout, self.turns, self.agent)
         terms.check_divergence(algorithm, rollout)
         groups.check_pilot(algorithm, rollout)
         groups.check_mixture(self.data, rollout)
@@ -140,9 +169,11 @@ class Recipe(Section):
         terms.check_loss_scale(self.model, trainer)
         check_lora(self.model, algorithm, trainer)
         terms.check_entropy_control(algorithm, trainer)
-        groups.check_drops(self.replay, algorithm, rollout)
+        check_teacher(self.teacher, algorithm, rollout, self.data, self.agent)
+        if not self.teacher.is_on():
+            groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)
-        check_placement(self.placement, self.serving, trainer, self.evaluation, self.cluster)
+        check_placement(self.placement, self.serving, trainer, self.evaluation, self.teacher, self.cluster)
         check_agreement(self.model, self.serving, trainer, rollout)
         return self
 

@@ -89,12 +89,10 @@ KEYS = {
 """Options that a key of the recipe stands for."""
 
 
-def refuse_options(arguments: Sequence[str]) -> None:
-    """Raises ValueError for the first option that is not allowed, with the reason."""
+def refuse_options(arguments: Sequence[str], key: str = "serving.extra_arguments") -> None:
+    """Raises ValueError for the first option that is not allowed, with the reason; `key` names them."""
     if arguments and not arguments[0].startswith("--"):
-        raise ValueError(
-            f"serving.extra_arguments begins with {arguments[0]!r}, expected an option such as --log-level."
-        )
+        raise ValueError(f"{key} begins with {arguments[0]!r}, expected an option such as --log-level.")
     for option in option_names(arguments):
         if option in ALLOWED:
             continue
@@ -106,7 +104,7 @@ def refuse_options(arguments: Sequence[str]) -> None:
             known = sorted(ALLOWED)
             meant = did_you_mean(option, known, f" Known: {', '.join(known)}")
             why = f"it is not known to be safe for tokens and weights.{meant}"
-        raise ValueError(f"serving.extra_arguments has {option}: {why.rstrip('.')}.")
+        raise ValueError(f"{key} has {option}: {why.rstrip('.')}.")
 
 
 def option_names(arguments: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sections.sft import SFT
+from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
@@ -38,6 +39,7 @@ _ONLY_RL: dict[str, tuple[type[BaseModel], str]] = {
     "turns": (Turns, _SAMPLING),
     "agent": (Agent, _SAMPLING),
     "algorithm": (Algorithm, _NO_REWARD),
+    "teacher": (Teacher, _SAMPLING),
     "critic": (Critic, _NO_REWARD),
     "replay": (Replay, "each row is learned once per epoch"),
 }

@@ -45,6 +45,9 @@ class Group:
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
     """Trajectory id -> advantages of its turns, branch after branch, where they differ."""
+    teacher_logprobs: dict[str, list[float]] = field(default_factory=dict)
+    """Id of a trajectory or branch -> the teacher's log-probs of its sampled tokens, filled as they "
+    "arrive."""
     taken_version: PolicyVersion | None = None
     """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
@@ -102,5 +105,6 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
                 branch_rewards=score.branch_rewards(),
                 outcome=score.outcome,
                 source=group.task.source(),
+                teacher_logprobs=group.teacher_logprobs,
             )
     return sequences

@@ -236,6 +236,12 @@ class ReplayQueue:
         assert group.state is GroupState.OPEN and all(t.finish is not None for t, _, _ in scored)
         self.journal.write(*(row for each in scored for row in self._scored(group, *each, {})))
 
+    def teach(self, group: Group, scored: Mapping[str, Sequence[float]]) -> None:
+        """Records the teacher's log-probs of a finished trajectory and its branches, in one transaction."""
+        assert group.state is GroupState.OPEN
+        group.teacher_logprobs.update({name: list(logprobs) for name, logprobs in scored.items()})
+        self.journal.write(*statements.taught(scored))
+
     def _scored(
         self,
         group: Group,

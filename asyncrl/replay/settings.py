@@ -28,7 +28,7 @@ class QueueSettings:
     max_uses: int = 2
     """Batches that may hold a group."""
     always_teaches: bool = False
-    """As in `Algorithm`: also a group whose advantages are all 0 is worth repeating."""
+    """As in `Algorithm`, or with a teacher: also a group whose advantages are all 0 is worth repeating."""
 
     def num_at_admission(self) -> int:
         """Trajectories that a group is admitted with."""
@@ -64,5 +64,5 @@ class QueueSettings:
             abort_staleness=recipe.rollout.abort_staleness,
             repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
             max_uses=recipe.replay.max_uses,
-            always_teaches=recipe.algorithm.always_teaches(),
+            always_teaches=recipe.algorithm.always_teaches() or recipe.teacher.is_on(),
         )

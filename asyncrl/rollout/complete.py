@@ -1,4 +1,5 @@
-"""From an open group to a ready one: generation, a verdict per trajectory as it ends, then advantages."""
+"""From an open group to a ready one: generation, a verdict per trajectory as it ends, and the teacher's
+log-probs beside it where there is a teacher; then advantages."""
 
 import asyncio
 import contextlib
@@ -22,12 +23,16 @@ from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Answer, Grader
-from asyncrl.rollout.group_advantages import worths_of
+from asyncrl.rollout.group_advantages import Worth, worths_of
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.teacher import Teacher
 from asyncrl.rollout.told_task import conversation_in
 from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
+
+UNJUDGED = "unjudged"
+"""Outcome of a response that no verifier was asked about: a teacher alone says what it is worth."""
 
 
 class Rollouts(Protocol):
@@ -59,6 +64,10 @@ class GroupCompletion:
     """Whether the task's verifier judges all responses of a group together, once they are there."""
     adaptive: AdaptiveGroups | None = None
     """None where groups are admitted whole."""
+    teacher: Teacher | None = None
+    """Scores what was sampled, in on-policy distillation."""
+    has_verdicts: bool = True
+    """Whether verifiers judge the responses."""
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
@@ -81,15 +90,32 @@ class GroupCompletion:
         """Whether it is open and every trajectory has a verdict."""
         return group.state is GroupState.OPEN and not _without_verdict(group)
 
+    def _lacks_scores(self, group: Group, trajectory: Trajectory) -> bool:
+        """Whether the teacher is to be asked, once the trajectory is over."""
+        return (
+            self.teacher is not None
+            and not trajectory.is_greedy
+            and any(
+                line.num_sampled_tokens() and line.trajectory_id not in group.teacher_logprobs
+                for line in trajectory.lines()
+            )
+        )
+
     async def _generate(self, group: Group) -> bool:
-        """Generates and grades its trajectories, as far as the run lives; whether generation failed."""
+        """Generates and grades its trajectories, and has them scored, as far as the run lives; whether
+        generation failed."""
         has_failed, is_group_wise = False, self.is_group_wise(group.task)
         async with asyncio.TaskGroup() as verdicts:
+            for trajectory in group.trajectories:
+                if trajectory.finish is not None and self._lacks_scores(group, trajectory):
+                    verdicts.create_task(self._ask_teacher(group, trajectory))
             for trajectory in _without_verdict(group):
                 if trajectory.finish is not None and not is_group_wise:
                     verdicts.create_task(self._grade(group, trajectory))
             try:
                 async for trajectory in self.rollouts.run(group):
+                    if self._lacks_scores(group, trajectory):
+                        verdicts.create_task(self._ask_teacher(group, trajectory))
                     # An environment may have given the verdict already.
                     if trajectory.trajectory_id not in group.scores and not is_group_wise:
                         verdicts.create_task(self._grade(group, trajectory))
@@ -101,7 +127,17 @@ class GroupCompletion:
             await self._grade_together(group, left)
         return has_failed
 
+    async def _ask_teacher(self, group: Group, trajectory: Trajectory) -> None:
+        assert self.teacher is not None
+        found = await self.teacher.scores(trajectory)
+        if found is not None and group.state is GroupState.OPEN:
+            self.queue.teach(group, found)
+
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
+        if not self.has_verdicts:
+            text = storable(self.codec.decode(trajectory.answer_tokens()))
+            self.queue.score(group, trajectory, Score(UNJUDGED, None, 0.0, None, "", 0.0), text)
+            return
         if self.judges_branches and len(lines := judged_lines(trajectory)) > 1:
             await self._grade_branches(group, trajectory, lines)
             return
@@ -175,17 +211,23 @@ class GroupCompletion:
             (trajectory, score)
             for trajectory in group.trajectories
             if (score := group.scores[trajectory.trajectory_id]).reward is not None
+            # One that the teacher refuses has no place in the loss, and is no baseline for others.
+            and not self._lacks_scores(group, trajectory)
         ]
         sampled = [each for each in graded if not each[0].is_greedy]
         greedy = next((each for each in graded if each[0].is_greedy), None)
-        min_size = self.algorithm.min_group_size()
+        min_size = self.algorithm.min_group_size() if self.has_verdicts else 1
         if len(sampled) < min_size or (self.algorithm.needs_greedy() and greedy is None):
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self._drop(group, DropReason.FAULT)
             return
         # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
-            worths = worths_of(sampled, greedy, self.advantage, self.algorithm)
+            worths = (
+                worths_of(sampled, greedy, self.advantage, self.algorithm)
+                if self.has_verdicts
+                else [Worth(0.0)] * len(sampled)
+            )
         self.queue.has_signal(group)
         if not self.filter.lets_through(group):
             self._drop(group, DropReason.NO_SIGNAL)

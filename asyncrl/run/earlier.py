@@ -1,5 +1,5 @@
 """A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`; and so
-`critic.path`.
+`critic.path` and `teacher.path`.
 
 The path becomes that of the Hugging Face folder of one checkpoint, which the run folder's recipe then holds:
 a later start trains from the same step, whatever the earlier run has made since.
@@ -31,10 +31,19 @@ def with_earlier_run(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"critic": recipe.critic.model_copy(update={"path": critic})})
 
 
+def with_earlier_teacher(recipe: Recipe) -> Recipe:
+    """The same for teacher.path."""
+    if recipe.teacher.path is None:
+        return recipe
+    path = _resolved(recipe, "teacher.path", recipe.teacher.path)
+    return recipe.model_copy(update={"teacher": recipe.teacher.model_copy(update={"path": path})})
+
+
 def unexported_steps(recipe: Recipe) -> list[tuple[Path, int]]:
     """(run, step) of each model of the recipe that is a step of an ended run, which has its checkpoint whole
     and no Hugging Face folder of it yet."""
-    named = [_named(path) for path in (recipe.model.path, recipe.critic.path) if path is not None]
+    paths = (recipe.model.path, recipe.critic.path, recipe.teacher.path)
+    named = [_named(path) for path in paths if path is not None]
     steps = [(run, int(which)) for run, which in named if run is not None and which.isdecimal()]
     return [(run, step) for run, step in steps if _is_ended(run) and _is_unexported(run, step)]
 

@@ -33,6 +33,7 @@ from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer,
 from asyncrl.tasks.row_choice import RowChoice
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.table_name import table_name
+from asyncrl.tasks.unjudged import NO_VERIFIER
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
 from verifiers import task as told_task
 from verifiers.verifier import Verifier
@@ -123,8 +124,9 @@ def read_train_tasks(
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
     choice = RowChoice.of(recipe.data)
-    use = dataclasses.replace(use_of(recipe, verifiers), picked=choice.columns())
-    rows = train_rows(recipe.data, recipe.verifying, use)
+    has_answers = recipe.has_verdicts()
+    use = dataclasses.replace(use_of(recipe, verifiers), picked=choice.columns(), has_answers=has_answers)
+    rows = train_rows(recipe.data, recipe.verifying, use, None if has_answers else NO_VERIFIER)
     template = template_of(recipe)
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template, is_grouped=True)
     name = table_name(recipe, codec, context_tokens)

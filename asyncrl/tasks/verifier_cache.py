@@ -8,6 +8,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.slow_calls import SlowCalls
 from asyncrl.records import VerifierSpec
+from asyncrl.tasks.unjudged import NO_VERIFIER, Unjudged
 from verifiers.golds import parse_gold
 from verifiers.groups import is_group_wise, min_responses, why_not_alone
 from verifiers.own import Gold, is_built_in
@@ -40,7 +41,10 @@ class VerifierCache:
         """The first row of each specification."""
 
     def remember(self, example: GoldExample, key: str) -> None:
-        """Keeps the row as an example of its verifier, that of `key`, when it is the first."""
+        """Keeps the row as an example of its verifier, that of `key`, when it is the first; where it has "
+        "one."""
+        if example.verifier == NO_VERIFIER:
+            return
         self.examples.setdefault(key, example)
 
     def get(self, spec: VerifierSpec) -> Verifier:
@@ -49,7 +53,11 @@ class VerifierCache:
         if key not in self._loaded:
             try:
                 with self._slow_calls.call(f'loading the verifier "{spec.name}"'):
-                    self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
+                    self._loaded[key] = (
+                        Unjudged()
+                        if spec == NO_VERIFIER
+                        else load_verifier(spec.name, spec.options, folder=self.folder)
+                    )
             except (ValueError, TypeError, ImportError) as error:
                 raise InputError(
                     f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'

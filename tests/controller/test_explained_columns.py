@@ -6,6 +6,7 @@ from typing import get_type_hints
 
 from asyncrl.controller import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import GROUPS
+from asyncrl.rollout.teacher import TeacherMetrics
 
 
 def test_the_page_of_metrics_explains_each_column_of_a_step() -> None:
@@ -21,7 +22,7 @@ def columns_of_a_step() -> set[str]:
     # Not above: every process of a run of tests imports this file, and Megatron takes seconds.
     import torch
 
-    from asyncrl.trainer.step import exact_split
+    from asyncrl.trainer.step import exact_split, teacher_distance
     from asyncrl.trainer.step.critic import SUMS, value_metrics
     from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
@@ -30,6 +31,8 @@ def columns_of_a_step() -> set[str]:
     known |= exact_split.metrics(
         torch.ones(exact_split.NUM_SUMS), dict.fromkeys(exact_split.MAXIMA, 1.0)
     ).keys()
+    known |= teacher_distance.metrics(torch.ones(teacher_distance.NUM_SUMS)).keys()
+    known |= get_type_hints(TeacherMetrics).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}
     known |= get_type_hints(step_metrics.Staleness).keys()

@@ -107,12 +107,14 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     dropped, open_group = queue.admit(make_task(0)), queue.admit(make_task(1))
     queue.append(dropped, dropped.trajectories[0], [Segment(0, [1, 2], [-0.5, -0.5], kept=b"\0\0")], None)
     queue.append(open_group, open_group.trajectories[0], [Segment(0, [3], [-0.5], kept=b"\0")], None)
+    queue.teach(dropped, {"00000000-00": [-0.1, -0.2]})
+    queue.teach(open_group, {"00000001-00": [-0.3]})
     queue.drop(dropped, DropReason.SERVER)
     # Versions 0 to 2 are as good as trained: only the boundary matters here.
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))
     queue.journal.barrier_blocking()
     run_all(compaction, queue)
-    for table in ("segments", "kept_sets"):
+    for table in ("segments", "kept_sets", "teacher_logprobs"):
         assert queue.journal.read(f"SELECT trajectory_id FROM {table}") == [("00000001-00",)]
     assert queue.journal.read("SELECT trajectory_id, num_tokens FROM compacted") == [("00000000-00", 2)]
 

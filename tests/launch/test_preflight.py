@@ -60,7 +60,7 @@ def test_processes_with_more_threads_than_cores_are_warned_of(
     is_crowded: bool,
 ) -> None:
     monkeypatch.setattr("asyncrl.launch.preflight.available_cores", lambda: 2)
-    monkeypatch.setattr("asyncrl.launch.preflight._check_reachable", lambda _: None)
+    monkeypatch.setattr("asyncrl.launch.preflight._check_reachable", lambda *_: None)
     check(tmp_path, sections)
     assert ("on 2 core(s) for both" in caplog.text) == is_crowded
 

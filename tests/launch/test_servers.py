@@ -13,6 +13,7 @@ from fakes.gpus import whole_gpus
 from fakes.models import write_model
 from fakes.recipes import make_recipe
 from fakes.small_disk import refused_writes
+from fakes.teacher_server import FakeTeacher
 
 from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
@@ -20,6 +21,9 @@ from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite, Need, Place, Site
+from asyncrl.model.teacher import TeacherModel
+from asyncrl.model.unsampled import Unsampled
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.ports import free_ports
@@ -140,8 +144,9 @@ async def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_
     async with local_servers(tmp_path) as servers:
         (url,) = servers.urls
         code = "import time; time.sleep(600)"
-        process = ChildProcess("server 0", ["-c", code], environment={}, log_path=tmp_path / "l")
-        servers.processes[url] = process
+        servers.processes[url] = ChildProcess(
+            "server 0", ["-c", code], environment={}, log_path=tmp_path / "l"
+        )
         await servers.processes[url].start()
         pid = servers.processes[url].pid
         await servers.end("http://elsewhere:1")
@@ -185,21 +190,6 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
         restarted: list[str] = []
         await servers.start(restarted.append)
         assert restarted == [url]
-
-
-@pytest.mark.parametrize(("said", "num_restarts"), [("ValueError: no such backend", 1), ("loading", 3)])
-async def test_a_server_that_kills_itself_over_an_exception_is_started_again_once(
-    said: str, num_restarts: int, tmp_path: Path
-) -> None:
-    code = f"import os; print('Traceback ...\\n{said}', flush=True); os.kill(os.getpid(), 9)"
-    async with local_servers(tmp_path) as servers:
-        (url,) = servers.urls
-        process = ChildProcess("server 0", ["-c", code], environment={}, log_path=tmp_path / "l")
-        servers.processes[url] = process
-        restarted: list[str] = []
-        with pytest.raises(ServerError, match=f"exit code -9(?s:.*){said}"):
-            await servers.start(restarted.append)
-        assert restarted == [url] * num_restarts
 
 
 async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:
@@ -282,3 +272,61 @@ async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(
         async with local_servers(tmp_path, named) as servers:
             await (servers.start() if is_first else servers.restart(engine.url))
         assert engine.is_ready
+
+
+def taught(folder: Path, url: str | None = None, **sections: Any) -> tuple[Recipe, TeacherModel]:
+    teacher = {"path": str(folder / "teacher"), "url": url, "tensor_parallel_size": 2}
+    recipe = make_recipe(folder, teacher=teacher, **sections)
+    found = TeacherModel(folder / "teacher", None, 64, 9, "bfloat16", Unsampled((7, 8)))
+    return recipe, found
+
+
+async def test_the_teacher_is_a_server_of_its_own_with_its_model_its_gpus_and_the_tokens_it_never_samples(
+    tmp_path: Path,
+) -> None:
+    recipe, teacher = taught(tmp_path)
+    gpus = assign(recipe, whole_gpus(4))
+    site = LocalSite(recipe.cluster, gpus)
+    async with new_session() as session:
+        servers = LocalServers(
+            recipe,
+            model_folder=tmp_path,
+            logs=tmp_path,
+            session=session,
+            site=site,
+            places=await site.place(server_needs(recipe, has_teacher=True)),
+            teacher=teacher,
+        )
+    assert servers.teacher_url not in servers.urls and len(servers.urls) == 1
+    process: Any = servers.processes[servers.teacher_url or ""]
+    assert process.name == "teacher" and process.log_path == tmp_path / "teacher.log"
+    assert process._environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert process._environment["ASYNCRL_UNSAMPLED"] == "7-8"
+    words = " ".join(process._arguments)
+    assert f"--model-path {tmp_path}/teacher --dtype bfloat16" in words
+    assert "--tensor-parallel-size 2" in words
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+async def test_an_external_teacher_without_the_plugin_is_refused_unless_the_temperature_is_1(
+    tmp_path: Path, temperature: float
+) -> None:
+    async with FakeTeacher() as server, new_session() as session:
+        recipe, teacher = taught(tmp_path, server.url, rollout={"temperature": temperature})
+        recipe = recipe.model_copy(update={"serving": recipe.serving.model_copy(update={"num_servers": 0})})
+        servers = LocalServers(
+            recipe,
+            model_folder=tmp_path,
+            logs=tmp_path,
+            session=session,
+            site=LocalSite(recipe.cluster, ON_CPU),
+            places={},
+            teacher=teacher,
+        )
+        assert servers.teacher_url == server.url and not servers.processes
+        await servers.start()
+        server.hooks = None
+        if temperature == 1.0:
+            return await servers.start()
+        with pytest.raises(ServerError, match=r"has no asyncrl plugin: .* rollout.temperature is 0.7"):
+            await servers.start()

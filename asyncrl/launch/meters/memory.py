@@ -4,12 +4,14 @@ Without GPUs it is all host memory. With GPUs a rank and a server compute on the
 their processes, and a rank the copy that a checkpoint is written from.
 """
 
-from asyncrl.launch.placement import GpuMap
+from asyncrl.launch.placement import TEACHER, GpuMap
 from asyncrl.launch.rank_names import is_rank_name
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.source import model_folder
+from asyncrl.model.teacher import known_shape
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
 
@@ -62,6 +64,24 @@ def num_local_servers(recipe: Recipe) -> int:
     return recipe.serving.num_started() + recipe.evaluation.num_servers
 
 
+def teacher_bytes(recipe: Recipe, *, on_gpu: bool = False, shape: ModelShape | None = None) -> int:
+    """One rank of the run's own teacher where it computes, its process apart; 0 without one. Weights alone
+    where the trainer does not know its architecture. `shape` is read from its folder where it is not given.
+    Raises InputError."""
+    if not recipe.teacher.num_started():
+        return 0
+    own = recipe.of_teacher()
+    folder = None if shape is not None else model_folder(own.model)
+    shape = shape if folder is None else known_shape(folder)
+    if shape is None:
+        assert folder is not None
+        files = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return (1 if on_gpu else 2) * files // own.serving.tensor_parallel_size
+    memory = server_memory(shape, own, on_gpu=on_gpu)
+    # On a CPU a second copy of the weights, in the layout of the products.
+    return sum(memory.values()) + (0 if on_gpu else memory["weights"])
+
+
 def gpu_bytes(
     recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
 ) -> list[tuple[Gpu, int, str]]:
@@ -70,6 +90,7 @@ def gpu_bytes(
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
+    teacher = teacher_bytes(recipe, on_gpu=True)
     owners: dict[Gpu, list[str]] = {}
     for name, given in gpus.processes():
         for gpu in given:
@@ -78,6 +99,8 @@ def gpu_bytes(
     def needed(names: list[str]) -> int:
         if len(names) > 1:
             return max(rank, memory.resident() + server)
+        if names[0] == TEACHER:
+            return teacher
         return rank if is_rank_name(names[0]) else server
 
     return [(gpu, needed(names), " with ".join(names)) for gpu, names in owners.items()]
@@ -91,14 +114,18 @@ def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
     return (
         recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.beside())
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
+        + recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size * SERVER_PROCESS_BYTES
     )
 
 
 def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
-    """All servers and trainer ranks on one CPU machine; `longest_prompt` as of `trainer_memory`."""
+    """All servers, the teacher's too, and trainer ranks on one CPU machine; `longest_prompt` as of "
+    "`trainer_memory`."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     num_ranks, num_servers = recipe.trainer.num_processes, num_local_servers(recipe)
     processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
+    taught = recipe.teacher.tensor_parallel_size * teacher_bytes(recipe)
+    processes += recipe.teacher.num_started() * SERVER_PROCESS_BYTES + taught
     training = num_ranks * memory.total(is_recomputing=recipe.trainer.recompute == "full")
     serving = server_memory(shape, recipe)
     # On a CPU a second copy of the weights, in the layout of the products.

@@ -157,6 +157,13 @@ GROUPS = {
     "staleness": ("too_stale_tokens",),
     "mismatch": ("continued_share", "continued_kl"),
     "critic": ("explained_variance",),
+    "teacher": (
+        "teacher_kl",
+        "teacher_scored_total",
+        "teacher_refused_total",
+        "teacher_restarts_total",
+        "teacher_seconds_total",
+    ),
     "time": (
         "step_seconds",
         "wait_seconds",

@@ -5,7 +5,7 @@ Without a terminal the lines have no colors, and remarks are one line each. Only
 controller's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,8 @@ class LiveLine:
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
         self._state = _State(total_steps, is_unicode, limits or Alarms())
-        self._all_columns = _columns(total_steps, has_tools=False) if has_rewards else _of_rows(total_steps)
-        self._has_tools = False
+        self._all_columns = _columns(total_steps) if has_rewards else _of_rows(total_steps)
+        self._shown = frozenset[str]()
         self._columns: list[_Column] = []
         self._width = 0
         self._lines_since_header = HEADER_EVERY_LINES
@@ -95,9 +95,10 @@ class LiveLine:
         state.rewards.append(row.get("reward_mean") or 0.0)
         if row.get("step_seconds") is not None:
             state.step_seconds.append(row["step_seconds"])
-        if "tool_use_share" in row and not self._has_tools:
-            self._has_tools, self._all_columns = True, _columns(state.total_steps, has_tools=True)
-            self._lines_since_header = HEADER_EVERY_LINES
+        shown = self._shown.union(row.keys() & _OPTIONAL)
+        if shown != self._shown:
+            self._shown, self._lines_since_header = shown, HEADER_EVERY_LINES
+            self._all_columns = _columns(state.total_steps, shown, has_rewards="reward_mean" in row)
         if self._lines_since_header >= HEADER_EVERY_LINES or self._console.width != self._width:
             self._print_header()
         self._lines_since_header += 1
@@ -184,17 +185,27 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return [column for column in columns if column in kept]
 
 
-def _columns(total_steps: int, *, has_tools: bool) -> list[_Column]:
-    """`has_tools`: trajectories have turns."""
+_OPTIONAL = frozenset({"tool_use_share", "teacher_kl"})
+"""Keys of rows that bring a column of their own: where trajectories have turns, or a teacher."""
+
+
+def _columns(
+    total_steps: int, optional: Set[str] = frozenset(), *, has_rewards: bool = True
+) -> list[_Column]:
+    """`optional`: those of _OPTIONAL that rows have."""
     step_width = max(5, 2 * len(str(total_steps)) + 1)
-    return [
-        _Column("step", "", step_width, 1, _step),
+    rewards = [
         _Column("reward", "", 5 + BAR_WIDTH, 2, _reward),
         _Column("trend", "", SPARK_WIDTH, 16, _trend),
+    ]
+    return [
+        _Column("step", "", step_width, 1, _step),
+        *(rewards if has_rewards else []),
+        *([_Column("teach", "KL", 6, 2, _teacher)] if "teacher_kl" in optional else []),
         _Column("held-out", "95% CI", 11, 3, _heldout),
         _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
         _Column("cut", "%", 3, 11, _cut),
-        *([_Column("tool", "%", 4, 12, _tool_use)] if has_tools else []),
+        *([_Column("tool", "%", 4, 12, _tool_use)] if "tool_use_share" in optional else []),
         _Column("stale", "av/mx", 5, 5, _staleness),
         _Column("roll", "tok/s", 5, 6, lambda row, _: (compact(row.get("rollout_tokens_per_second")), "")),
         _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
@@ -213,7 +224,7 @@ def _columns(total_steps: int, *, has_tools: bool) -> list[_Column]:
 
 def _of_rows(total_steps: int) -> list[_Column]:
     """Where rows are learned."""
-    by_title = {column.title: column for column in _columns(total_steps, has_tools=False)}
+    by_title = {column.title: column for column in _columns(total_steps)}
     kept = [by_title[title] for title in ("len", "train", "grad", "entr", "lr", "s/st", "left")]
     return [
         by_title["step"],
@@ -275,6 +286,12 @@ def _tool_use(row: Row, _: _State) -> tuple[str, str]:
     """Share of the trajectories that called a tool."""
     share = row.get("tool_use_share")
     return (NOTHING if share is None else fixed(100 * share)), ""
+
+
+def _teacher(row: Row, _: _State) -> tuple[str, str]:
+    """Reverse KL per token to the teacher."""
+    value = row.get("teacher_kl")
+    return (NOTHING if value is None else f"{value:.3f}"), "green"
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:

@@ -44,7 +44,8 @@ class PageSegment(TypedDict):
     num_tokens: int
     tokens: list[list[Any]]
     """[text, token, log-prob] of each, None for a number that is not finite; where a step kept more of them,
-    then importance log-ratio, entropy and advantage. Empty where the trajectory is told without its text."""
+    then importance log-ratio, entropy and advantage, else None for these; and last the teacher's log-prob.
+    Empty where the trajectory is told without its text."""
 
 
 class PageTrajectory(TrajectoryColumns):
@@ -180,7 +181,7 @@ def _trajectory(
         for segment in _joined(trajectory["segments"])
     ]
     observations = [page_observation(each, texts) for each in trajectory["observations"]]
-    left_out = ("prompt_tokens", "text", "trained")
+    left_out = ("prompt_tokens", "text", "trained", "teacher_logprobs")
     kept = {name: value for name, value in trajectory.items() if name not in left_out}
     row = {
         **kept,
@@ -203,13 +204,14 @@ def _response(trajectory: TrajectoryRow) -> list[int]:
 
 
 def _known(trajectory: TrajectoryRow) -> Iterator[list[float | None]]:
-    """[importance log-ratio, entropy, advantage] of each sampled token; [] where no step kept them."""
-    trained = trajectory["trained"]
+    """[importance log-ratio, entropy, advantage] of each sampled token, without the last ones where no step
+    kept them; then the teacher's log-prob, where it has scored them."""
+    trained, teacher = trajectory["trained"], trajectory["teacher_logprobs"]
     if trained is None:
-        return itertools.repeat([])
+        return ([None, None, None, _finite(logprob, 5)] for logprob in teacher)
     own = trained["advantages"] or itertools.repeat(trajectory["advantage"])
-    columns = zip(trained["log_ratios"], trained["entropies"], own, strict=False)
-    return ([_finite(number, 4) for number in row] for row in columns)
+    columns = [trained["log_ratios"], trained["entropies"], own, *([teacher] if teacher else [])]
+    return ([_finite(number, 4) for number in row] for row in zip(*columns, strict=False))
 
 
 def _finite(number: float | None, digits: int) -> float | None:

@@ -41,7 +41,7 @@ from asyncrl.system.run_files import JOURNAL, METRICS
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),
     *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share", "clipped_share"),
-    *("continued_share", "policy_kl", "entropy"),
+    *("continued_share", "policy_kl", "teacher_kl", "entropy"),
 )
 """Columns of the steps whose distribution the report shows."""
 NO_TOKENS = {GENERATED: 0, TRAINED: 0}

@@ -4,11 +4,17 @@ from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.placement import Placement
 from asyncrl.recipe.sections.serving import Serving
+from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trainer import Trainer
 
 
 def check_placement(
-    placement: Placement, serving: Serving, trainer: Trainer, evaluation: Evaluation, cluster: Cluster
+    placement: Placement,
+    serving: Serving,
+    trainer: Trainer,
+    evaluation: Evaluation,
+    teacher: Teacher,
+    cluster: Cluster,
 ) -> None:
     size = serving.tensor_parallel_size
     if serving.servers and placement.servers:
@@ -24,6 +30,11 @@ def check_placement(
             evaluation.num_servers * size,
             "evaluation.num_servers x serving.tensor_parallel_size",
         ),
+        (
+            "teacher",
+            teacher.num_started() * teacher.tensor_parallel_size,
+            "the number for the run's own teacher (teacher.tensor_parallel_size)",
+        ),
     ):
         numbers: list[int] = getattr(placement, key)
         if numbers and len(numbers) != count:
@@ -31,6 +42,12 @@ def check_placement(
                 f"placement.{key} names {len(numbers)} GPU(s), {numbers}, but {why} is {count}. Name "
                 f"{count}, or change what needs them."
             )
+    if teacher.num_started() and cluster.backend == "ray" and not cluster.shared_disk:
+        raise ValueError(
+            "teacher.path is set, cluster.backend is ray and cluster.shared_disk false: only the policy's "
+            "model is handed to other nodes. Set teacher.url to a server of the teacher, or "
+            "cluster.shared_disk to true."
+        )
     if placement.colocated:
         check_colocated(serving, trainer, cluster)
 

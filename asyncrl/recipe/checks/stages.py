@@ -11,11 +11,13 @@ _OF_TASKS = ("broken_rows", "max_prompt_tokens", "long_prompts", "selection", "m
 """Keys of `data` about tasks, which rows that are learned are not."""
 
 
-def check_columns(stage: str, data: Data, prompt: Prompt | None) -> None:
-    """Raises ValueError where rows cannot hold what the stage learns from."""
-    for key, sources in (("data.train", data.train_sources()), ("data.heldout", data.heldout_sources())):
-        for source in sources:
-            _check_source(stage, key, source)
+def check_columns(stage: str, data: Data, prompt: Prompt | None, *, has_answers: bool) -> None:
+    """Raises ValueError where rows cannot hold what the stage learns from. `has_answers`: verifiers judge
+    responses to data.train."""
+    for source in data.train_sources():
+        _check_source(stage, "data.train", source, has_answers=has_answers)
+    for source in data.heldout_sources():
+        _check_source(stage, "data.heldout", source, has_answers=True)
     if stage == "rl":
         return
     for name in _OF_TASKS:
@@ -29,11 +31,12 @@ def check_columns(stage: str, data: Data, prompt: Prompt | None) -> None:
         raise ValueError(f"prompt.history is {prompt.history} but stage is {stage}. Remove it.")
 
 
-def _check_source(stage: str, key: str, source: Source) -> None:
+def _check_source(stage: str, key: str, source: Source, *, has_answers: bool) -> None:
     given = source.columns
     if stage == "rl":
         if isinstance(given, ColumnMapping):
-            missing = next((name for name in ("prompt", "answer") if getattr(given, name) is None), None)
+            needed = ("prompt", "answer") if has_answers else ("prompt",)
+            missing = next((name for name in needed if getattr(given, name) is None), None)
             if missing is not None:
                 raise ValueError(f"{key}.columns.{missing} is missing: name the column that holds it.")
         return

@@ -9,10 +9,11 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
-    prompts, no random bias in a reward model's head, tokens that are never sampled, and the list of these
-    hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm, rotate
-    and sample, and sleep too. With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place
-    of packed weights and of the shorter ways to norm and rotate."""
+    prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input tokens
+    at the temperature, and the list of these hooks; on a CPU lighter processes, batched attention, packed
+    weights, shorter ways to decode, norm, rotate and sample, and sleep too. With ASYNCRL_BITWISE_AGREEMENT
+    the kernels that trainers share take the place of packed weights and of the shorter ways to norm and
+    rotate."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
@@ -20,6 +21,7 @@ def load() -> None:
         access,
         applied_hooks,
         head_bias,
+        input_logprobs,
         leftovers,
         loaded_weights,
         one_address,
@@ -44,6 +46,7 @@ def load() -> None:
     head_bias.install()
     prompt_sharing.install()
     unsampled.install()
+    input_logprobs.install()
     if not torch.cuda.is_available():
         from asyncrl.model.bitwise import is_bitwise
         from asyncrl.serving.engine.cpu import layers as cpu_layers

@@ -14,6 +14,8 @@ SGLANG_VERSION = "0.5.23"
 """The one that the plugin's hooks are written for."""
 HOOKS_PATH = "/asyncrl/hooks"
 """Not SGLang's: asyncrl's plugin answers it, see engine/hooks/applied_hooks.py."""
+INPUT_LOGPROBS = "sglang.srt.layers.logprob_processor.InputLogprobProcessor.forward"
+"""Target of the hook that gives input tokens log-probs at the request's temperature."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.errors import ServerError
+from asyncrl.errors import RequestRefused, ServerError
 from asyncrl.wire.access import Keys, bearer
 
 UPDATE_SECONDS = 300.0
@@ -19,6 +19,8 @@ PROBE_SECONDS = 5.0
 """Longest wait for the answer to a question about a server's health."""
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Errors that aiohttp raises of a server."""
+_REFUSALS = (400, 413, 422)
+"""Statuses that are about the request."""
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -89,7 +91,8 @@ async def post(
     *,
     timeout_seconds: float = UPDATE_SECONDS,
 ) -> str:
-    """The answer to `body`, in bytes if it is JSON already. Raises ServerError."""
+    """The answer to `body`, in bytes if it is JSON already. Raises ServerError, and RequestRefused where the
+    server finds the request itself wrong."""
     if isinstance(body, Mapping):
         body = json.dumps(body).encode()
     # As a file: weights in a request are too large to be handed to the socket at once.
@@ -101,5 +104,6 @@ async def post(
     except FAILURES as error:
         raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error
     if status != 200:
-        raise ServerError(f"{url}{path} answered {status}: {answer[:300]}")
+        kind = RequestRefused if status in _REFUSALS else ServerError
+        raise kind(f"{url}{path} answered {status}: {answer[:300]}")
     return answer

@@ -27,9 +27,7 @@ from asyncrl.trainer.packing import bitwise_attention, cpu_attention
 
 log = logging.getLogger(__name__)
 
-FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-"""By priority. cuDNN, which torch would take first on Hopper, compiles a kernel for each new shape, and each
-micro-batch has shapes of its own."""
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 LARGEST_HEAD = 256
 """Head size of the FlashAttention kernels."""
 BITWISE = "bitwise"
@@ -119,7 +117,7 @@ def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
         # Of the fused kernels only those of 16 bits know grouped queries.
         copies = query.shape[1] // key.shape[1]
         key, value, is_grouped = (*(x.repeat_interleave(copies, dim=1) for x in (key, value)), False)
-    with sdpa_kernel(FUSED, set_priority=True):
+    with sdpa_kernel(FUSED):
         return attend(query, key, value, enable_gqa=is_grouped)
 
 

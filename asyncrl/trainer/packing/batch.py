@@ -84,6 +84,8 @@ class MicroBatch:
     """The tokens that each of the K predictions was sampled from; None where it was from all."""
     is_masked: Tensor | None = None
     """[T] bool, tokens of sequences that the losses leave out as a whole; None where there are none."""
+    teacher: Tensor | None = None
+    """[T] float32 log-probs of the teacher; None without one."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, they are not staler, and their
@@ -119,6 +121,20 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
                 f"Step {batch.taken_version + 1} has the token {token} ({unsampled.name(token)}) in response "
                 f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
                 f"To start over, set run_folder (or name) to a new one."
+            )
+
+
+def check_taught(batch: Batch, *, has_teacher: bool) -> None:
+    """Raises InputError for a response without the teacher's log-probs of its tokens where the recipe has a
+    teacher, and for one with some where it has none."""
+    for sequence in batch.sequences:
+        wanted = sequence.num_sampled() if has_teacher else 0
+        if len(sequence.teacher_logprobs) != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {len(sequence.teacher_logprobs)} log-probs of a teacher "
+                f"for the {sequence.num_sampled()} tokens of response {sequence.sequence_id}, expected "
+                f"{wanted}: teacher.path is {'set' if has_teacher else 'not set'}. To start over, set "
+                "run_folder (or name) to a new one."
             )
 
 
@@ -364,6 +380,7 @@ def make_micro_batch(
         imitated=imitated,
         kept=kept,
         is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
+        teacher=_teacher(sequences, num_targets),
     )
 
 
@@ -377,6 +394,13 @@ def _credits(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None
             found[first + place] = reward
         first += sequence.num_sampled()
     return torch.from_numpy(found)
+
+
+def _teacher(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None:
+    """[T] the teacher's log-probs."""
+    if not any(sequence.teacher_logprobs for sequence in sequences):
+        return None
+    return torch.from_numpy(_flatten([s.teacher_logprobs for s in sequences], np.float32, num_targets))
 
 
 def _num_branched(lines: Sequence[ScoredSequence]) -> int:

@@ -15,7 +15,7 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.step import effective_samples, exact_split, quadrants
+from asyncrl.trainer.step import effective_samples, exact_split, quadrants, teacher_distance
 from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
 TOTALS = (
@@ -38,7 +38,7 @@ SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
 SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
 EFFECTIVE = len(SIZES) - 1
 """Place of the sums of `effective_samples`."""
-SIZES += [exact_split.NUM_SUMS, quadrants.NUM_SUMS]
+SIZES += [exact_split.NUM_SUMS, teacher_distance.NUM_SUMS, quadrants.NUM_SUMS]
 NUM_SUMS = sum(SIZES)
 MAXIMA = (
     *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
@@ -100,6 +100,8 @@ def micro_batch_sums(
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
         effective_samples.sequence_sums(log_ratios, oldest),
         split,
+        teacher_distance.token_sums(inputs, micro, places),
+        # Last: its end is filled in by the backward pass.
         quadrants.token_sums(inputs),
     ]
     first_stale = KINDS.index(LAGS[0])
@@ -193,7 +195,9 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
     # One wait for the device each, however many numbers follow.
     sums, maxima = sums.cpu(), maxima.cpu()
-    totals, per_token, per_sequence, per_kind, per_quarter, effective, split, by_quadrant = sums.split(SIZES)
+    totals, per_token, per_sequence, per_kind, per_quarter, effective, split, gaps, by_quadrant = sums.split(
+        SIZES
+    )
     names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
     total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
@@ -243,6 +247,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         **_divergence("staleness", stale),
         "staleness_ratio_max": largest["stale_ratio"],
         **exact_split.metrics(split, largest),
+        **teacher_distance.metrics(gaps),
         **quadrants.metrics(by_quadrant),
         **_by_lag(kinds[first_stale:], largest),
         **{

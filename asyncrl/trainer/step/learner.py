@@ -34,6 +34,7 @@ from asyncrl.trainer.packing.batch import (
     MicroBatch,
     check_kept,
     check_sampled,
+    check_taught,
     mini_batches,
     rank_micro_batches,
 )
@@ -57,7 +58,7 @@ from asyncrl.trainer.step.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.step.passes import LossOf, Passes, Result
 from asyncrl.trainer.step.past_versions import PastVersions
 from asyncrl.trainer.step.spikes import SpikeWatch
-from asyncrl.trainer.step.token_advantages import with_kl_reward
+from asyncrl.trainer.step.token_advantages import with_kl_reward, with_teacher
 from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
 
@@ -83,6 +84,7 @@ class Learner:
         self._mask_staleness = recipe.rollout.mask_staleness
         self._num_recorded_batches = recipe.num_recorded_groups() // recipe.rollout.groups_per_batch
         self._is_truncated = recipe.rollout.is_truncated()
+        self._teacher = recipe.teacher
         self.objective = make_objective(recipe)
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe)
@@ -180,6 +182,7 @@ class Learner:
         if batch.taken_version < self._num_recorded_batches:
             return self._learn_recorded(batch)
         check_kept(batch, is_truncated=self._is_truncated)
+        check_taught(batch, has_teacher=self._teacher.is_on())
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = self.objective.finished(batch)
@@ -225,6 +228,7 @@ class Learner:
                 names=list(dict.fromkeys(root_id(one.sequence_id) for one in batch.sequences)),
                 mask_staleness=self._mask_staleness,
             )
+        parts = with_teacher(parts, self._teacher.coefficient)
         # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
             if i and proximals[i] is None and not self.objective.is_interpolated():
@@ -357,7 +361,8 @@ class Learner:
     def measure(self, batch: Batch) -> dict[str, float]:
         """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
         batch = self.objective.finished(batch)
-        return self.objective.reported(self._measure(self._parts(batch, 1), batch, None, None))
+        parts = with_teacher(self._parts(batch, 1), self._teacher.coefficient)
+        return self.objective.reported(self._measure(parts, batch, None, None))
 
     def _reference_logprobs(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         assert self.reference is not None

@@ -123,7 +123,7 @@ class Objective:
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none, nor has a
-        sequence that is masked."""
+        sequence that is masked. With a teacher each token has an advantage of its own."""
         algorithm = self.algorithm
         return not sequence.is_masked and bool(
             any(advantage for _, advantage in sequence.advantage_runs())
@@ -134,6 +134,7 @@ class Objective:
             or (algorithm.nll_coefficient and sequence.is_correct())
             # The critic gives each token an advantage of its own.
             or algorithm.needs_critic()
+            or sequence.teacher_logprobs
             or algorithm.surrogate not in SURROGATES
         )
 

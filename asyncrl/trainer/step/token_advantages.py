@@ -1,4 +1,5 @@
-"""Advantages per token that need the whole batch before the first step on it: KL in the reward, whitening.
+"""Advantages per token that are known before the first step on a batch: KL in the reward, whitening over the
+whole batch, and what a teacher adds.
 
 Lists are [part of the batch][micro-batch] of [T] tensors; those of values are empty on all pipeline stages
 but the last, which compute no loss. Sums leave out the tokens that no loss counts: those that are too stale,
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import STD_EPSILON, is_flat
+from asyncrl.algorithms.distillation import teacher_advantages
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
@@ -29,6 +31,23 @@ def with_advantages(parts: Parts, advantages: list[list[Tensor]]) -> Parts:
         if each
         else part
         for part, each in zip(parts, advantages, strict=True)
+    ]
+
+
+def with_teacher(parts: Parts, coefficient: float) -> Parts:
+    """Advantages plus those of the teacher, last of all: nothing is done to their scale or their mean."""
+    return [
+        [
+            micro
+            if micro.teacher is None
+            else dataclasses.replace(
+                micro,
+                advantages=micro.advantages
+                + teacher_advantages(micro.behavior, micro.teacher, coefficient).to(micro.advantages),
+            )
+            for micro in part
+        ]
+        for part in parts
     ]
 
 

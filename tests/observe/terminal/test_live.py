@@ -161,3 +161,18 @@ def test_a_narrow_terminal_leaves_the_share_of_tool_use_out() -> None:
     live = LiveLine(50, console=screen)
     live.step(row(1, tool_use_share=0.375))
     assert "tool" not in printed(file)[0]
+
+
+def test_a_teacher_brings_a_column_and_without_rewards_theirs_goes() -> None:
+    for width in (80, 160):
+        terminal, file = console(width)
+        line = LiveLine(40, console=terminal)
+        taught = row(1, teacher_kl=0.34567)
+        del taught["reward_mean"]
+        line.step(taught)
+        titles, _, cells = printed(file)
+        assert "teach" in titles and "reward" not in titles and "0.346" in cells
+    terminal, file = console(160)
+    line = LiveLine(40, console=terminal)
+    line.step(row(1, teacher_kl=0.1))
+    assert {"teach", "reward", "trend"} <= set(printed(file)[0].split())

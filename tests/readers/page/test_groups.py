@@ -37,3 +37,18 @@ def test_chunks_of_one_version_are_one_segment(run_folder: Path) -> None:
     assert group is not None
     (segment,) = group["trajectories"][0]["segments"]
     assert [text for text, _, _ in segment["tokens"]] == ["7", "8"]
+
+
+def test_the_teachers_log_prob_comes_last_of_a_tokens_numbers(run_folder: Path) -> None:
+    db = sqlite3.connect(run_folder / "journal.sqlite")
+    ((size,),) = db.execute(
+        "SELECT sum(length(tokens)) / 4 FROM segments WHERE trajectory_id = '00000000-00'"
+    ).fetchall()
+    scores = array("f", [-0.125 * i for i in range(size)]).tobytes()
+    db.execute("INSERT INTO teacher_logprobs VALUES ('00000000-00', ?)", (scores,))
+    db.commit()
+    db.close()
+    group = read_group(Run("run", run_folder), 0)
+    assert group is not None
+    tokens = [token for part in group["trajectories"][0]["segments"] for token in part["tokens"]]
+    assert [token[6] for token in tokens] == [-0.125 * i for i in range(size)]

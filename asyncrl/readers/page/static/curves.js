@@ -18,6 +18,7 @@ const CHARTS = [
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
 // Charts that only some runs have, with a line for each column of a family: the beginning of their names.
 const FAMILIES = [
+  { title: "Reverse KL to the teacher, per token", prefix: "teacher_kl" },
   { title: "Perplexity of training rows", prefix: "perplexity" },
   { title: "Loss on held-out rows", prefix: "heldout_loss" },
   { title: "Pairs whose chosen response gained", prefix: "dpo_accuracy", format: percent },

@@ -181,6 +181,11 @@ const COLORINGS = {
     color: (token) => (token.advantage === null ? null : advantageShade(token.advantage / (state.largest || 1))),
     legend: [["less likely by training", advantageShade(-1)], ["0", advantageShade(0)], ["more likely by training", advantageShade(1)]],
   },
+  teacher: {
+    title: "teacher",
+    color: (token) => (token.teacher === null || token.logprob === null ? null : ratioShade((token.teacher - token.logprob) / FULL_LOG_RATIO)),
+    legend: [["½ or less: the teacher finds it less likely", ratioShade(-1)], ["as likely", ratioShade(0)], ["2 or more: more likely than the policy", ratioShade(1)]],
+  },
 };
 // What a token's element stands for.
 const known = new WeakMap();
@@ -197,14 +202,14 @@ function showOutcome() {
   for (const card of document.querySelectorAll("#group article")) card.hidden = state.outcome !== "" && card.dataset.outcome !== state.outcome;
 }
 
-function tokenSpan([text, id, logprob, ratio = null, entropy = null, advantage], segment, position, begins, trajectory) {
+function tokenSpan([text, id, logprob, ratio = null, entropy = null, advantage = null, teacher = null], segment, position, begins, trajectory) {
   const isSpecial = /^<\|.*\|>$/.test(text) || text === "";
   const token = element("span", { className: "token", textContent: text === "" ? "·" : text.replace(/\n/g, "↵\n") });
   token.classList.toggle("begins", begins);
   token.classList.toggle("special", isSpecial);
   // Where no step kept numbers of its tokens, each has its trajectory's advantage.
-  const own = advantage === undefined ? trajectory.advantage : advantage;
-  known.set(token, { version: segment.version, logprob, ratio, entropy, advantage: own, text });
+  const own = advantage ?? trajectory.advantage;
+  known.set(token, { version: segment.version, logprob, ratio, entropy, advantage: own, teacher, text });
   const staleness = segment.staleness === null ? "" : `, staleness ${segment.staleness}`;
   token.dataset.tip =
     `token ${position} (id ${id})\nversion ${segment.version}${staleness}\n` +
@@ -212,6 +217,7 @@ function tokenSpan([text, id, logprob, ratio = null, entropy = null, advantage],
     (segment.is_continued ? "\ncontinued over keys and values of an older version" : "") +
     (ratio === null ? "" : `\nimportance ratio ${short(Math.exp(ratio))} (log ${ratio.toFixed(3)}) in step ${trajectory.trained_step}`) +
     (entropy === null ? "" : `\nentropy ${entropy.toFixed(3)} nats`) +
+    (teacher === null ? "" : `\nteacher's log-prob ${teacher.toFixed(4)} (${percent(Math.exp(teacher), 1)})`) +
     (isNumber(own) ? `\nadvantage ${own.toFixed(3)}` : "");
   return token;
 }

@@ -34,11 +34,12 @@ def unsampled() -> Unsampled:
 
 
 @functools.cache
-def _columns(device):
+def never_sampled(device):
+    """[n] int64 ids; None where every token may be sampled."""
     return torch.tensor(unsampled().ids, device=device) if unsampled().ids else None
 
 
 def _mask(logits, *_, **__):
     """`logits` [N, V], in place."""
-    columns = _columns(logits.device)
+    columns = never_sampled(logits.device)
     return logits if columns is None else logits.index_fill_(1, columns, -math.inf)

@@ -1,0 +1,104 @@
+"""The teacher of a recipe, as far as it is known without torch: its folder, its size, the tokens it never "
+"samples."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.model.dtype import find_dtype
+from asyncrl.model.folder import read_shape
+from asyncrl.model.same_tokenizer import check_same_tokens
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.source import FILES, WITHOUT_WEIGHTS, model_folder
+from asyncrl.model.unsampled import Unsampled, find_unsampled
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import shown
+from asyncrl.system.machine import bfloat16_flag
+from asyncrl.system.text_file import read_text
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherModel:
+    folder: Path
+    shape: ModelShape | None
+    """None of an architecture that the trainer does not know: SGLang may."""
+    context_tokens: int
+    vocab_size: int
+    """Rows of its output layer."""
+    dtype: str
+    """Type of the weights on the run's own server."""
+    unsampled: Unsampled
+    """Those of the run, and rows that the policy lacks."""
+
+
+def read_teacher(recipe: Recipe) -> TeacherModel:
+    """The teacher of a recipe that has one. Raises InputError where it reads other tokens than the policy, or
+    where config.json does not say what is needed."""
+    own = recipe.of_teacher()
+    folder = teacher_folder(recipe)
+    if not folder.is_dir():
+        raise InputError(
+            f"teacher.path is {shown(folder)}, which is not a folder. Expected a Hugging Face model folder, "
+            "a hub id (owner/name), or the folder of a run that has ended."
+        )
+    check_same_tokens(model_folder(recipe.model), folder, "teacher.path")
+    config = _read_config(folder)
+    shape = known_shape(folder)
+    vocab_size = int(config["vocab_size"])
+    student = read_shape(model_folder(recipe.model)).vocab_size
+    ids = find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens).ids
+    unsampled = Unsampled(tuple(id for id in (*ids, *range(student, vocab_size)) if id < vocab_size))
+    context = int(config["max_position_embeddings"])
+    return TeacherModel(folder, shape, context, vocab_size, _dtype(own, shape, config), unsampled)
+
+
+def teacher_folder(recipe: Recipe) -> Path:
+    """The folder; a teacher elsewhere needs no weights in it. Raises InputError where it is not on this "
+    "machine."""
+    files = FILES if recipe.teacher.url is None else WITHOUT_WEIGHTS
+    return model_folder(recipe.of_teacher().model, files)
+
+
+def check_length(teacher: TeacherModel, longest_trajectory: int) -> None:
+    """Raises InputError where a trajectory may have more tokens than the teacher takes; a server takes one
+    less than its context."""
+    if longest_trajectory >= teacher.context_tokens:
+        raise InputError(
+            f"teacher.path is {shown(teacher.folder)}, whose context of {teacher.context_tokens} tokens "
+            f"holds texts of {teacher.context_tokens - 1}, but the longest prompt and its response have "
+            f"{longest_trajectory}. Lower rollout.max_new_tokens or model.context_tokens."
+        )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The configuration; where a model has parts, such as vision, that of its text."""
+    path = folder / "config.json"
+    try:
+        raw: dict[str, Any] = json.loads(read_text(path))
+        config = {**raw, **(raw.get("text_config") or {})}
+        int(config["vocab_size"]), int(config["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"teacher.path is {shown(folder)}, but {path} does not say its vocab_size and "
+            f"max_position_embeddings ({type(error).__name__}: {error}). Expected a Hugging Face model "
+            "folder."
+        ) from error
+    return config
+
+
+def known_shape(folder: Path) -> ModelShape | None:
+    """None of an architecture that the trainer does not know: SGLang may."""
+    try:
+        return read_shape(folder)
+    except InputError:
+        return None
+
+
+def _dtype(own: Recipe, shape: ModelShape | None, config: dict[str, Any]) -> str:
+    if shape is not None:
+        return find_dtype(own, shape).name
+    if own.model.dtype != "auto":
+        return own.model.dtype
+    return "float32" if bfloat16_flag() is None and own.placement.device == "cpu" else "bfloat16"

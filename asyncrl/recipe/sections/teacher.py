@@ -1,0 +1,68 @@
+"""The section `teacher`."""
+
+from typing import Annotated, Literal
+
+from pydantic import field_validator, model_validator
+
+from asyncrl.recipe.markers import CHANGEABLE, PATH_OR_HUB_ID, TASK_ROWS
+from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section
+from asyncrl.recipe.server_options import refuse_options
+
+
+class Teacher(Section):
+    """On-policy distillation, in stage rl: another model scores the tokens that the policy sampled, and each
+    gets the advantage coefficient * (ln teacher - ln policy), both at rollout.temperature. The sum is the
+    reverse KL to the teacher, from the policy's own tokens (docs/stages.md)."""
+
+    path: Annotated[str | None, PATH_OR_HUB_ID, TASK_ROWS] = None
+    """The teacher: any model that SGLang serves, with the tokenizer of `model`. A Hugging Face folder, a hub
+    id, or the folder of a run that has ended, as model.path. Setting it turns distillation on."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id. Default: its main branch."""
+    url: Annotated[str | None, CHANGEABLE] = None
+    """A running SGLang 0.5.23 server of the teacher; `path` is then read for its tokenizer and config.json
+    alone. It is shown the key of serving.api_key_variable. At a rollout.temperature other than 1 it needs
+    asyncrl's plugin: SGLang's own log-probs of a text ignore the temperature.
+    Default: the run starts one server of its own, which takes no rollouts."""
+    coefficient: PositiveFloat = 1.0
+    """Weight of the teacher's advantage."""
+    with_reward: Annotated[bool, TASK_ROWS] = False
+    """true: the teacher's advantage is added to that of the reward, after what is done to the batch's.
+    false: it is the only one. Rows need no answer, and no verifier is asked of training responses."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weights and activations of the run's own server; auto as in model.dtype."""
+    tensor_parallel_size: Annotated[Positive, CHANGEABLE] = 1
+    """Tensor-parallel ranks (GPUs) of the run's own server."""
+    max_total_tokens: Annotated[Positive | None, CHANGEABLE] = None
+    """KV cache size of the run's own server, in tokens. Default: as serving.max_total_tokens."""
+    extra_arguments: Annotated[list[str], CHANGEABLE] = []
+    """Options appended to the command line of the run's own server, as serving.extra_arguments."""
+
+    @field_validator("extra_arguments")
+    @classmethod
+    def _refuse_options(cls, arguments: list[str]) -> list[str]:
+        refuse_options(arguments, "teacher.extra_arguments")
+        return arguments
+
+    @model_validator(mode="after")
+    def _check(self) -> "Teacher":
+        if self.path is not None:
+            return self
+        for key in Teacher.model_fields:
+            if getattr(self, key) != Teacher.model_fields[key].default:
+                raise ValueError(
+                    f"teacher.{key} is set but teacher.path is not. Set teacher.path to the teacher's folder "
+                    "or hub id; with teacher.url its tokenizer is read there."
+                )
+        return self
+
+    def is_on(self) -> bool:
+        return self.path is not None
+
+    def is_alone(self) -> bool:
+        """Whether nothing but the teacher gives advantages."""
+        return self.is_on() and not self.with_reward
+
+    def num_started(self) -> int:
+        """Servers that the run starts for it."""
+        return int(self.is_on() and self.url is None)

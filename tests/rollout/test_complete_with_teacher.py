@@ -1,0 +1,133 @@
+"""Groups that a teacher scores while they wait for their verdicts: on a real queue and its journal."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fakes.records import batch_of, make_queue, make_task, reopen
+from rollout.test_complete import Grades, _nothing, generated
+
+from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.journal.batches import load_batch
+from asyncrl.loops.waits import Waits
+from asyncrl.recipe import Algorithm
+from asyncrl.records import Finish, Segment, Trajectory
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.shaping import Shaping
+
+
+class Teaches:
+    """Scores each token by half of its place; refuses the trajectories `refused`."""
+
+    def __init__(self, *refused: str) -> None:
+        self.asked: list[str] = []
+        self._refused = refused
+
+    async def scores(self, trajectory: Trajectory) -> dict[str, list[float]] | None:
+        self.asked.append(trajectory.trajectory_id)
+        if trajectory.trajectory_id in self._refused:
+            return None
+        return {
+            line.trajectory_id: [-0.5 * i for i in range(line.num_sampled_tokens())] for line in [trajectory]
+        }
+
+
+def complete(
+    queue: ReplayQueue,
+    group: Group,
+    teacher: Teaches,
+    *rewards: float | None,
+    has_verdicts: bool = True,
+    drops: bool = False,
+) -> None:
+    generator = SimpleNamespace(limit_sampled_tokens=lambda trajectory: 10, run=lambda group: _nothing())
+    algorithm = Algorithm(advantage="dr_grpo")
+    completion = GroupCompletion(
+        queue,
+        generator,  # type: ignore[arg-type]
+        Shaping(algorithm, generator),  # type: ignore[arg-type]
+        Grades(*rewards),  # type: ignore[arg-type]
+        SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
+        find_advantage(algorithm),
+        algorithm,
+        Waits(),
+        # As the controller makes it with a teacher: every group has a signal.
+        SignalFilter(drops, 100, lambda group: True),
+        teacher=teacher,  # type: ignore[arg-type]
+        has_verdicts=has_verdicts,
+    )
+    asyncio.run(completion.run(group))
+
+
+def test_a_group_of_equal_rewards_is_ready_with_the_teachers_log_probs_and_they_are_journaled(
+    tmp_path: Path,
+) -> None:
+    queue, teacher = make_queue(tmp_path, batch=1), Teaches()
+    group = generated(queue, 3, 2)
+    complete(queue, group, teacher, 1.0, 1.0, drops=True)
+    assert group.state is GroupState.READY and list(group.advantages.values()) == [0.0, 0.0]
+    taken = queue.take(0)
+    assert taken is not None
+    batch = batch_of(taken, 0, 1.0)
+    assert [one.teacher_logprobs for one in batch.sequences] == [[0.0, -0.5, -1.0], [0.0, -0.5]]
+    queue.journal.barrier_blocking()
+    assert load_batch(queue.journal, 0, 1.0) == batch
+    queue.journal.close()
+
+
+def test_a_restarted_run_asks_the_teacher_for_nothing_that_the_journal_has(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1)
+    group = generated(queue, 3, 2)
+    first, second = (each.trajectory_id for each in group.trajectories)
+    queue.teach(group, {first: [-0.1, -0.2, -0.3]})
+    queue = reopen(queue, tmp_path)
+    (group,), teacher = queue.live.values(), Teaches()
+    complete(queue, group, teacher, 1.0, 0.0)
+    assert teacher.asked == [second]
+    assert group.teacher_logprobs[first] == pytest.approx([-0.1, -0.2, -0.3])
+    queue = reopen(queue, tmp_path)
+    (group,) = queue.live.values()
+    assert group.state is GroupState.READY
+    assert group.teacher_logprobs.keys() == {first, second}
+    queue.journal.close()
+
+
+def test_a_response_that_the_teacher_refuses_leaves_its_group_and_is_no_wrong_answer(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1, samples=3)
+    group = generated(queue, 3, 2, 4)
+    refused = group.trajectories[1].trajectory_id
+    complete(queue, group, Teaches(refused), 1.0, 0.0, 0.0)
+    assert group.state is GroupState.READY and refused not in group.advantages
+    # The baseline is that of the two others, without the 0 of the one that left.
+    assert list(group.advantages.values()) == [0.5, -0.5]
+    assert queue.conservation()["dropped: fault"] == 2
+    queue.journal.close()
+
+
+def test_without_verdicts_no_verifier_is_asked_and_each_response_has_the_teachers_advantage_alone(
+    tmp_path: Path,
+) -> None:
+    queue = make_queue(tmp_path, batch=1, samples=1)
+    group = generated(queue, 3)
+    complete(queue, group, Teaches(), has_verdicts=False)
+    (score,) = group.scores.values()
+    assert (score.outcome, score.correctness) == ("unjudged", None)
+    taken = queue.take(0)
+    assert taken is not None
+    (one,) = batch_of(taken, 0, 1.0).sequences
+    assert one.advantage == 0.0 and len(one.teacher_logprobs) == 3
+    queue.journal.close()
+
+
+def test_a_response_without_tokens_needs_no_scores(tmp_path: Path) -> None:
+    queue, teacher = make_queue(tmp_path, batch=1, samples=1), Teaches()
+    queue.announce(0)
+    group = queue.admit(make_task())
+    queue.append(group, group.trajectories[0], [Segment(0, [], [])], Finish.STOP)
+    complete(queue, group, teacher, has_verdicts=False)
+    assert group.state is GroupState.READY and not teacher.asked
+    queue.journal.close()
