@@ -11,7 +11,7 @@ from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.story import ChainStory, read_story
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import status_lines
-from asyncrl.run.chain_plan import SELECT
+from asyncrl.run.chain_plan import SELECTION
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "
@@ -47,7 +47,7 @@ def _print_chain(story: ChainStory, console: Console, *, is_json: bool) -> None:
     for line in chain_lines(story):
         console.print(line, soft_wrap=True)
     present = next((stage for stage in story.stages if stage.state not in ("finished", NOT_STARTED)), None)
-    if present is not None and present.kind != SELECT:
+    if present is not None and present.kind != SELECTION:
         print()
         _print(read_run(Path(present.place)), console, is_json=False)
 

@@ -45,7 +45,7 @@ class Recipe(Section):
 
     name: str
     """Name of the run folder."""
-    stage: Stage = "rl"
+    stage: Annotated[Stage, TASK_ROWS] = "rl"
     """Source of what the run learns; docs/stages.md.
     rl: its own answers to tasks, by verifiers.
     sft: rows that it imitates; no server, no verifier.

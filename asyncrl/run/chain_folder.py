@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import shown
-from asyncrl.run.chain_plan import SELECT, PlannedStage
+from asyncrl.run.chain_plan import SELECTION, PlannedStage
 from asyncrl.system.kinds import as_written
 from asyncrl.system.run_files import LOCK, RECIPE
 from asyncrl.system.text_file import read_text
@@ -138,7 +138,7 @@ class ChainFolder:
             self._check_selection(number, now)
 
     def _check_selection(self, number: int, now: PlannedStage) -> None:
-        known = self.selection(number) if now.kind == SELECT else None
+        known = self.selection(number) if now.kind == SELECTION else None
         for key, value in now.settings().items():
             if known is not None and known.settings.get(key) != value:
                 raise InputError(
@@ -148,7 +148,7 @@ class ChainFolder:
                 )
 
     def has_begun(self, number: int, stage: StageRecord) -> bool:
-        if stage.kind == SELECT:
+        if stage.kind == SELECTION:
             return self._selection(number).is_file()
         return (Path(stage.place) / RECIPE).is_file()
 

@@ -15,7 +15,7 @@ from asyncrl.recipe.sources import Source
 from asyncrl.run.earlier import BEST, unexported_steps, with_earlier_run
 from asyncrl.system.run_files import RECIPE
 
-SELECT = "select"
+SELECTION = "select"
 MODEL_KEYS = ("model.path", "critic.path")
 
 
@@ -44,10 +44,10 @@ def plan_stages(chain: Chain) -> list[PlannedStage]:
         found = _planned(number, _with_made_model(stage, made), made)
         for each in planned:
             if each.place == found.place:
-                key = "out" if found.kind == SELECT else "run_folder"
+                key = "out" if found.kind == SELECTION else "run_folder"
                 raise InputError(
                     f"{_title(found)}: {key} is {shown(found.place)}, which is that of {_title(each)}, too. "
-                    f"Name another one{'' if found.kind == SELECT else ', such as by name'}."
+                    f"Name another one{'' if found.kind == SELECTION else ', such as by name'}."
                 )
         _check_inputs(found, planned)
         planned.append(found)
@@ -63,7 +63,7 @@ def _planned(number: int, stage: Stage, made: Collection[Path]) -> PlannedStage:
         recipe = load_recipe(Path(stage.recipe), stage.overrides)
         return PlannedStage(number, stage, recipe.name, recipe.stage, recipe.folder(), recipe)
     out = Path(stage.out)
-    return PlannedStage(number, stage, out.stem, SELECT, out, _asked_recipe(number, stage, made))
+    return PlannedStage(number, stage, out.stem, SELECTION, out, _asked_recipe(number, stage, made))
 
 
 def _asked_recipe(number: int, stage: SelectStage, made: Collection[Path]) -> Recipe | None:

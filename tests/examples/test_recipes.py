@@ -12,7 +12,7 @@ from asyncrl.recipe import Data, Source
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.chain_plan import SELECT, plan_stages
+from asyncrl.run.chain_plan import SELECTION, plan_stages
 from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
@@ -34,7 +34,7 @@ def test_a_recipe_is_valid_and_named_like_its_file(path):
 @pytest.mark.parametrize("path", CHAINS, ids=lambda path: path.stem)
 def test_the_stages_of_a_chain_are_valid_and_its_folder_is_beside_the_runs(path):
     chain = read_chain(path)
-    runs = [stage.recipe.folder() for stage in plan_stages(chain) if stage.kind != SELECT]
+    runs = [stage.recipe.folder() for stage in plan_stages(chain) if stage.kind != SELECTION]
     assert {Path(chain.folder).parent} == {run.parent for run in runs} == {path.parents[2] / "runs"}
 
 

@@ -127,7 +127,7 @@ def test_each_key_that_is_read_to_make_tasks_is_marked_as_one_that_decides(
     keys = read & all_keys(Recipe)
     assert keys >= {"data.broken_rows", "verifying.folder", "prompt.suffix"}
     # The sources are part of the name, with what they hold.
-    whole = {"agent", "data", "data.train", "data.selection", "turns", "verifying"}
+    whole = {"agent", "data", "data.train", "data.selection", "teacher", "turns", "verifying"}
     assert [key for key in keys - whole if not is_marked(Recipe, key, TASK_ROWS)] == []
 
 

@@ -25,7 +25,7 @@ from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.chain_folder import CHAIN, ChainFolder, SelectionRecord, StageRecord
-from asyncrl.run.chain_plan import SELECT
+from asyncrl.run.chain_plan import SELECTION
 from asyncrl.run.earlier import EXPORT
 from asyncrl.run.status import read_status
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
@@ -107,7 +107,7 @@ def runs_of(folder: Path) -> list[Path]:
     """The run folders of a chain's stages that have begun, in their order."""
     record = ChainFolder(folder).record()
     stages = [] if record is None else record.stages
-    places = [found_place(stage, folder) for stage in stages if stage.kind != SELECT]
+    places = [found_place(stage, folder) for stage in stages if stage.kind != SELECTION]
     return [run for run in places if (run / RECIPE).is_file()]
 
 
@@ -119,7 +119,7 @@ def read_story(folder: Path) -> ChainStory:
         raise InputError(f"{folder} is not the folder of a chain: it has no {CHAIN}.")
     stages: list[StageStory] = []
     for number, stage in enumerate(record.stages, start=1):
-        if stage.kind == SELECT:
+        if stage.kind == SELECTION:
             stages.append(_selection(number, stage, chain.selection(number), stages))
         else:
             stages.append(_trained(number, stage, folder, stages))

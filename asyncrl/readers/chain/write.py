@@ -14,7 +14,7 @@ from asyncrl.readers.chain.tables import tables_of
 from asyncrl.readers.report.tables import as_markdown
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
 from asyncrl.recipe.file import shown
-from asyncrl.run.chain_plan import SELECT
+from asyncrl.run.chain_plan import SELECTION
 from asyncrl.system.run_files import REPORT
 from asyncrl.system.whole_file import write_whole
 
@@ -73,4 +73,4 @@ def _link(stage: StageStory, place: Path) -> str | None:
 
 def _command(stage: StageStory) -> str:
     path = shlex.quote(str(shown(Path(stage.place))))
-    return f"head -n 3 {path}" if stage.kind == SELECT else f"asyncrl view {path}"
+    return f"head -n 3 {path}" if stage.kind == SELECTION else f"asyncrl view {path}"
