@@ -5,7 +5,7 @@ Owns the refusal of files that are no journal of this schema version. A refused 
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +37,9 @@ class Readable(Protocol):
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed."""
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A connection for several queries: opening one parses the whole schema."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:

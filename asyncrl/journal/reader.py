@@ -6,7 +6,7 @@ Each call reads one consistent state. Steps count from 1 here, as in metrics.jso
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -131,8 +131,12 @@ class JournalReader:
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed. Raises InputError when the file is damaged."""
-        with open_for_reading(self.path) as db:
+        with self.reading() as db:
             return db.execute(sql, parameters).fetchall()
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A connection for several queries, on one consistent state; never locks the writer out."""
+        return open_for_reading(self.path)
 
     def groups(self, wanted: GroupFilter) -> list[GroupSummary]:
         """Newest first, each with its trajectories' rewards, outcomes, lengths and versions summed up."""

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import NamedTuple
 
-from asyncrl.journal.connection import Readable, open_for_reading
+from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.records import PolicyVersion
 
@@ -38,7 +38,7 @@ def read_step_responses(
     A query each, on one connection: opening one parses the whole schema, which costs as much as ten groups.
     It is open until the generator ends or is closed. Raises InputError when the file is damaged.
     """
-    with open_for_reading(journal.path) as db:
+    with journal.reading() as db:
         for (group,) in db.execute(_GROUPS, (version,)).fetchall():
             rows = db.execute(_RESPONSES, {"group": group, "num_samples": num_samples}).fetchall()
             yield [StepResponse(*row) for row in rows]

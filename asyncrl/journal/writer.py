@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,12 @@ class Journal:
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Rows of a query on everything that is committed. Raises InputError when the file is damaged."""
-        with open_for_reading(self.path) as db:
+        with self.reading() as db:
             return db.execute(sql, parameters).fetchall()
+
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A connection for several queries, on one consistent state; never locks the writer out."""
+        return open_for_reading(self.path)
 
     def write(self, *statements: Statement) -> None:
         """Hands over statements of one transaction. Raises JournalError once a write has failed."""

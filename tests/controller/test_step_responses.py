@@ -83,7 +83,7 @@ async def test_all_groups_of_a_step_are_read_on_one_connection_that_is_closed(
             yield db
         num_open -= 1
 
-    monkeypatch.setattr("asyncrl.journal.step_responses.open_for_reading", counted)
+    monkeypatch.setattr("asyncrl.journal.writer.open_for_reading", counted)
     assert [len(group) for group in read_step_responses(queue.journal, 0, num_samples=4)] == [4]
     responses = responses_of(queue, "wait")
     responses.begin(0)

@@ -1,6 +1,7 @@
 """The journal on a disk that can crash: real SQLite in memory, written when the driven clock says so."""
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,9 @@ class SimulatedJournal(Journal):
 
     def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql, parameters).fetchall()
+
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return contextlib.nullcontext(self._connection)
 
     def close(self) -> None:
         self._flush()
