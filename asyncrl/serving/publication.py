@@ -20,6 +20,8 @@ from asyncrl.system.whole_file import write_whole
 from asyncrl.wire.files.service import folder_url
 
 MANIFEST = "publication.json"
+CHANGED = ".changed"
+"""Suffix of the folder beside a publication's that has only the tensors that steps change (model.lora)."""
 LOOK_SECONDS = 0.1
 """Pause between two looks for a folder that is being written."""
 INSTALL_SECONDS = http.UPDATE_SECONDS
@@ -37,6 +39,12 @@ class Publication:
     from the folder, until that is written."""
     begin_copy: Callable[[], None] | None = field(default=None, compare=False)
     """Where the trainer has another disk: begins to bring the folder here, unless that is under way."""
+
+    def sources(self) -> list[Path]:
+        """Folders to load it from. A server that began with the base model needs the changed tensors alone;
+        digests tell of one that needs all."""
+        changed = self.folder.with_name(self.folder.name + CHANGED)
+        return [changed, self.folder] if changed.is_dir() else [self.folder]
 
     def is_written(self) -> bool:
         return bool(self.digests)
@@ -123,21 +131,38 @@ async def install(
     server then stays paused: a token sampled from unknown weights would be worse than none.
     """
     await control.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
+    *parts, whole = publication.sources()
+    for folder in parts:
+        await _load(session, url, replace(publication, folder=folder), load, timeout_seconds)
+    digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds) if parts else []
+    if not parts or find_difference(url, publication, digests) is not None:
+        await _load(session, url, replace(publication, folder=whole), load, timeout_seconds)
+        digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
+    if interrupt == "retract":
+        # A retracted request would find the keys and values of its own salt again.
+        await control.flush_cache(session, url, timeout_seconds=timeout_seconds)
+    compare_digests(url, publication, digests)
+    await control.continue_generation(session, url, timeout_seconds=timeout_seconds)
+
+
+async def _load(
+    session: aiohttp.ClientSession, url: str, publication: Publication, load: Load, timeout_seconds: float
+) -> None:
     try:
         async with asyncio.timeout(timeout_seconds):
             await load(session, url, publication)
     except TimeoutError:
         raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
-    if interrupt == "retract":
-        # A retracted request would find the keys and values of its own salt again.
-        await control.flush_cache(session, url, timeout_seconds=timeout_seconds)
-    digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
-    compare_digests(url, publication, digests)
-    await control.continue_generation(session, url, timeout_seconds=timeout_seconds)
 
 
 def compare_digests(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> None:
     """Raises WeightMismatch unless every digest of each rank of the server is the published one."""
+    if (difference := find_difference(url, publication, ranks)) is not None:
+        raise WeightMismatch(difference)
+
+
+def find_difference(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> str | None:
+    """A sentence where a rank of the server holds another tensor than the published one; else None."""
     published = publication.digests
     for rank, loaded in enumerate(ranks):
         wrong = sorted(
@@ -145,8 +170,9 @@ def compare_digests(url: str, publication: Publication, ranks: Sequence[Mapping[
         )
         if wrong:
             name, of_rank = wrong[0], f" on rank {rank}" if len(ranks) > 1 else ""
-            raise WeightMismatch(
+            return (
                 f"{url} does not hold version {publication.version}{of_rank}: {len(wrong)} of "
                 f"{len(published)} tensors differ, first {name} (server {loaded.get(name)}, trainer "
                 f"{published.get(name)}). It serves nothing until its weights are verified."
             )
+    return None

@@ -13,15 +13,16 @@ from asyncrl import cli
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("transport", ["distributed", "disk"])
 def test_a_killed_run_with_adapters_resumes_and_is_reproduced(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = {"path": str(tmp_path / "model"), "context_tokens": 32, "lora": {"rank": 8}}
     run = WholeRun(
         tmp_path,
         model=model,
         algorithm={"kl_coefficient": 0.01},
-        serving={"weight_transport": "distributed"},
+        serving={"weight_transport": transport},
     ).start()
     run.wait_for(lambda: len(run.steps()) >= 3, "step 3", seconds=600)
     run.kill(signal.SIGKILL)

@@ -55,6 +55,10 @@ class FakeEngine:
         self._may_answer = asyncio.Event()
         self._may_answer.set()
         self.is_corrupt = False
+        self.holds_base = True
+        """Whether its weights were the run's base model before it loaded any."""
+        self.loaded: list[str] = []
+        """Names of the folders that it loaded."""
         self.checksum_reply: Any = None
         """What it says instead of the digests it holds."""
         self.hooks: dict[str, Any] = {
@@ -174,8 +178,14 @@ class FakeEngine:
         self.calls.append(request.path)
         if self.is_asleep:
             return web.json_response({"success": False, "message": "it sleeps"}, status=400)
-        with open(f"{body['model_path']}/publication.json") as file:
-            self.digests = json.load(file)["digests"]
+        folder = Path(body["model_path"])
+        whole = folder.with_name(folder.name.removesuffix(".changed"))
+        digests = json.loads((whole / "publication.json").read_text())["digests"]
+        self.loaded.append(folder.name)
+        if folder != whole and not self.holds_base:
+            given = {name for file in folder.glob("*.safetensors") for name in tensor_names(file)}
+            digests = {name: value if name in given else "e" * 16 for name, value in digests.items()}
+        self.digests = digests
         self._is_damaged = Path(body["model_path"], "damaged").exists()
         self.version = body["weight_version"]
         self.num_running_at_updates.append(self.num_running)
@@ -287,3 +297,9 @@ class _Stream:
         if self.script is None:
             return [10 + int(engine.version) % 50] * (last - self.num_sent)
         return self.script[self.num_scripted + self.num_sent : self.num_scripted + last]
+
+
+def tensor_names(file: Path) -> set[str]:
+    """Those of a safetensors file, by its header."""
+    data = file.read_bytes()
+    return set(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])) - {"__metadata__"}

@@ -16,7 +16,14 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
+from asyncrl.serving.publication import (
+    CHANGED,
+    INSTALL_SECONDS,
+    Load,
+    Publication,
+    install,
+    load_from_disk,
+)
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.disk import writing
 from asyncrl.system.folders import fresh_part, part_of, remove
@@ -24,6 +31,7 @@ from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import drain, write_index, write_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.digests import Digests
+from asyncrl.trainer.publishing.fixed_tensors import FOLDER, FixedTensors
 from asyncrl.trainer.publishing.folder_writer import FolderWriter
 from asyncrl.trainer.publishing.from_memory import MemoryBroadcast
 from asyncrl.trainer.ranks import ranks
@@ -64,6 +72,7 @@ class Publisher:
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
         self._writer = FolderWriter(failed)
+        self._fixed = FixedTensors(folder)
         self._memory = (
             MemoryBroadcast(self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt)
             if transport == "distributed"
@@ -76,6 +85,8 @@ class Publisher:
         Raises DiskError when there is no room.
         """
         self._writer.wait()
+        if isinstance(model, Policy) and model.lora is not None:
+            return self._write_in_parts(version, model)
         weights = export_weights(model)
         target = self.folder / f"v{version}"
         if not ranks.is_first():
@@ -86,6 +97,22 @@ class Publisher:
             part = self._fresh_part(target)
             write_weights(part, digests.watch(weights))
             publication = Publication(version, target, digests.by_name)
+            self._complete(publication, part)
+        return publication
+
+    def _write_in_parts(self, version: PolicyVersion, model: Policy) -> Publication:
+        """As `write`, with what no step changes written once."""
+        target = self.folder / f"v{version}"
+        if not ranks.is_first():
+            self._fixed.write(model, None, None)
+            return Publication(version, target, {})
+        beside = target.with_name(target.name + CHANGED)
+        with writing(f"Publication v{version}", self.folder):
+            part, changed = self._fresh_part(target), self._fresh_part(beside)
+            publication = Publication(version, target, self._fixed.write(model, part, changed))
+            shutil.copyfile(self._config, changed / "config.json")
+            remove(beside)
+            changed.rename(beside)
             self._complete(publication, part)
         return publication
 
@@ -184,7 +211,7 @@ class Publisher:
         return PublishOutcome(True, time.perf_counter() - begin)
 
     def _forget_all_but(self, versions: range) -> None:
-        kept = {f"v{version}" for version in versions}
+        kept = {FOLDER, *(f"v{version}{end}" for version in versions for end in ("", CHANGED))}
         for path in self.folder.iterdir():
             if path.name not in kept:
                 remove(path) if not path.name.startswith(".") else shutil.rmtree(path, ignore_errors=True)

@@ -11,8 +11,13 @@ from fakes.engine import FakeEngine
 from fakes.models import reference_model
 from fakes.policies import load_policy
 
+from asyncrl.model.folder import check_model_folder
+from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
-from asyncrl.trainer.network.model import PolicyModel
+from asyncrl.trainer.network.adapters import load_adapted
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.export import open_weights, read_weights
+from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
@@ -92,6 +97,38 @@ def test_a_version_is_installed_on_all_servers_and_verified(
         assert list(outcomes) == urls
         assert all(outcome.is_installed for outcome in outcomes.values())
         assert [engine.version for engine in engines] == [str(version)] * 2
+
+
+def test_under_adapters_only_what_they_change_is_written_and_loaded_again(
+    publisher: Publisher, folder: Path, engines: tuple[FakeEngine, FakeEngine]
+):
+    policy = build_policy(check_model_folder(folder), torch.float32, lora=Lora(rank=2, targets=["o_proj"]))
+    load_adapted(policy, open_weights(folder), seed=0)
+    # An external server, say, that was started with another model.
+    engines[1].holds_base = False
+    for version in (1, 2):
+        with torch.no_grad():
+            for name, parameter in policy.named_parameters():
+                parameter.add_(0.1 if name.endswith(".b") else 0.0)
+        publication = publisher.write(version, policy)
+        weights = dict(read_weights(publication.folder))
+        wanted = dict(export_weights(policy))
+        assert weights.keys() == wanted.keys()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in wanted.items())
+        assert publication.digests == digests_of(wanted) == read_publication(publication.folder).digests
+        outcomes = publisher.install(publication, policy, [engine.url for engine in engines])
+        assert [outcome.detail for outcome in outcomes.values()] == ["", ""]
+        changed = dict(read_weights(publisher.folder / f"v{version}.changed"))
+        assert changed and all(name.endswith("o_proj.weight") for name in changed)
+    assert [engine.loaded for engine in engines] == [
+        ["v1.changed", "v2.changed"],
+        ["v1.changed", "v1", "v2.changed", "v2"],
+    ]
+    fixed = [publisher.folder / place for place in ("v1/fixed-model.safetensors", "fixed/model.safetensors")]
+    assert fixed[0].samefile(fixed[1]) and fixed[1].samefile(publisher.folder / "v2/fixed-model.safetensors")
+    publisher.write(3, policy)
+    left = ["fixed", "v2", "v2.changed", "v3", "v3.changed"]
+    assert sorted(path.name for path in publisher.folder.iterdir()) == left
 
 
 def test_a_server_with_other_weights_or_none_is_reported_and_the_rest_are_served(

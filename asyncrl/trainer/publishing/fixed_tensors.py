@@ -1,0 +1,69 @@
+"""The tensors that no step changes under adapters: written once, and linked into the folder of each version.
+
+A version's own folder then holds what the adapters change, beside links to these. Another folder beside it
+holds the changed ones alone, for servers that have the rest (asyncrl/serving/publication.py).
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from asyncrl.system.folders import fresh_part, remove
+from asyncrl.trainer.network.convert import export_weights, exported_tensors
+from asyncrl.trainer.network.export import drain, write_weights
+from asyncrl.trainer.network.model import Policy
+from asyncrl.trainer.publishing.digests import Digests
+from asyncrl.trainer.ranks import ranks
+
+FOLDER = "fixed"
+Named = Iterable[tuple[str, Tensor]]
+
+
+class FixedTensors:
+    """Owns RUN/publications/fixed. Every rank has one and makes the same calls; the first writes."""
+
+    def __init__(self, publications: Path) -> None:
+        self._folder = publications / FOLDER
+        self._names: frozenset[str] | None = None
+        """None before they are written, once in each start of the trainer."""
+        self._digests: dict[str, str] = {}
+
+    def write(self, model: Policy, part: Path | None, changed: Path | None) -> dict[str, str]:
+        """Fills `part` with links to all tensors and `changed` with those that steps change; returns the
+        digests of all. Both folders are None on ranks that do not write."""
+        if self._names is None:
+            self._names = frozenset(tensor.name for tensor in exported_tensors(model) if tensor.is_fixed)
+            self._write_fixed(_those(export_weights(model), self._names, are_in=True))
+        digests, weights = Digests(), _those(export_weights(model), self._names, are_in=False)
+        if part is None or changed is None:
+            drain(weights)
+            return {}
+        write_weights(changed, digests.watch(weights))
+        for kind, folder in (("changed", changed), (FOLDER, self._folder)):
+            for file in folder.glob("*.safetensors"):
+                _link(file, part / f"{kind}-{file.name}")
+        return self._digests | digests.by_name
+
+    def _write_fixed(self, weights: Named) -> None:
+        if not ranks.is_first():
+            return drain(weights)
+        digests, part = Digests(), fresh_part(self._folder)
+        write_weights(part, digests.watch(weights))
+        remove(self._folder)
+        part.rename(self._folder)
+        self._digests = digests.by_name
+
+
+def _those(weights: Named, names: frozenset[str], *, are_in: bool) -> Iterator[tuple[str, Tensor]]:
+    return ((name, tensor) for name, tensor in weights if (name in names) is are_in)
+
+
+def _link(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:
+        # Some network disks have no hard links.
+        shutil.copyfile(file, target)
