@@ -22,13 +22,13 @@ from fakes.template import Forked, Template
 from rich.console import Console
 
 from asyncrl import cli
-from asyncrl.commands import reproduce
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.ledger import read_ledger
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
+from asyncrl.launch import rank_processes
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
@@ -128,7 +128,7 @@ def forked_ranks(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
         with os.fdopen(os.dup(1), "wb") as output:
             return template.start(command[3], command[4:], environment=env, output=output)
 
-    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setattr(rank_processes, "subprocess", SimpleNamespace(Popen=start))
 
 
 @pytest.fixture(scope="module")
