@@ -9,6 +9,7 @@ lines {"stage", "done", "total"}; what the user can correct goes to stderr, with
 
 import argparse
 import fcntl
+import inspect
 import json
 import operator
 import os
@@ -110,6 +111,9 @@ def _call(target: Callable[..., object], folder: Path, progress: Progress, secti
             f"{where} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
         ) from error
     if found is not None:
+        if inspect.iscoroutine(found):
+            # Python would warn, whenever it is collected, that it never ran.
+            found.close()
         raise InputError(
             f"{where} gave {found!r}; expected None and files in the folder. A generator or a coroutine has "
             f"not run."

@@ -178,7 +178,6 @@ def broken(folder, progress): return {}["missing"]
         ("broken", r"raised KeyError: 'missing' \(.*wrong\.py:9\)"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 def test_a_target_that_does_not_make_a_folder_is_named(tmp_path, name, said):
     (tmp_path / "wrong.py").write_text(WRONG)
     section = Prepare(target=f"{tmp_path}/wrong.py:{name}", folder=str(tmp_path / "made"))
