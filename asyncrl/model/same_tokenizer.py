@@ -1,5 +1,5 @@
-"""Whether two models read token ids alike: log-probs of one model's tokens by another mean nothing "
-"otherwise."""
+"""Whether two models read token ids alike: log-probs of one model's tokens by another mean nothing
+otherwise."""
 
 import json
 from pathlib import Path

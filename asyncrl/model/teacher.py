@@ -1,5 +1,5 @@
-"""The teacher of a recipe, as far as it is known without torch: its folder, its size, the tokens it never "
-"samples."""
+"""The teacher of a recipe, as far as it is known without torch: its folder, its size, the tokens it never
+samples."""
 
 import json
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ def read_teacher(recipe: Recipe) -> TeacherModel:
 
 
 def teacher_folder(recipe: Recipe) -> Path:
-    """The folder; a teacher elsewhere needs no weights in it. Raises InputError where it is not on this "
-    "machine."""
+    """The folder; a teacher elsewhere needs no weights in it. Raises InputError where it is not on this
+    machine."""
     files = FILES if recipe.teacher.url is None else WITHOUT_WEIGHTS
     return model_folder(recipe.of_teacher().model, files)
 

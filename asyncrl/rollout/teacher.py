@@ -170,8 +170,7 @@ class Teacher:
         if self._refusals.is_first(NAME, str(error)):
             log.warning(
                 "%s refuses the response %s, which leaves its group: %s. Further refusals of this cause are "
-                "counted, "
-                "not shown.",
+                "counted, not shown.",
                 NAME,
                 trajectory.trajectory_id,
                 error,

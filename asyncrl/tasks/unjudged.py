@@ -1,5 +1,5 @@
-"""In place of the verifier of rows that nothing judges: a teacher alone says what their responses are "
-"worth."""
+"""In place of the verifier of rows that nothing judges: a teacher alone says what their responses are
+worth."""
 
 from asyncrl.records import VerifierSpec
 from verifiers.verdict import Verdict

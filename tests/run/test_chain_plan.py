@@ -1,4 +1,4 @@
-"""What is wrong in a later stage of a chain is said before the first one begins."""
+"""A defect of a later stage of a chain is said before the first one begins."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Log-probs that a server of SGLang 0.5.23 gives to a text that it did not write: one prefill, no new "
-"token."""
+"""Log-probs that a server of SGLang 0.5.23 gives to a text that it did not write: one prefill, no new
+token."""
 
 import math
 from collections.abc import Sequence
