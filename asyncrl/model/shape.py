@@ -22,8 +22,8 @@ class ModelShape:
     norm_epsilon: float
     is_tied: bool
     """The output layer is the embedding."""
-    has_qkv_bias: bool
-    has_qk_norm: bool
+    has_qkv_bias: bool = False
+    has_qk_norm: bool = False
     num_experts: int | None = None
     """Feed-forward networks in each layer, of which a router chooses; None: one, without a router."""
     experts_per_token: int = 0

@@ -73,7 +73,7 @@ def swiglu(prefix: str, hidden: int, width: int) -> Tensors:
 
 
 def reads_nothing(config: Config) -> dict[str, Any]:
-    return {"has_qkv_bias": False, "has_qk_norm": False}
+    return {}
 
 
 def has_no_window(config: Config) -> int | None:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from asyncrl.model.families.family import Config, Family, reads_nothing
+from asyncrl.model.families.family import Config, Family
 
 
 def _read(config: Config) -> dict[str, Any]:
-    return reads_nothing(config) | {
+    return {
         "embedding_multiplier": float(config["embedding_multiplier"]),
         "residual_multiplier": float(config["residual_multiplier"]),
         "attention_scale": float(config["attention_multiplier"]),

@@ -9,7 +9,7 @@ WINDOWS = frozenset(("sliding_window", "max_window_layers"))
 
 
 def _read(config: Config) -> dict[str, Any]:
-    return {"has_qkv_bias": True, "has_qk_norm": False}
+    return {"has_qkv_bias": True}
 
 
 QWEN2 = Family(

@@ -7,7 +7,7 @@ from asyncrl.model.families.qwen2 import WINDOWS
 
 
 def read_norms(config: Config) -> dict[str, Any]:
-    return {"has_qkv_bias": False, "has_qk_norm": True}
+    return {"has_qk_norm": True}
 
 
 QWEN3 = Family(
