@@ -131,13 +131,11 @@ async def install(
     server then stays paused: a token sampled from unknown weights would be worse than none.
     """
     await control.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
-    *parts, whole = publication.sources()
-    for folder in parts:
+    for folder in publication.sources():
         await _load(session, url, replace(publication, folder=folder), load, timeout_seconds)
-    digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds) if parts else []
-    if not parts or find_difference(url, publication, digests) is not None:
-        await _load(session, url, replace(publication, folder=whole), load, timeout_seconds)
         digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
+        if find_difference(url, publication, digests) is None:
+            break
     if interrupt == "retract":
         # A retracted request would find the keys and values of its own salt again.
         await control.flush_cache(session, url, timeout_seconds=timeout_seconds)

@@ -1,9 +1,8 @@
 """Names and layouts: Hugging Face <-> Megatron-core chunks of any layout, both directions bit-equal.
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
-changes its name. What a layer's tensors are called is in
-asyncrl/model/families. Tensors pass one at a time: no rank
-ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
+changes its name. What a layer's tensors are called is in asyncrl/model/families. Tensors pass one at a time:
+no rank ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
 matrices that they change, or alone, under the names of peft.
 """
 
@@ -103,16 +102,18 @@ def export_weights(
     read: Callable[[torch.nn.Parameter], Tensor] = published,
     *,
     of_adapters: bool = False,
+    with_fixed: bool = True,
 ) -> Iterator[tuple[str, Tensor]]:
     """(Hugging Face name, contiguous tensor) of the whole model on the first rank, nothing on the others.
 
     All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
     Matrices with adapters are what they are with them. `of_adapters`: the adapters' matrices alone, under
-    peft's names.
+    peft's names. Not `with_fixed`: without the tensors that no step changes.
     """
     own, entries = _survey(model, read, of_adapters=of_adapters)
     for entry in entries:
-        yield from _export(model, read, entry, own, receiver=0)
+        if with_fixed or not entry.is_fixed:
+            yield from _export(model, read, entry, own, receiver=0)
 
 
 @torch.no_grad()
@@ -186,7 +187,7 @@ def _parts(
     chunk = _chunks(model)[0]
     whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
     parts = split_parts(chunk.config, whole, num_parts(entry.names))
-    yield from zip(entry.names, parts if len(entry.names) > 1 else [torch.cat(parts)], strict=True)
+    yield from zip(entry.names, parts if len(parts) == len(entry.names) else [torch.cat(parts)], strict=True)
 
 
 def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ holds the changed ones alone, for servers that have the rest (asyncrl/serving/pu
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -19,7 +19,6 @@ from asyncrl.trainer.publishing.digests import Digests
 from asyncrl.trainer.ranks import ranks
 
 FOLDER = "fixed"
-Named = Iterable[tuple[str, Tensor]]
 
 
 class FixedTensors:
@@ -27,17 +26,18 @@ class FixedTensors:
 
     def __init__(self, publications: Path) -> None:
         self._folder = publications / FOLDER
-        self._names: frozenset[str] | None = None
-        """None before they are written, once in each start of the trainer."""
+        self._is_written = False
+        """Once in each start of the trainer."""
         self._digests: dict[str, str] = {}
 
     def write(self, model: Policy, part: Path | None, changed: Path | None) -> dict[str, str]:
         """Fills `part` with links to all tensors and `changed` with those that steps change; returns the
         digests of all. Both folders are None on ranks that do not write."""
-        if self._names is None:
-            self._names = frozenset(tensor.name for tensor in exported_tensors(model) if tensor.is_fixed)
-            self._write_fixed(_those(export_weights(model), self._names, are_in=True))
-        digests, weights = Digests(), _those(export_weights(model), self._names, are_in=False)
+        if not self._is_written:
+            names = {tensor.name for tensor in exported_tensors(model) if tensor.is_fixed}
+            self._write_fixed((name, tensor) for name, tensor in export_weights(model) if name in names)
+            self._is_written = True
+        digests, weights = Digests(), export_weights(model, with_fixed=False)
         if part is None or changed is None:
             drain(weights)
             return {}
@@ -47,7 +47,7 @@ class FixedTensors:
                 _link(file, part / f"{kind}-{file.name}")
         return self._digests | digests.by_name
 
-    def _write_fixed(self, weights: Named) -> None:
+    def _write_fixed(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         if not ranks.is_first():
             return drain(weights)
         digests, part = Digests(), fresh_part(self._folder)
@@ -55,10 +55,6 @@ class FixedTensors:
         remove(self._folder)
         part.rename(self._folder)
         self._digests = digests.by_name
-
-
-def _those(weights: Named, names: frozenset[str], *, are_in: bool) -> Iterator[tuple[str, Tensor]]:
-    return ((name, tensor) for name, tensor in weights if (name in names) is are_in)
 
 
 def _link(file: Path, target: Path) -> None:
