@@ -1,84 +1,102 @@
-"""Runs a cell: one whole `asyncrl train` on one core, in a folder that a cut run resumes in."""
+"""Runs a cell by forced_lag.py: training on data of the cell's age, with its held-out curve."""
 
-import contextlib
+import functools
+import gc
 import json
+import math
 import os
-import shutil
+import random
 import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
-import psutil
+import torch
 
-from asyncrl.launch.stopping import INTERRUPTED
-from asyncrl.observe.metrics.metrics_file import written_rows
-from tests.benchmarks.algorithms.noise import VARIABLE
-from tests.benchmarks.algorithms.plan import RECIPES, ROOT, SAMPLED, Cell, Row
+from asyncrl.errors import Diverged
+from asyncrl.model.folder import check_model_folder
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
+from asyncrl.trainer.ranks import ranks
+from tests.benchmarks.algorithms.noise import noised
+from tests.benchmarks.algorithms.plan import EVERY_UPDATES, HELDOUT_TASKS, RECIPES, ROOT, Cell, Row
+from tests.benchmarks.forced_lag import Sampler, Weights, mean_reward, own_weights, read_rows, train
 
-PROGRAM = ROOT / "tests" / "benchmarks" / "stalest.py"
-LAST_CHARACTERS = 2000
-EXACT = 1e-6
-POLL_SECONDS = 1.0
+if TYPE_CHECKING:
+    from asyncrl.trainer.step.learner import Learner
+
+RunCell = Callable[[Cell], Row]
+CELLS_PER_PROCESS = 20
 
 
 class CellFailed(Exception):
-    """The run ended with an error, or its data had another age than the cell's."""
+    """The run diverged; a next call runs the cell again."""
 
 
-class CellStopped(Exception):
-    """Ctrl-C; the next call resumes the cell."""
+class Worker:
+    """Runs cells in a process of its own on one core."""
 
-
-def run_cell(cell: Cell, folder: Path, core: int) -> Row:
-    """Trains, or resumes, in folder/NAME; the folder is removed once the row is made. Raises CellFailed and
-    CellStopped."""
-    own = folder / cell.name()
-    own.mkdir(parents=True, exist_ok=True)
-    command = ["taskset", "-c", str(core), sys.executable, str(PROGRAM), "train", str(RECIPES[cell.recipe])]
-    command += [f"run_folder={own}/run"]
-    command += [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
-    cpu, wall = _spent(own)
-    began = time.monotonic()
-    with (own / "log").open("a") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=_environment(cell), stdout=log, stderr=subprocess.STDOUT, text=True
+    def __init__(self, core: int) -> None:
+        # A process that imports torch afresh; now and then a new one, so that nothing piles up.
+        self._pool = ProcessPoolExecutor(
+            1, get_context("spawn"), _start, (core,), max_tasks_per_child=CELLS_PER_PROCESS
         )
-        cpu += _wait(process)
-    wall += time.monotonic() - began
-    (own / "spent.json").write_text(json.dumps([cpu, wall]))
-    if process.returncode == INTERRUPTED:
-        raise CellStopped(cell.name())
-    if process.returncode != 0:
-        tail = (own / "log").read_text(errors="replace")[-LAST_CHARACTERS:]
-        raise CellFailed(f"{cell.name()} ended with {process.returncode}; {own} resumes it.\n{tail}")
-    rows = written_rows(own / "run" / "metrics.jsonl")
-    # A run that is no result would end as such again: the next call starts it from the beginning.
-    shutil.rmtree(own)
-    return make_row(cell, rows, cpu_seconds=cpu, wall_seconds=wall)
+
+    def __call__(self, cell: Cell) -> Row:
+        """Raises CellFailed, KeyboardInterrupt where Ctrl-C ended the cell, and BrokenProcessPool."""
+        return self._pool.submit(run_cell, cell).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
-def make_row(cell: Cell, rows: list[dict[str, Any]], *, cpu_seconds: float, wall_seconds: float) -> Row:
-    """The result of a finished run by its metrics. Raises CellFailed where an update trained data of another
-    age than min(lag, update): such a cell is not what the table would say."""
-    steps = {row["step"]: row for row in rows if row["kind"] == "step"}
-    if sorted(steps) != list(range(1, cell.num_updates + 1)):
-        raise CellFailed(f"{cell.name()}: {len(steps)} updates, expected 1 to {cell.num_updates}.")
-    for step, row in steps.items():
-        age = min(cell.lag, step - 1)
-        if abs(row["staleness_mean"] - age) > EXACT or row["staleness_max"] != age:
-            raise CellFailed(
-                f"{cell.name()}: update {step} trained data of age {row['staleness_mean']} (at most "
-                f"{row['staleness_max']}), expected {age} throughout. The next call runs it again."
-            )
-    heldout = {
-        row["step"]: row["avg_at_k"]
-        for row in rows
-        if row["kind"] == "benchmark" and row["benchmark"] == SAMPLED
-    }
-    greedy = {row["when"]: round(row["greedy_accuracy"], 6) for row in rows if row["kind"] == "eval"}
-    kls = [row["mismatch_kl"] for row in steps.values() if row.get("mismatch_kl") is not None]
+def _start(core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    warnings.filterwarnings("ignore")
+    ranks.start(threads=1, seed=0)
+
+
+def cell_recipe(cell: Cell) -> Recipe:
+    overrides = [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
+    return load_recipe(ROOT / RECIPES[cell.recipe], overrides)
+
+
+def run_cell(cell: Cell) -> Row:
+    """Trains the cell; torch's process group is there already. Raises CellFailed."""
+    # Megatron may only be imported once a rank has started.
+    from asyncrl.trainer.step.learner import Learner
+
+    cpu, wall = time.process_time(), time.monotonic()
+    recipe = cell_recipe(cell)
+    torch.manual_seed(cell.seed)
+    learner = Learner(check_model_folder(model_folder(recipe.model)), recipe)
+    learner.load_base()
+    tasks = read_rows(recipe.data.train_sources()[0])
+    random.Random(cell.seed).shuffle(tasks)
+    heldout = read_rows(recipe.data.heldout_sources()[0])[: HELDOUT_TASKS[cell.recipe]]
+    sampler = Sampler(recipe, tasks, learner.unsampled.ids)
+    weights_of = functools.partial(cell_weights, cell)
+
+    def accuracy(version: int, temperature: float) -> float:
+        return round(sampler.accuracy(weights_of(learner, version), heldout, temperature), 6)
+
+    greedy = accuracy(0, 0.0)
+    curve, rewards, kls = [(0, accuracy(0, 1.0))], list[float](), list[float]()
+    try:
+        for update in train(learner, sampler, cell.lag, cell.num_updates, weights_of):
+            rewards.append(round(mean_reward(update.batch), 5))
+            # NaN where no token is of the trainer's own version.
+            if not math.isnan(kl := update.metrics["mismatch_kl"]):
+                kls.append(kl)
+            if update.version % EVERY_UPDATES == 0:
+                curve.append((update.version, accuracy(update.version, 1.0)))
+    except Diverged as error:
+        raise CellFailed(f"{cell.name()} diverged: {error}") from None
+    gc.collect()
     return Row(
         cell.axis,
         cell.arm,
@@ -87,45 +105,23 @@ def make_row(cell: Cell, rows: list[dict[str, Any]], *, cpu_seconds: float, wall
         cell.seed,
         cell.rate,
         cell.digest(),
-        [(step, round(heldout[step], 6)) for step in sorted(heldout)],
-        (greedy["before"], greedy["after"]),
-        [round(steps[step]["reward_mean"], 5) for step in sorted(steps)],
+        curve,
+        (greedy, accuracy(cell.num_updates, 0.0)),
+        rewards,
         sum(kls) / len(kls) if kls else None,
-        round(cpu_seconds, 1),
-        round(wall_seconds, 1),
+        round(time.process_time() - cpu, 1),
+        round(time.monotonic() - wall, 1),
         _commit(),
     )
 
 
-def _wait(process: subprocess.Popen[str]) -> float:
-    """CPU seconds of the process and all below it, until it ended. The usage that the kernel hands to a
-    parent lacks SGLang's scheduler, whose own parent is killed before it can wait for it."""
-    seen: dict[tuple[int, float], float] = {}
-    own = psutil.Process(process.pid)
-    while process.poll() is None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for each in (own, *own.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    times = each.cpu_times()
-                    seen[each.pid, each.create_time()] = times.user + times.system
-        time.sleep(POLL_SECONDS)
-    return sum(seen.values())
+def cell_weights(cell: Cell, learner: "Learner", version: int) -> Weights:
+    """The weights of a version that sample, also the held-out answers."""
+    weights = own_weights(learner, version)
+    return noised(weights, version, cell.noise) if cell.noise else weights
 
 
-def _environment(cell: Cell) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return environment | ({VARIABLE: repr(cell.noise)} if cell.noise else {})
-
-
-def _spent(own: Path) -> tuple[float, float]:
-    """CPU and wall seconds of earlier tries."""
-    path = own / "spent.json"
-    if not path.exists():
-        return 0.0, 0.0
-    cpu, wall = json.loads(path.read_text())
-    return cpu, wall
-
-
+@functools.cache
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

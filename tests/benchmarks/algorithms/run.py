@@ -4,19 +4,21 @@
         [--hours H] [--untuned] [--cores 0,1] [--results FILE]
 
 Runs the cells of the plan that the results do not hold yet, one on each core, and appends a line per cell; a
-cell that was cut resumes in its folder. --axis, --arms, --lags, --seeds and --hours limit a call. Cells wait
+cell that was cut begins again. --axis, --arms, --lags, --seeds and --hours limit a call. Cells wait
 for the tuning of their arm, unless --untuned takes the recipe's rate. --plan prints what there is, what is
 left and its cost, and runs nothing. Each call on the committed results writes figures, verdicts and the
 tables of docs/algorithms.md from them. Ends with 1 where a cell failed.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -26,14 +28,14 @@ from asyncrl.errors import InputError
 from asyncrl.launch.prepare import prepare
 from asyncrl.recipe.file import load_recipe
 from tests.benchmarks.algorithms.arms import ARMS, FACTORS
-from tests.benchmarks.algorithms.cells import CellFailed, CellStopped, run_cell
+from tests.benchmarks.algorithms.cells import CellFailed, RunCell, Worker
 from tests.benchmarks.algorithms.docs import write_docs
 from tests.benchmarks.algorithms.plan import RECIPES, ROOT, Cell, Costs, Row, fit_costs, make_plan
 from tests.benchmarks.algorithms.report import axis_table, draw, markdown, tuning_table, write_verdicts
 from tests.benchmarks.algorithms.results import RESULTS, append_row, read_rows
 
 AXES = ("tuning", "staleness", "mismatch", "tail", "factors")
-COSTS = Costs(28.0, {"reasoning": 2.5, "tail": 8.0})
+COSTS = Costs(2.0, {"reasoning": 0.6, "tail": 3.0})
 """A start as measured; updates as assumed until the results hold a cell of the recipe."""
 
 
@@ -71,24 +73,25 @@ def overview(rows: Sequence[Row], costs: Costs, num_cores: int) -> str:
     return "\n".join(lines)
 
 
-def run_cells(cells: Sequence[Cell], path: Path, cores: Sequence[int], *, hours: float, costs: Costs) -> int:
-    """Runs them in their order, one on each core; none begins that would not end within `hours`. Returns how
-    many failed."""
+def run_cells(
+    cells: Sequence[Cell], path: Path, workers: Sequence[RunCell], *, hours: float, costs: Costs
+) -> int:
+    """Runs them in their order, one on each worker; none begins that would not end within `hours`. Returns
+    how many failed."""
     ends, lock, queue, failed = time.monotonic() + 3600 * hours, threading.Lock(), list(cells), []
-    folder = (ROOT / ".bench" / "algorithms").absolute()
 
-    def work(core: int) -> None:
+    def work(run_cell: RunCell) -> None:
         while True:
             with lock:
                 if not queue or time.monotonic() + costs.of(queue[0]) > ends:
                     return
                 cell = queue.pop(0)
             try:
-                row = run_cell(cell, folder, core)
-            except CellStopped:
+                row = run_cell(cell)
+            except (KeyboardInterrupt, BrokenProcessPool):
                 with lock:
                     queue.clear()
-                return
+                raise
             except CellFailed as error:
                 with lock:
                     failed.append(cell)
@@ -99,12 +102,12 @@ def run_cells(cells: Sequence[Cell], path: Path, cores: Sequence[int], *, hours:
                 left = len(queue)
             print(
                 f"{cell.name()}: area {row.area():.3f}, greedy {row.greedy[1]:.3f}, "
-                f"{row.cpu_seconds:.0f} CPU s, {row.wall_seconds:.0f} s; {left} left",
+                f"{row.cpu_seconds:.0f} CPU s; {left} left",
                 flush=True,
             )
 
-    with ThreadPoolExecutor(len(cores)) as pool:
-        for done in [pool.submit(work, core) for core in cores]:
+    with ThreadPoolExecutor(len(workers)) as pool:
+        for done in [pool.submit(work, worker) for worker in workers]:
             done.result()
     if queue:
         print(f"{len(queue)} cells are not begun: --hours {hours:g} is over.")
@@ -179,7 +182,11 @@ def _run(arguments: argparse.Namespace, rows: Sequence[Row], costs: Costs) -> in
             path = ROOT / RECIPES[recipe]
             prepare(load_recipe(path), path, [])
         hours = (ends - time.monotonic()) / 3600
-        num_failed += run_cells(cells, arguments.results, arguments.cores, hours=hours, costs=costs)
+        with contextlib.ExitStack() as closing:
+            workers = [Worker(core) for core in arguments.cores]
+            for worker in workers:
+                closing.callback(worker.close)
+            num_failed += run_cells(cells, arguments.results, workers, hours=hours, costs=costs)
         rows = read_rows(arguments.results)
     return num_failed
 
@@ -190,3 +197,5 @@ if __name__ == "__main__":
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
