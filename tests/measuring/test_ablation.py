@@ -3,18 +3,15 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from asyncrl.algorithms.catalog import NOT_MEASURED, VERDICTS, catalog
 from asyncrl.errors import InputError
-from asyncrl.launch.site.process import ChildProcess
-from asyncrl.recipe.file import load_recipe
 from tests.benchmarks.algorithms import run
 from tests.benchmarks.algorithms.arms import ARMS, MAIN
-from tests.benchmarks.algorithms.cells import CellFailed, CellStopped, make_row
+from tests.benchmarks.algorithms.cells import CellFailed, cell_recipe
 from tests.benchmarks.algorithms.docs import BEGIN, END, PAGE, documented, write_docs
 from tests.benchmarks.algorithms.noise import noised
 from tests.benchmarks.algorithms.plan import (
@@ -22,8 +19,6 @@ from tests.benchmarks.algorithms.plan import (
     MOST_COMPARISONS,
     NUM_UPDATES,
     RATES,
-    RECIPES,
-    ROOT,
     SEEDS,
     TUNING_SEEDS,
     Cell,
@@ -38,7 +33,6 @@ from tests.benchmarks.algorithms.plan import (
 from tests.benchmarks.algorithms.report import axis_table, figures_of, markdown, outcomes, verdicts
 from tests.benchmarks.algorithms.results import append_row, read_rows
 from tests.benchmarks.algorithms.run import check_tuned, parse_arguments, wanted_cells
-from tests.benchmarks.stalest import NOISY_TRAINER, make_noisy_process
 
 CELL = Cell("staleness", "truncated", 16, 0.0, 3, 1.0)
 
@@ -68,8 +62,7 @@ def test_each_arm_of_an_axis_is_a_recipe_that_loads_at_its_first_and_last_lag():
     ends = {place[:2]: place for place in ordered} | {(place[:2], 0): place for place in reversed(ordered)}
     for place in dict.fromkeys(ends.values()):
         cell = Cell(*place, seed=0, rate=1.0)
-        overrides = [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
-        recipe = load_recipe(ROOT / RECIPES[cell.recipe], overrides)
+        recipe = cell_recipe(cell)
         assert recipe.rollout.max_staleness == cell.lag
         assert recipe.trainer.num_steps == cell.lag + NUM_UPDATES
 
@@ -165,12 +158,6 @@ def test_the_cost_of_an_update_is_that_of_the_rows():
     assert costs.of(CELL) == pytest.approx(40 + 64 * 2)
 
 
-def test_a_row_whose_servers_were_not_counted_costs_nothing_and_says_nothing():
-    before = Costs(40.0, {"reasoning": 9.0, "tail": 7.0})
-    blind = dataclasses.replace(row_of(CELL), cpu_seconds=None)
-    assert fit_costs([blind], before) == before
-
-
 def test_an_arm_that_is_ahead_on_each_seed_has_a_verdict_and_one_without_rows_has_none():
     rows = tuning_rows()
     for seed in SEEDS:
@@ -200,68 +187,40 @@ def test_what_is_not_run_is_said_to_be_so():
     assert "**Length tail**: not run." in markdown([])
 
 
-def test_cells_run_once_each_and_a_failed_one_is_counted_and_left_for_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_cells_run_once_each_and_a_failed_one_is_counted_and_left_for_the_next_call(tmp_path: Path):
     cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
 
-    def run_cell(cell: Cell, folder: Path, core: int) -> Row:
+    def run_cell(cell: Cell) -> Row:
         if cell.seed == 2:
             raise CellFailed("diverged")
         return row_of(cell)
 
-    monkeypatch.setattr(run, "run_cell", run_cell)
     path = tmp_path / "r"
-    assert run.run_cells(cells, path, [0, 1], hours=1.0, costs=run.COSTS) == 1
+    assert run.run_cells(cells, path, [run_cell, run_cell], hours=1.0, costs=run.COSTS) == 1
     assert sorted(row.seed for row in read_rows(path)) == [0, 1, 3]
 
 
 def test_no_cell_begins_that_would_not_end_in_the_hours_of_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(run, "run_cell", lambda *_: pytest.fail("a cell began"))
-    assert run.run_cells([CELL], tmp_path / "r", [0], hours=0.01, costs=run.COSTS) == 0
-    assert "1 cells are not begun: --hours 0.01 is over." in capsys.readouterr().out
+    def run_cell(cell: Cell) -> Row:
+        pytest.fail("a cell began")
+
+    assert run.run_cells([CELL], tmp_path / "r", [run_cell], hours=0.001, costs=run.COSTS) == 0
+    assert "1 cells are not begun: --hours 0.001 is over." in capsys.readouterr().out
 
 
-def test_ctrl_c_begins_no_other_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_begins_no_other_cell(tmp_path: Path):
     begun = []
 
-    def run_cell(cell: Cell, folder: Path, core: int) -> Row:
+    def run_cell(cell: Cell) -> Row:
         begun.append(cell)
-        raise CellStopped(cell.name())
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "run_cell", run_cell)
     cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
-    assert run.run_cells(cells, tmp_path / "r", [0], hours=1.0, costs=run.COSTS) == 0
+    with pytest.raises(KeyboardInterrupt):
+        run.run_cells(cells, tmp_path / "r", [run_cell], hours=1.0, costs=run.COSTS)
     assert begun == cells[:1]
-
-
-def metrics(cell: Cell) -> list[dict[str, Any]]:
-    steps = [
-        {"kind": "step", "step": step, "staleness_mean": age, "staleness_max": age, "reward_mean": 0.5}
-        for step in range(1, cell.num_updates + 1)
-        for age in [min(cell.lag, step - 1)]
-    ]
-    points = [
-        {"kind": "benchmark", "benchmark": "sampled", "step": step, "avg_at_k": step / 100}
-        for step in range(0, cell.num_updates + 1, 8)
-    ]
-    ends = [{"kind": "eval", "when": when, "step": 0, "greedy_accuracy": 0.2} for when in ("before", "after")]
-    return [*steps, *points, *ends]
-
-
-def test_a_row_has_the_area_while_data_are_of_full_age():
-    row = make_row(CELL, metrics(CELL), cpu_seconds=1.0, wall_seconds=2.0)
-    assert row.area() == pytest.approx((0.16 + 0.64) / 2)
-    assert row.digest == CELL.digest()
-
-
-def test_data_of_another_age_is_no_cell():
-    rows = metrics(CELL)
-    rows[40]["staleness_mean"] = 15.9
-    with pytest.raises(CellFailed, match=r"update 41 trained data of age 15.9 .*expected 16"):
-        make_row(CELL, rows, cpu_seconds=1.0, wall_seconds=2.0)
 
 
 def test_docs_and_catalog_say_what_the_committed_results_say():
@@ -290,15 +249,3 @@ def test_noise_has_its_size_and_is_fresh_in_each_version():
     assert noise.norm() / weight.norm() == pytest.approx(0.03, rel=0.03)
     assert torch.equal(found[1], again)
     assert abs(torch.corrcoef(torch.stack([noise.flatten(), (found[2] - weight).flatten()]))[0, 1]) < 0.05
-
-
-def test_only_the_trainer_is_started_with_noise():
-    started = {}
-    for name, module in (("trainer-0", "asyncrl.trainer.main"), ("server-0", "sglang.launch_server")):
-        process = ChildProcess.__new__(ChildProcess)
-        make_noisy_process(
-            process, name, ["-m", module, "--run-folder", "run"], environment={}, log_path=Path("log")
-        )
-        started[name] = process._arguments
-    assert started["trainer-0"] == [str(NOISY_TRAINER), "--run-folder", "run"]
-    assert started["server-0"] == ["-m", "sglang.launch_server", "--run-folder", "run"]
