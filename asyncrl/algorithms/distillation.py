@@ -33,4 +33,5 @@ def top_k_forward_kl(teacher: Tensor, mean: Tensor) -> Tensor:
     student has none. Stale tokens need no weight: it is asked of the policy itself, where the text is.
     Fails: k of 1 knows no doubt of the teacher; a small M pushes away what the teacher would write: watch
     teacher_top_mass."""
-    return torch.special.entr(teacher.exp()).sum(-1).neg() - mean
+    entropies: Tensor = torch.special.entr(teacher.exp()).sum(-1)
+    return -entropies - mean

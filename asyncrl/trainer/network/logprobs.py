@@ -61,7 +61,10 @@ def token_logprobs(
     if unsampled is not None:
         logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
     everything = torch.log_softmax(logits, dim=-1)
-    values = everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
+    values: tuple[Tensor, ...] = (
+        everything.gather(-1, targets[:, None]).squeeze(-1),
+        _Entropy.apply(everything),
+    )
     if top is not None:
         columns, shares = top.of_columns(0, logits.shape[-1])
         values = *values, (shares * everything.gather(-1, columns)).sum(-1)
