@@ -43,7 +43,7 @@ def told_apart(copies: np.ndarray, told: Sequence[bytes]) -> tuple[np.ndarray, n
     """(distinct, copies, what is told of each prediction): as `PackedTree` has the first two, with
     predictions told apart of which something else is `told`, [T]: their kept sets, or what a teacher finds
     likeliest."""
-    assert len(told) == len(copies), f"{len(told)} of {len(copies)} sampled tokens"
+    assert len(told) == len(copies), f"what is told of {len(told)} of {len(copies)} sampled tokens"
     numbers: dict[tuple[int, bytes], int] = {}
     found = np.fromiter(
         (
