@@ -410,6 +410,17 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class TeacherScores:
+    """A teacher's word on the sampled tokens of one trajectory or branch."""
+
+    logprobs: list[float]
+    """[T] natural log, at the sampling temperature."""
+    top: bytes = b""
+    """Its likeliest tokens at each of the T places (asyncrl/model/top_tokens.py); empty without
+    teacher.top_k."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredSequence:
     """One scored trajectory, or a branch of one, for the trainer: numbers only."""
 
@@ -446,6 +457,9 @@ class ScoredSequence:
     """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
     teacher_logprobs: list[float] = field(default_factory=list)
     """[T] natural log, of the teacher, as `behavior_logprobs` of the policy; empty without a teacher."""
+    teacher_top: bytes = b""
+    """The teacher's likeliest tokens at each of the T places (asyncrl/model/top_tokens.py); empty without
+    teacher.top_k."""
 
     @classmethod
     def of(
@@ -459,7 +473,7 @@ class ScoredSequence:
         finish: Finish | None = None,
         outcome: str = "",
         source: str = "",
-        teacher_logprobs: list[float] | None = None,
+        teacher: TeacherScores | None = None,
     ) -> "ScoredSequence":
         """Without observations at its end, which nothing was sampled after."""
         segments = trajectory.sampled()
@@ -480,7 +494,8 @@ class ScoredSequence:
             finish="" if finish is None else finish.value,
             outcome=outcome,
             source=source,
-            teacher_logprobs=teacher_logprobs or [],
+            teacher_logprobs=[] if teacher is None else teacher.logprobs,
+            teacher_top=b"" if teacher is None else teacher.top,
         )
 
     def is_correct(self) -> bool:

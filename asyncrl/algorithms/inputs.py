@@ -64,6 +64,13 @@ class LossInputs:
     entropy_coefficient: float | None = None
     """Weight of the entropy bonus in this step; None: algorithm.entropy_coefficient."""
 
+    forward_kl: Tensor | None = None
+    """[T] float32, `distillation.top_k_forward_kl` to the teacher, with gradient; None without
+    teacher.top_k."""
+
+    forward_kl_coefficient: float = 0.0
+    """teacher.top_k_coefficient."""
+
     lags: Tensor | None = None
     """[T] int64, versions between the policy that sampled the token and the one in training. This and the
     next three are for terms of the recipe's own, and None without one."""

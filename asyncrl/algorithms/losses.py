@@ -136,8 +136,8 @@ def positive_nll(inputs: LossInputs) -> Tensor:
 
 
 def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
-    """[T] KL to the reference and to the behavior policy less the entropy bonus, and the NLL of correct
-    responses, each by its coefficient; 0 without any.
+    """[T] KL to the reference and to the behavior policy less the entropy bonus, the NLL of correct responses
+    and the forward KL to a teacher, each by its coefficient; 0 without any.
 
     KL to the reference and entropy are of the distribution over all tokens, also where top-p, top-k or min-p
     left some. Unweighted: both are asked of the policy itself. A rejected token has none of them, as in verl:
@@ -156,4 +156,6 @@ def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
         penalty = penalty - bonus * inputs.entropies
     if algorithm.nll_coefficient and inputs.imitated is not None:
         penalty = penalty + algorithm.nll_coefficient * positive_nll(inputs)
+    if inputs.forward_kl is not None:
+        penalty = penalty + inputs.forward_kl_coefficient * inputs.forward_kl
     return penalty

@@ -162,9 +162,13 @@ def _teacher(recipe: Recipe) -> str:
     found = read_teacher(recipe)
     where = f"at {teacher.url}" if teacher.url is not None else f"on a server of its own, {found.dtype}"
     beside = "beside the reward" if teacher.with_reward else "in place of a reward"
+    top = ""
+    if teacher.top_k is not None:
+        weight = f"coefficient {teacher.top_k_coefficient:g}"
+        top = f"; forward KL over its {teacher.top_k} likeliest tokens, {weight}"
     return (
         f"teacher   {shown(found.folder)}, {where}: the same token ids; its log-probs "
-        f"{beside}, coefficient {teacher.coefficient:g}"
+        f"{beside}, coefficient {teacher.coefficient:g}{top}"
     )
 
 

@@ -28,6 +28,7 @@ from asyncrl.model.memory import (
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.tensors import num_parameters
+from asyncrl.model.top_tokens import ENTRY_BYTES
 from asyncrl.planning.devices import GPUS, LIKELY_GPU
 from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
@@ -337,6 +338,8 @@ def _token_lines(recipe: Recipe) -> list[str]:
             f"most (rollout.top_k)"
         )
     taught = f"; {NUMBER_BYTES} more for the teacher's log-prob" if recipe.teacher.is_on() else ""
+    if top_k := recipe.teacher.top_k:
+        taught += f", {ENTRY_BYTES * top_k} for its {top_k} likeliest tokens (teacher.top_k)"
     return [
         f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
         f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps",

@@ -12,6 +12,7 @@ from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.waits import Waits
+from asyncrl.model.teacher import read_teacher
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.adaptive import AdaptiveGroups
@@ -97,6 +98,8 @@ def make_teacher(
         max_running=serving.max_running_requests,
         timeout_seconds=serving.request_timeout_seconds,
         max_refused_in_a_row=recipe.verifying.max_faults_in_a_row,
+        top_k=recipe.teacher.top_k or 0,
+        never=frozenset(read_teacher(recipe).unsampled.ids) if recipe.teacher.top_k else (),
     )
 
 

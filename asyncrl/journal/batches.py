@@ -19,6 +19,7 @@ from asyncrl.records import (
     PolicyVersion,
     ScoredSequence,
     Segment,
+    TeacherScores,
     Trajectory,
     root_id,
     source_of,
@@ -48,9 +49,10 @@ _BRANCH_REWARDS = """
 SELECT v.trajectory_id, v.reward FROM branch_verdicts v JOIN trajectories USING (trajectory_id)
 WHERE group_id = ? AND v.reward IS NOT NULL
 """
-_TEACHER_LOGPROBS = """
-SELECT trajectory_id, logprobs FROM teacher_logprobs JOIN trajectories USING (trajectory_id) WHERE group_id =
-? """
+_TEACHER_SCORES = """
+SELECT trajectory_id, logprobs, top FROM teacher_logprobs JOIN trajectories USING (trajectory_id)
+WHERE group_id = ?
+"""
 
 
 def load_batch(journal: Readable, version: PolicyVersion, temperature: float) -> Batch:
@@ -77,19 +79,19 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
         if not all(prompt for _, prompt, *_ in rows):
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
         rewards = dict(journal.read(_BRANCH_REWARDS, (group_id,)))
-        yield _sequences(rows, rewards, read_teacher_logprobs(journal, group_id))
+        yield _sequences(rows, rewards, read_teacher_scores(journal, group_id))
 
 
-def read_teacher_logprobs(journal: Readable, group_id: int) -> dict[str, list[float]]:
+def read_teacher_scores(journal: Readable, group_id: int) -> dict[str, TeacherScores]:
     """Those of each trajectory and branch of the group that the teacher has scored."""
-    rows = journal.read(_TEACHER_LOGPROBS, (group_id,))
-    return {name: unpack_logprobs(logprobs) for name, logprobs in rows}
+    rows = journal.read(_TEACHER_SCORES, (group_id,))
+    return {name: TeacherScores(unpack_logprobs(logprobs), top or b"") for name, logprobs, top in rows}
 
 
 def _sequences(
     rows: list[tuple[Any, ...]],
     branch_rewards: dict[str, float],
-    teacher_logprobs: dict[str, list[float]],
+    teacher_scores: dict[str, TeacherScores],
 ) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
     lines: dict[str, Trajectory] = {}
@@ -120,6 +122,6 @@ def _sequences(
         sequence
         for name, values in scored.items()
         for sequence in sequences_of_trajectory(
-            lines[name], **values, branch_rewards=branch_rewards, teacher_logprobs=teacher_logprobs
+            lines[name], **values, branch_rewards=branch_rewards, teacher_scores=teacher_scores
         )
     ]

@@ -5,7 +5,7 @@ Reads only; `replay.recovery` builds the queue from it.
 
 from dataclasses import dataclass, field
 
-from asyncrl.journal.batches import read_teacher_logprobs
+from asyncrl.journal.batches import read_teacher_scores
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_scores, unpack_tokens
 from asyncrl.records import (
@@ -15,6 +15,7 @@ from asyncrl.records import (
     RecordedCall,
     Score,
     Segment,
+    TeacherScores,
     Trajectory,
     TurnAdvantages,
 )
@@ -74,7 +75,7 @@ class StoredGroup:
     scores: dict[str, Score] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
-    teacher_logprobs: dict[str, list[float]] = field(default_factory=dict)
+    teacher_scores: dict[str, TeacherScores] = field(default_factory=dict)
 
 
 def read_totals(journal: Readable) -> Totals:
@@ -128,7 +129,7 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
     ]
     for group in groups:
         _add_trajectories(journal, group, samples_per_group)
-        group.teacher_logprobs = read_teacher_logprobs(journal, group.group_id)
+        group.teacher_scores = read_teacher_scores(journal, group.group_id)
     return groups
 
 

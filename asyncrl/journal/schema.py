@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "9"
+SCHEMA_VERSION = "10"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -170,6 +170,11 @@ TABLES = (
         (
             Column("trajectory_id", "TEXT PRIMARY KEY", "its trajectory, or branch"),
             Column("logprobs", "BLOB NOT NULL", "float32, natural log, of its sampled tokens"),
+            Column(
+                "top",
+                "BLOB",
+                "with teacher.top_k: of each of them k likeliest ids, int32, then log-probs, float32",
+            ),
         ),
         has_rowid=False,
     ),

@@ -6,7 +6,7 @@ each branch gets its own part.
 
 from collections.abc import Mapping, Sequence
 
-from asyncrl.records import Credits, ScoredSequence, Trajectory, TurnAdvantages
+from asyncrl.records import Credits, ScoredSequence, TeacherScores, Trajectory, TurnAdvantages
 
 
 def sequences_of_trajectory(
@@ -19,10 +19,10 @@ def sequences_of_trajectory(
     branch_rewards: Mapping[str, float],
     outcome: str,
     source: str,
-    teacher_logprobs: Mapping[str, list[float]],
+    teacher_scores: Mapping[str, TeacherScores],
 ) -> list[ScoredSequence]:
     """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
-    that have a verdict each, and `teacher_logprobs` of those that a teacher has scored, the trajectory's own
+    that have a verdict each, and `teacher_scores` of those that a teacher has scored, the trajectory's own
     id among them."""
     lines = trajectory.lines()
     lengths = [line.num_sampled_tokens() for line in lines]
@@ -42,7 +42,7 @@ def sequences_of_trajectory(
                     finish=trajectory.finish,
                     outcome=outcome,
                     source=source,
-                    teacher_logprobs=teacher_logprobs.get(line.trajectory_id),
+                    teacher=teacher_scores.get(line.trajectory_id),
                 )
             )
     return found

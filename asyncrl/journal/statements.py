@@ -17,6 +17,7 @@ from asyncrl.records import (
     Score,
     Segment,
     Task,
+    TeacherScores,
     TrainedTokens,
     Trajectory,
     TurnAdvantages,
@@ -90,11 +91,14 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
     return rows
 
 
-def taught(scored: Mapping[str, Sequence[float]]) -> list[Statement]:
-    """The teacher's log-probs of the sampled tokens of trajectories and branches, by their ids."""
+def taught(scored: Mapping[str, TeacherScores]) -> list[Statement]:
+    """The teacher's word on the sampled tokens of trajectories and branches, by their ids."""
     return [
-        ("INSERT OR REPLACE INTO teacher_logprobs VALUES (?, ?)", (name, pack_logprobs(logprobs)))
-        for name, logprobs in scored.items()
+        (
+            "INSERT OR REPLACE INTO teacher_logprobs VALUES (?, ?, ?)",
+            (name, pack_logprobs(scores.logprobs), scores.top or None),
+        )
+        for name, scores in scored.items()
     ]
 
 

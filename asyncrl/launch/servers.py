@@ -253,6 +253,29 @@ class LocalServers:
                 "server runs, set rollout.temperature to 1, or remove teacher.url: the run then starts a "
                 "server of its own."
             )
+        if top_k := self._recipe.teacher.top_k:
+            await self._check_top(url, temperature, top_k)
+
+    async def _check_top(self, url: str, temperature: float, top_k: int) -> None:
+        """Raises ServerError where an external teacher does not say which tokens it finds likeliest."""
+        assert self._teacher is not None
+        never = set(self._teacher.unsampled.ids)
+        token = next(each for each in range(self._teacher.vocab_size) if each not in never)
+        try:
+            await scores.score_with_top(
+                self._session,
+                url,
+                [token, token],
+                first=1,
+                temperature=temperature,
+                timeout_seconds=self._recipe.serving.request_timeout_seconds,
+                top_k=top_k,
+            )
+        except ServerError as error:
+            raise ServerError(
+                f"teacher.url is {url}, which does not say which {top_k} tokens it finds likeliest "
+                f"(teacher.top_k): {error} Name a server of SGLang 0.5.23, or leave teacher.top_k out."
+            ) from error
 
     async def _check_closed(self, name: str, url: str) -> None:
         """Raises ServerError when a server of ours answers a request without a token."""

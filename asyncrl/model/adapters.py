@@ -14,18 +14,29 @@ from asyncrl.recipe.lora import Lora
 
 CUT_BY_COLUMNS = ("o_proj", "down_proj")
 """Matrices of which each tensor rank has some columns, and so of A; of others it has rows, and so of B."""
+FUSED_EXPERTS = ("gate_proj", "up_proj")
+"""Matrices of experts that transformers keeps in one."""
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", "up_proj": "fc1"}
 """Matrices that Megatron keeps in one."""
 
 
 def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
     """Raises InputError where `model.lora` is set and the model keeps its matrices otherwise than peft names
-    them."""
+    them, or where peft could not load the adapters."""
     if recipe.model.lora is not None and not FAMILIES[shape.architecture].takes_adapters:
         raise InputError(
             f"model.lora is set, but {shape.architecture} keeps {', '.join(FUSED_IN_FOLDERS)}, which get no "
             f"adapters. Remove model.lora, which trains all weights."
         )
+    if recipe.model.lora is not None and shape.num_experts is not None:
+        own = [name for name in FUSED_EXPERTS if name in recipe.model.lora.targets]
+        if len(own) == 1:
+            (lacking,) = {*FUSED_EXPERTS} - {*own}
+            raise InputError(
+                f"model.lora.targets has {own[0]} without {lacking}, but transformers keeps these two of all "
+                f"experts in one tensor, of which peft adapts both or none: it could not load the adapter. "
+                f"Name both in model.lora.targets, or neither."
+            )
 
 
 def adapter_parameters(shape: ModelShape, lora: Lora, layout: Layout = ONE_PROCESS) -> tuple[int, int]:

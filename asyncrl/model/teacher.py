@@ -50,6 +50,7 @@ def read_teacher(recipe: Recipe) -> TeacherModel:
     student = read_shape(model_folder(recipe.model)).vocab_size
     ids = find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens).ids
     unsampled = Unsampled(tuple(id for id in (*ids, *range(student, vocab_size)) if id < vocab_size))
+    _check_top_k(recipe, vocab_size - len(unsampled.ids))
     context = int(config["max_position_embeddings"])
     return TeacherModel(folder, shape, context, vocab_size, _dtype(own, shape, config), unsampled)
 
@@ -69,6 +70,15 @@ def check_length(teacher: TeacherModel, longest_trajectory: int) -> None:
             f"teacher.path is {shown(teacher.folder)}, whose context of {teacher.context_tokens} tokens "
             f"holds texts of {teacher.context_tokens - 1}, but the longest prompt and its response have "
             f"{longest_trajectory}. Lower rollout.max_new_tokens or model.context_tokens."
+        )
+
+
+def _check_top_k(recipe: Recipe, num_sampled: int) -> None:
+    top_k = recipe.teacher.top_k
+    if top_k is not None and top_k > num_sampled:
+        raise InputError(
+            f"teacher.top_k is {top_k}, but there are {num_sampled} tokens that are ever sampled. Set it "
+            "to a number up to that; 16 hold nearly all of a teacher's probability."
         )
 
 

@@ -13,6 +13,7 @@ from asyncrl.records import (
     Score,
     ScoredSequence,
     Task,
+    TeacherScores,
     Trajectory,
     TurnAdvantages,
     may_teach,
@@ -45,9 +46,8 @@ class Group:
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
     """Trajectory id -> advantages of its turns, branch after branch, where they differ."""
-    teacher_logprobs: dict[str, list[float]] = field(default_factory=dict)
-    """Id of a trajectory or branch -> the teacher's log-probs of its sampled tokens, filled as they "
-    "arrive."""
+    teacher_scores: dict[str, TeacherScores] = field(default_factory=dict)
+    """Id of a trajectory or branch -> the teacher's word on its sampled tokens, filled as it arrives."""
     taken_version: PolicyVersion | None = None
     """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
@@ -105,6 +105,6 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
                 branch_rewards=score.branch_rewards(),
                 outcome=score.outcome,
                 source=group.task.source(),
-                teacher_logprobs=group.teacher_logprobs,
+                teacher_scores=group.teacher_scores,
             )
     return sequences

@@ -42,6 +42,7 @@ from asyncrl.records import (
     Score,
     Segment,
     Task,
+    TeacherScores,
     Trajectory,
     TurnAdvantages,
 )
@@ -236,10 +237,10 @@ class ReplayQueue:
         assert group.state is GroupState.OPEN and all(t.finish is not None for t, _, _ in scored)
         self.journal.write(*(row for each in scored for row in self._scored(group, *each, {})))
 
-    def teach(self, group: Group, scored: Mapping[str, Sequence[float]]) -> None:
-        """Records the teacher's log-probs of a finished trajectory and its branches, in one transaction."""
+    def teach(self, group: Group, scored: Mapping[str, TeacherScores]) -> None:
+        """Records the teacher's word on a finished trajectory and its branches, in one transaction."""
         assert group.state is GroupState.OPEN
-        group.teacher_logprobs.update({name: list(logprobs) for name, logprobs in scored.items()})
+        group.teacher_scores.update(scored)
         self.journal.write(*statements.taught(scored))
 
     def _scored(

@@ -71,5 +71,5 @@ def _group(stored: StoredGroup, task_of: TaskOf) -> Group:
         stored.turn_advantages,
         taken_version=stored.taken_version,
         num_uses=stored.num_uses,
-        teacher_logprobs=stored.teacher_logprobs,
+        teacher_scores=stored.teacher_scores,
     )

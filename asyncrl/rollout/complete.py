@@ -96,7 +96,7 @@ class GroupCompletion:
             self.teacher is not None
             and not trajectory.is_greedy
             and any(
-                line.num_sampled_tokens() and line.trajectory_id not in group.teacher_logprobs
+                line.num_sampled_tokens() and line.trajectory_id not in group.teacher_scores
                 for line in trajectory.lines()
             )
         )

@@ -6,15 +6,16 @@ answer."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypedDict
 
 import aiohttp
 
 from asyncrl.errors import AsyncrlError, RequestRefused, ServerError
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
+from asyncrl.model.top_tokens import pack_top
 from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
-from asyncrl.records import Segment, Trajectory
+from asyncrl.records import Segment, TeacherScores, Trajectory
 from asyncrl.serving.server_process import MAX_RESTARTS, ProcessOwner
 from asyncrl.serving.sglang import health, scores
 
@@ -57,12 +58,17 @@ class Teacher:
         max_running: int,
         timeout_seconds: float,
         max_refused_in_a_row: int,
+        top_k: int = 0,
+        never: Collection[int] = (),
         pause_seconds: float = PAUSE_SECONDS,
         clock: Callable[[], float] = now_seconds,
     ) -> None:
-        """Asks `max_running` responses at once, at `temperature`."""
+        """Asks `max_running` responses at once, at `temperature`, and for the `top_k` likeliest tokens, of
+        which the policy samples those of `never` never."""
         self.url = url
         self._temperature = temperature
+        self._top_k = top_k
+        self._never = never
         self._session = session
         self._waits = waits
         self._processes = processes
@@ -92,8 +98,8 @@ class Teacher:
             "teacher_seconds_total": self.seconds,
         }
 
-    async def scores(self, trajectory: Trajectory) -> dict[str, list[float]] | None:
-        """Log-probs of the sampled tokens of a finished trajectory and of its branches, by their ids; None
+    async def scores(self, trajectory: Trajectory) -> dict[str, TeacherScores] | None:
+        """Its word on the sampled tokens of a finished trajectory and of its branches, by their ids; None
         where the server refuses one of them. Raises TeacherFailed."""
         with self._waits.waiting(
             f"trajectory {trajectory.trajectory_id}", Blocker(BlockerKind.TEACHER, NAME)
@@ -111,8 +117,8 @@ class Teacher:
         self._refusals.answered(NAME)
         return found
 
-    async def _scores_of(self, line: Trajectory) -> list[float]:
-        """[T] of its sampled tokens. Raises RequestRefused and TeacherFailed."""
+    async def _scores_of(self, line: Trajectory) -> TeacherScores:
+        """Those of its sampled tokens. Raises RequestRefused and TeacherFailed."""
         first, places = len(line.prompt_tokens), _sampled_places(line)
         tokens = [*line.prompt_tokens, *line.response_tokens()[: places[-1] + 1]]
         while True:
@@ -120,13 +126,14 @@ class Teacher:
             try:
                 async with self._room:
                     begun = now_seconds()
-                    found = await scores.score(
+                    found, top = await scores.score_with_top(
                         self._session,
                         self.url,
                         tokens,
                         first=first,
                         temperature=self._temperature,
                         timeout_seconds=self._timeout_seconds,
+                        top_k=self._top_k,
                     )
             except RequestRefused:
                 raise
@@ -135,7 +142,8 @@ class Teacher:
                 continue
             self._num_failures = 0
             self.seconds += now_seconds() - begun
-            return [found[place] for place in places]
+            rows = [top[place] for place in places] if top else []
+            return TeacherScores([found[place] for place in places], pack_top(rows, self._never))
 
     async def _heal(self, num_heals: int, error: ServerError) -> None:
         """Returns when the server may be asked again: one attempt for all responses that it failed. Raises

@@ -31,6 +31,11 @@ def test_rows_without_answers_are_tasks_where_a_teacher_alone_judges(
         "teacher, on a server of its own, float32: the same token ids; its log-probs in place of a reward, "
         "coefficient 1"
     )
+    assert cli.main(["check", *words, "teacher.top_k=4", "teacher.coefficient=0"]) == 0
+    said = capsys.readouterr().out
+    assert "coefficient 0; forward KL over its 4 likeliest tokens, coefficient 1\n" in said
+    assert cli.main(["check", *words, "teacher.top_k=50"]) == 2
+    assert "teacher.top_k is 50, but there are 4" in capsys.readouterr().err
     assert cli.main(["check", *words, "teacher.with_reward=true"]) == 2
     assert 'train.jsonl:1: no "answer"; the row has prompt' in capsys.readouterr().err
 
@@ -45,6 +50,9 @@ def test_the_plan_has_the_teachers_process_and_its_bytes_in_the_journal(
     said = capsys.readouterr().out
     assert "teacher    a server of its own, 1 rank(s); each rank " in said
     assert "journal    8 bytes for each sampled token; 4 more for the teacher's log-prob" in said
+    assert cli.main(["plan", *words, "teacher.top_k=20"]) == 0
+    said = capsys.readouterr().out
+    assert "the teacher's log-prob, 160 for its 20 likeliest tokens (teacher.top_k)\n" in said
     assert cli.main(["plan", *words, "teacher.url=http://127.0.0.1:9"]) == 0
     assert "teacher    external: http://127.0.0.1:9" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from fakes.whole_run import WholeRun
 from asyncrl import cli
 from asyncrl.journal.packing import unpack_logprobs
 
-ROWS = "SELECT trajectory_id, logprobs FROM teacher_logprobs"
+ROWS = "SELECT trajectory_id, logprobs, top FROM teacher_logprobs"
 
 
 def write_teacher(folder: Path) -> Path:
@@ -34,7 +34,7 @@ def test_a_student_comes_to_its_teacher_whatever_is_killed(
     teacher = write_teacher(tmp_path / "teacher")
     run = WholeRun(
         tmp_path,
-        teacher={"path": str(teacher)},
+        teacher={"path": str(teacher), "top_k": 6},
         rollout={"temperature": 0.7},
         trainer={"learning_rate": 3e-3},
         data={"heldout": None},
@@ -46,7 +46,7 @@ def test_a_student_comes_to_its_teacher_whatever_is_killed(
     run.wait_for_step(6)
     run.kill()
     run.finish()
-    before = dict(run.query(ROWS))
+    before = set(run.query(ROWS))
     assert run.start().finish() == 0, run.output()
 
     assert "the teacher" in run.output() and "is back at" in run.output()
@@ -57,8 +57,10 @@ def test_a_student_comes_to_its_teacher_whatever_is_killed(
             losses.setdefault(row["step"], set()).add(row["loss"])
     assert len(losses) == 12 and all(len(found) == 1 for found in losses.values()), losses
 
-    scores = dict(run.query(ROWS))
-    assert before.items() <= scores.items()
+    assert before <= set(run.query(ROWS))
+    scores = {name: logprobs for name, logprobs, _ in run.query(ROWS)}
+    # An id and a log-prob of 4 bytes each for each of six.
+    assert all(len(top) == 12 * len(logprobs) for _, logprobs, top in run.query(ROWS))
     lengths = dict(
         run.query("SELECT trajectory_id, sum(length(tokens)) FROM segments GROUP BY trajectory_id")
     )
@@ -71,6 +73,9 @@ def test_a_student_comes_to_its_teacher_whatever_is_killed(
     distances = [row["teacher_kl"] for row in steps]
     # Of a step's 700 tokens the mean is known to 0.04.
     assert fmean(distances[6:]) < 0.95 * fmean(distances[:3])
+    forward = [row["teacher_forward_kl"] for row in steps]
+    assert fmean(forward[6:]) < 0.9 * fmean(forward[:3])
+    assert all(0.1 < row["teacher_top_mass"] < 1.0 for row in steps)
     assert "correct_mean" not in steps[0] and "reward_mean" not in steps[0]
     assert not list((run.run_folder / "logs").glob("evaluation*"))
     capfd.readouterr()

@@ -6,6 +6,7 @@ import math
 import random
 
 from asyncrl.model.kept_sets import pack_kept_set
+from asyncrl.model.top_tokens import pack_top
 from asyncrl.records import Batch, ScoredSequence, branch_id
 
 
@@ -53,6 +54,30 @@ def with_kept_sets(batch: Batch, vocabulary: int = 40) -> Batch:
                 one,
                 behavior_logprobs=[-math.log(len(kept)) * source.uniform(0.5, 1.5) for kept in sets],
                 kept=b"".join(map(pack_kept_set, tokens, map(sorted, sets))),
+            )
+        )
+    return dataclasses.replace(batch, sequences=sequences)
+
+
+def scored_by_teacher(batch: Batch, top_k: int = 0, vocabulary: int = 40) -> Batch:
+    """A teacher's log-prob of each sampled token, and its `top_k` likeliest of random ids, whose log-probs
+    leave a part of its probability to others; one in seven of them is never sampled by the policy."""
+    source = random.Random(batch.taken_version + 7)
+    sequences = []
+    for one in batch.sequences:
+        size = one.num_sampled()
+        rows = []
+        for _ in range(size):
+            shares = [source.uniform(0.01, 1) for _ in range(top_k)]
+            total = sum(shares) / source.uniform(0.5, 1)
+            ids = source.sample(range(vocabulary), top_k)
+            logprobs = [math.log(each / total) if source.randrange(7) else -math.inf for each in shares]
+            rows.append(list(zip(logprobs, ids, strict=True)))
+        sequences.append(
+            dataclasses.replace(
+                one,
+                teacher_logprobs=[source.uniform(-4, -0.1) for _ in range(size)],
+                teacher_top=pack_top(rows, ()) if top_k else b"",
             )
         )
     return dataclasses.replace(batch, sequences=sequences)

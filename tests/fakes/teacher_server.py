@@ -1,5 +1,6 @@
 """A hand-written server that scores texts as SGLang does: each token t has the log-prob -t / 100, at any
-temperature. Tests steer it: it refuses texts with a token, or fails the next requests."""
+temperature, and the likeliest tokens there are t, t + 1, ... with -1, -2, ... Tests steer it: it refuses
+texts with a token, or fails the next requests."""
 
 import asyncio
 from typing import Any
@@ -19,6 +20,8 @@ class FakeTeacher:
         self.is_ready = True
         self.refused: int | None = None
         """Texts with this token are refused."""
+        self.num_top: int | None = None
+        """Likeliest tokens that it tells at each place; None: as many as it is asked for."""
         self.hooks: dict[str, bool] | None = {INPUT_LOGPROBS: True}
         """None without asyncrl's plugin."""
         self.may_answer = asyncio.Event()
@@ -59,4 +62,9 @@ class FakeTeacher:
         if self.refused in tokens:
             return web.json_response({"error": {"message": "too long"}}, status=400)
         entries = [[None if i == first else -t / 100, t, None] for i, t in enumerate(tokens) if i >= first]
-        return web.json_response({"text": "", "meta_info": {"input_token_logprobs": entries}})
+        meta: dict[str, Any] = {"input_token_logprobs": entries}
+        if (asked := body.get("top_logprobs_num")) is not None and self.num_top != 0:
+            size = asked if self.num_top is None else self.num_top
+            rows = [[[-1.0 - i, t + i, None] for i in range(size)] for t in tokens[first:]]
+            meta["input_top_logprobs"] = [None, *rows[1:]]
+        return web.json_response({"text": "", "meta_info": meta})

@@ -12,7 +12,7 @@ from asyncrl.journal.compaction import Compaction, compacted_before
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.records import DropReason, Finish, Segment, TrainedTokens
+from asyncrl.records import DropReason, Finish, Segment, TeacherScores, TrainedTokens
 from asyncrl.replay.queue import ReplayQueue
 
 
@@ -107,8 +107,8 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     dropped, open_group = queue.admit(make_task(0)), queue.admit(make_task(1))
     queue.append(dropped, dropped.trajectories[0], [Segment(0, [1, 2], [-0.5, -0.5], kept=b"\0\0")], None)
     queue.append(open_group, open_group.trajectories[0], [Segment(0, [3], [-0.5], kept=b"\0")], None)
-    queue.teach(dropped, {"00000000-00": [-0.1, -0.2]})
-    queue.teach(open_group, {"00000001-00": [-0.3]})
+    queue.teach(dropped, {"00000000-00": TeacherScores([-0.1, -0.2])})
+    queue.teach(open_group, {"00000001-00": TeacherScores([-0.3])})
     queue.drop(dropped, DropReason.SERVER)
     # Versions 0 to 2 are as good as trained: only the boundary matters here.
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))

@@ -274,8 +274,10 @@ async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(
         assert engine.is_ready
 
 
-def taught(folder: Path, url: str | None = None, **sections: Any) -> tuple[Recipe, TeacherModel]:
-    teacher = {"path": str(folder / "teacher"), "url": url, "tensor_parallel_size": 2}
+def taught(
+    folder: Path, url: str | None = None, top_k: int | None = None, **sections: Any
+) -> tuple[Recipe, TeacherModel]:
+    teacher = {"path": str(folder / "teacher"), "url": url, "tensor_parallel_size": 2, "top_k": top_k}
     recipe = make_recipe(folder, teacher=teacher, **sections)
     found = TeacherModel(folder / "teacher", None, 64, 9, "bfloat16", Unsampled((7, 8)))
     return recipe, found
@@ -308,11 +310,11 @@ async def test_the_teacher_is_a_server_of_its_own_with_its_model_its_gpus_and_th
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-async def test_an_external_teacher_without_the_plugin_is_refused_unless_the_temperature_is_1(
+async def test_an_external_teacher_without_top_k_is_refused_and_one_without_the_plugin_unless_at_1(
     tmp_path: Path, temperature: float
 ) -> None:
     async with FakeTeacher() as server, new_session() as session:
-        recipe, teacher = taught(tmp_path, server.url, rollout={"temperature": temperature})
+        recipe, teacher = taught(tmp_path, server.url, 3, rollout={"temperature": temperature})
         recipe = recipe.model_copy(update={"serving": recipe.serving.model_copy(update={"num_servers": 0})})
         servers = LocalServers(
             recipe,
@@ -325,7 +327,11 @@ async def test_an_external_teacher_without_the_plugin_is_refused_unless_the_temp
         )
         assert servers.teacher_url == server.url and not servers.processes
         await servers.start()
-        server.hooks = None
+        assert server.bodies[0]["input_ids"] == [0, 0]
+        server.num_top = 0
+        with pytest.raises(ServerError, match=r"which 3 tokens it finds likeliest \(teacher.top_k\): "):
+            await servers.start()
+        server.num_top, server.hooks = None, None
         if temperature == 1.0:
             return await servers.start()
         with pytest.raises(ServerError, match=r"has no asyncrl plugin: .* rollout.temperature is 0.7"):

@@ -52,6 +52,17 @@ def test_the_experts_of_a_model_are_dealt():
     assert adapter_parameters(shape, lora, Layout(expert=2)) == (0, 4 * (32 + 16))
 
 
+def test_half_of_what_transformers_keeps_in_one_tensor_of_experts_is_refused(tmp_path: Path):
+    dense = tiny_shape()
+    experts = dataclasses.replace(dense, num_experts=4, expert_ffn_size=16, experts_per_token=2)
+    half = make_recipe(tmp_path, model={"lora": {"rank": 1, "targets": ["up_proj", "down_proj"]}})
+    check_adapters(half, dense)
+    with pytest.raises(InputError, match=r"model.lora.targets has up_proj without gate_proj, .* Name both"):
+        check_adapters(half, experts)
+    for targets in (["gate_proj", "up_proj"], ["q_proj", "down_proj"]):
+        check_adapters(make_recipe(tmp_path, model={"lora": {"rank": 1, "targets": targets}}), experts)
+
+
 def test_seven_billion_parameters_with_adapters_leave_a_gpu_room_for_their_server():
     memory = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, lora=Lora(rank=32))
     server = num_parameters(QWEN_7B) * 2 + 16 * 2**30

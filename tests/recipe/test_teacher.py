@@ -16,6 +16,10 @@ ON = {"path": "teacher"}
     ("sections", "complaint"),
     [
         ({"teacher": {"coefficient": 2.0}}, "teacher.coefficient is set but teacher.path is not"),
+        ({"teacher": {"top_k": 8}}, "teacher.top_k is set but teacher.path is not"),
+        ({"teacher": {**ON, "coefficient": 0.0}}, "0 but teacher.top_k is not set: .* would teach nothing"),
+        ({"teacher": {**ON, "top_k_coefficient": 0.5}}, "no forward KL that it could weigh"),
+        ({"teacher": {**ON, "top_k": 8}, "rollout": {"top_p": 0.9, "top_k": 5}}, "rollout.top_k, top_p or"),
         ({"teacher": ON, "rollout": {"top_k": 5}}, "rollout.top_k, top_p or min_p is too: .* no KL"),
         ({"teacher": ON, "algorithm": {"advantage": "gae"}}, "the critic gives each token an advantage"),
         ({"teacher": ON, "algorithm": {"advantage": "remax"}}, "whose greedy responses are generated"),

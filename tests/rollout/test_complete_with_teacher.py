@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from fakes.records import batch_of, make_queue, make_task, reopen
 from rollout.test_complete import Grades, _nothing, generated
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.batches import load_batch
 from asyncrl.loops.waits import Waits
+from asyncrl.model.top_tokens import pack_top, top_size
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Finish, Segment, Trajectory
+from asyncrl.records import Finish, Segment, TeacherScores, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
@@ -21,19 +21,20 @@ from asyncrl.rollout.shaping import Shaping
 
 
 class Teaches:
-    """Scores each token by half of its place; refuses the trajectories `refused`."""
+    """Scores each token by half of its place, with one likeliest token; refuses the trajectories
+    `refused`."""
 
     def __init__(self, *refused: str) -> None:
         self.asked: list[str] = []
         self._refused = refused
 
-    async def scores(self, trajectory: Trajectory) -> dict[str, list[float]] | None:
+    async def scores(self, trajectory: Trajectory) -> dict[str, TeacherScores] | None:
         self.asked.append(trajectory.trajectory_id)
         if trajectory.trajectory_id in self._refused:
             return None
-        return {
-            line.trajectory_id: [-0.5 * i for i in range(line.num_sampled_tokens())] for line in [trajectory]
-        }
+        size = trajectory.num_sampled_tokens()
+        top = pack_top([[(-0.25, 3)]] * size, ())
+        return {trajectory.trajectory_id: TeacherScores([-0.5 * i for i in range(size)], top)}
 
 
 def complete(
@@ -74,6 +75,7 @@ def test_a_group_of_equal_rewards_is_ready_with_the_teachers_log_probs_and_they_
     assert taken is not None
     batch = batch_of(taken, 0, 1.0)
     assert [one.teacher_logprobs for one in batch.sequences] == [[0.0, -0.5, -1.0], [0.0, -0.5]]
+    assert [top_size(one.teacher_top, one.num_sampled()) for one in batch.sequences] == [1, 1]
     queue.journal.barrier_blocking()
     assert load_batch(queue.journal, 0, 1.0) == batch
     queue.journal.close()
@@ -83,16 +85,17 @@ def test_a_restarted_run_asks_the_teacher_for_nothing_that_the_journal_has(tmp_p
     queue = make_queue(tmp_path, batch=1)
     group = generated(queue, 3, 2)
     first, second = (each.trajectory_id for each in group.trajectories)
-    queue.teach(group, {first: [-0.1, -0.2, -0.3]})
+    scores = TeacherScores([-0.5, -0.25, -0.125], b"as told")
+    queue.teach(group, {first: scores})
     queue = reopen(queue, tmp_path)
     (group,), teacher = queue.live.values(), Teaches()
     complete(queue, group, teacher, 1.0, 0.0)
     assert teacher.asked == [second]
-    assert group.teacher_logprobs[first] == pytest.approx([-0.1, -0.2, -0.3])
+    assert group.teacher_scores[first] == scores
     queue = reopen(queue, tmp_path)
     (group,) = queue.live.values()
     assert group.state is GroupState.READY
-    assert group.teacher_logprobs.keys() == {first, second}
+    assert group.teacher_scores.keys() == {first, second}
     queue.journal.close()
 
 

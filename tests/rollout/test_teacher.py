@@ -1,14 +1,17 @@
 """The teacher as a run asks it: which tokens, until when, and what its failures become."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from fakes.process_owner import FakeProcesses
 from fakes.teacher_server import FakeTeacher
 
 from asyncrl.loops.waits import Waits
-from asyncrl.records import Finish, Observed, Segment, Trajectory
+from asyncrl.model.top_tokens import unpack_top
+from asyncrl.records import Finish, Observed, Segment, TeacherScores, Trajectory
 from asyncrl.rollout.teacher import Teacher, TeacherFailed
 from asyncrl.serving.sglang.http import new_session
 
@@ -31,6 +34,7 @@ async def asked(
     *,
     max_refused: int = 3,
     clock: Callable[[], float] = lambda: 0.0,
+    **options: Any,
 ) -> None:
     async with server, new_session() as session:
         teacher = Teacher(
@@ -44,6 +48,7 @@ async def asked(
             max_refused_in_a_row=max_refused,
             pause_seconds=0.0,
             clock=clock,
+            **options,
         )
         await use(teacher)
 
@@ -55,7 +60,10 @@ def test_each_sampled_token_is_scored_after_all_before_it_and_no_observed_one() 
     whole.branches.append(Trajectory("00000000-00.2", (13,)))
 
     async def use(teacher: Teacher) -> None:
-        assert await teacher.scores(whole) == {"00000000-00": [-0.05, -0.06], "00000000-00.1": [-0.07]}
+        assert await teacher.scores(whole) == {
+            "00000000-00": TeacherScores([-0.05, -0.06]),
+            "00000000-00.1": TeacherScores([-0.07]),
+        }
 
     asyncio.run(asked(server, use, FakeProcesses()))
     first, second = server.bodies
@@ -64,12 +72,44 @@ def test_each_sampled_token_is_scored_after_all_before_it_and_no_observed_one() 
     assert first["sampling_params"] == {"max_new_tokens": 0, "temperature": 0.7}
 
 
+def test_the_likeliest_tokens_at_the_sampled_ones_are_asked_for_and_those_never_sampled_have_no_share() -> (
+    None
+):
+    server = FakeTeacher()
+
+    async def use(teacher: Teacher) -> None:
+        found = await teacher.scores(trajectory())
+        assert found is not None
+        ids, logprobs = unpack_top(found["00000000-00"].top, 2)
+        # At the tokens 5 and 6: none at the prompt and none at the observed token 30 between them.
+        assert ids.tolist() == [[5, 6, 7], [6, 7, 8]]
+        assert logprobs[0].tolist() == pytest.approx([-1.0, -2.0, -math.inf])
+        assert logprobs[1].tolist() == pytest.approx([-1.0, -math.inf, -3.0])
+
+    asyncio.run(asked(server, use, FakeProcesses(), top_k=3, never={7}))
+    assert [body["top_logprobs_num"] for body in server.bodies] == [3]
+
+
+def test_a_server_that_tells_fewer_likeliest_tokens_has_failed() -> None:
+    server = FakeTeacher()
+    server.num_top = 2
+
+    async def use(teacher: Teacher) -> None:
+        with pytest.raises(TeacherFailed, match=r"gave \[2\] likeliest tokens at 3 places, expected 3 at 3"):
+            await teacher.scores(trajectory())
+
+    async def restart(url: str) -> str | None:
+        return None
+
+    asyncio.run(asked(server, use, FakeProcesses(on_restart=restart), top_k=3))
+
+
 def test_a_server_that_fails_once_is_asked_again() -> None:
     server = FakeTeacher()
     server.failures = 1
 
     async def use(teacher: Teacher) -> None:
-        assert await teacher.scores(trajectory()) == {"00000000-00": [-0.05, -0.06]}
+        assert await teacher.scores(trajectory()) == {"00000000-00": TeacherScores([-0.05, -0.06])}
         assert teacher.metrics()["teacher_scored_total"] == 1
 
     asyncio.run(asked(server, use, FakeProcesses()))
@@ -89,7 +129,7 @@ def test_a_server_that_died_is_restarted_once_for_all_responses_that_wait() -> N
     async def use(teacher: Teacher) -> None:
         names = ["00000000-00", "00000000-01"]
         found = await asyncio.gather(*(teacher.scores(trajectory(name)) for name in names))
-        assert found == [{name: [-0.05, -0.06]} for name in names]
+        assert found == [{name: TeacherScores([-0.05, -0.06])} for name in names]
 
     asyncio.run(asked(server, use, processes))
     assert processes.done == [("restart", server.url)]

@@ -38,7 +38,8 @@ MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
-MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["tied"]
+MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["taught"] = MODELS["tied"]
+MODELS["sft, experts"] = MODELS["dpo, experts"] = MODELS["experts"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
 ALGORITHMS = {
@@ -151,9 +152,17 @@ TWO_RANKS = {
     "sft, data": ("sft", {"distributed_optimizer": True}),
     "sft, pipeline": ("sft", {"pipeline": 2}),
     "sft, context": ("sft", {"context": 2}),
+    "sft, tensor": ("sft", {"tensor": 2, "sequence_parallel": True}),
+    "sft, expert": ("sft, experts", {"expert": 2}),
     "dpo, data": ("dpo", {}),
     "dpo, context": ("dpo", {"context": 2}),
     "dpo, pipeline": ("dpo", {"pipeline": 2}),
+    "dpo, tensor": ("dpo", {"tensor": 2, "sequence_parallel": True}),
+    "dpo, expert": ("dpo, experts", {"expert": 2}),
+    "taught, data": ("taught", {}),
+    "taught, tensor": ("taught", {"tensor": 2, "sequence_parallel": True}),
+    "taught, context": ("taught", {"context": 2}),
+    "taught, pipeline": ("taught", {"pipeline": 2}),
     "turns, data": ("turns", {}),
     "turns, context": ("turns", {"context": 2}),
     "muon, data": ("muon", {}),
@@ -222,6 +231,8 @@ EXHAUSTIVE = {
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
     *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data", "dpo, data", "dpo, pipeline"),
+    *("sft, tensor", "sft, expert", "dpo, tensor", "dpo, expert"),
+    *("taught, data", "taught, context", "taught, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
@@ -288,6 +299,7 @@ def alone(
             turns=has_turns(name),
             stage=stage_of(name),
             kept=name.startswith("kept"),
+            top=top_of(name),
             lora=lora_of(name),
         )
     return root
@@ -322,7 +334,11 @@ def has_turns(model: str) -> bool:
 
 
 def stage_of(model: str) -> str:
-    return model if model in ("sft", "dpo") else "rl"
+    return stage if (stage := model.split(",")[0]) in ("sft", "dpo") else "rl"
+
+
+def top_of(model: str) -> int:
+    return 5 if model == "taught" else 0
 
 
 def trainer_keys(model: str) -> dict[str, int | str | bool]:
@@ -357,6 +373,7 @@ def run_cases(
             "turns": has_turns(model),
             "stage": stage_of(model),
             "kept": model.startswith("kept"),
+            "top": top_of(model),
             "lora": lora_of(model),
         }
         for name, (model, sizes) in cases.items()

@@ -159,6 +159,8 @@ GROUPS = {
     "critic": ("explained_variance",),
     "teacher": (
         "teacher_kl",
+        "teacher_forward_kl",
+        "teacher_top_mass",
         "teacher_scored_total",
         "teacher_refused_total",
         "teacher_restarts_total",

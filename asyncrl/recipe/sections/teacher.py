@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import field_validator, model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, PATH_OR_HUB_ID, TASK_ROWS
-from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import NonNegativeFloat, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
 
 
@@ -24,8 +24,16 @@ class Teacher(Section):
     alone. It is shown the key of serving.api_key_variable. At a rollout.temperature other than 1 it needs
     asyncrl's plugin: SGLang's own log-probs of a text ignore the temperature.
     Default: the run starts one server of its own, which takes no rollouts."""
-    coefficient: PositiveFloat = 1.0
-    """Weight of the teacher's advantage."""
+    coefficient: NonNegativeFloat = 1.0
+    """Weight of the teacher's advantage. 0 with `top_k` alone: the forward KL then teaches by itself."""
+    top_k: Positive | None = None
+    """The loss gains the forward KL to the teacher over its k likeliest tokens at each sampled position, at
+    rollout.temperature: what the teacher would write there too, not only what it thinks of the one token that
+    was sampled. Take it where sampled log-ratios are too noisy, as with few or short responses. About 16 of
+    its tokens hold nearly all of its probability. Costs 8 k bytes of journal for each sampled token.
+    Default: none."""
+    top_k_coefficient: PositiveFloat = 1.0
+    """Weight of that forward KL in the loss."""
     with_reward: Annotated[bool, TASK_ROWS] = False
     """true: the teacher's advantage is added to that of the reward, after what is done to the batch's.
     false: it is the only one. Rows need no answer, and no verifier is asked of training responses."""
@@ -46,6 +54,18 @@ class Teacher(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Teacher":
+        if self.top_k is None:
+            if self.top_k_coefficient != 1.0:
+                raise ValueError(
+                    f"teacher.top_k_coefficient is {self.top_k_coefficient:g} but teacher.top_k is not set: "
+                    "there is no forward KL that it could weigh. Set teacher.top_k, such as 16, or leave it "
+                    "out."
+                )
+            if not self.coefficient:
+                raise ValueError(
+                    "teacher.coefficient is 0 but teacher.top_k is not set: the teacher would teach nothing. "
+                    "Set a coefficient above 0, or teacher.top_k, such as 16."
+                )
         if self.path is not None:
             return self
         for key in Teacher.model_fields:

@@ -23,11 +23,8 @@ def export_version(learner: Learner, checkpoint: Path, *, base: Path) -> Path:
 
 
 def _export_adapter(learner: Learner, folder: Path) -> None:
-    """Writes what `peft` loads, where there is an adapter that it can hold."""
+    """Writes what `peft` loads, where there is an adapter."""
     if learner.model.lora is None:
-        return
-    if learner.shape.num_experts is not None:
-        log.info("no folder for peft: transformers holds experts in tensors that it has no adapters for")
         return
     export_adapter(learner.model, base=learner.base_name, target=folder)
     log.info("the adapter alone, as peft loads it, in %s", folder)

@@ -74,7 +74,8 @@ def without_adapters(model: Policy) -> Iterator[None]:
 def export_adapter(model: Policy, *, base: str, target: Path) -> None:
     """Writes `target` as `peft` saves an adapter; `base` is the model that it belongs to, by path or hub id.
 
-    Of a model without experts: transformers holds those in one tensor per layer, of which peft has no part.
+    Experts have an adapter each, by the names of their matrices in the folder. transformers 5 stacks these,
+    gate and up in one tensor; peft 0.21 stacks the adapters as it loads them.
     """
     weights = dict(export_weights(model, torch.nn.Parameter.detach, of_adapters=True))
     if not ranks.is_first():
@@ -90,7 +91,7 @@ def export_adapter(model: Policy, *, base: str, target: Path) -> None:
         "r": model.lora.rank,
         "lora_alpha": model.lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted(model.lora.targets),
+        "target_modules": sorted({name.split(".")[-3] for name in weights}),
         "bias": "none",
         "use_rslora": False,
         "use_dora": False,

@@ -6,6 +6,10 @@ Where servers sampled from some tokens only (top-p, top-k, min-p), the log of wh
 probability comes beside: less it, a log-prob is that of the distribution over the kept tokens. Entropies are
 over all tokens.
 
+Where a teacher told its likeliest tokens, the mean of their log-probs by its probabilities comes beside, too:
+sum_v p_T(v) ln p(v), with the gradient p_T(v) [v is one of them] - M p(v) in the tempered logits, M the sum
+of these p_T. Only k logits of a row are looked at, whatever rank holds them.
+
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
 logits at a time, and on a CPU normalized in slices that stay in the processor's cache. The backward pass
@@ -30,6 +34,7 @@ from torch import Tensor
 from asyncrl.model.memory import LOGITS_AT_ONCE
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.packing.kept_sets import KeptSets
+from asyncrl.trainer.packing.top_tokens import TopTokens
 
 KEPT_BYTES = 2**29
 """Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
@@ -45,9 +50,10 @@ def token_logprobs(
     temperature: float,
     unsampled: Tensor | None = None,
     kept: KeptSets | None = None,
+    top: TopTokens | None = None,
 ) -> tuple[Tensor, ...]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T] and, with `kept`, the logs
-    of the kept tokens' probability [T]; all with gradient.
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], with `kept` the logs of the
+    kept tokens' probability [T], and with `top` the means of the teacher's likeliest [T]; all with gradient.
 
     `unsampled` [U] int64 are ids that are never sampled; no target is one of them.
     """
@@ -55,13 +61,19 @@ def token_logprobs(
     if unsampled is not None:
         logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
     everything = torch.log_softmax(logits, dim=-1)
-    values = everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
+    values: tuple[Tensor, ...] = (
+        everything.gather(-1, targets[:, None]).squeeze(-1),
+        _Entropy.apply(everything),
+    )
+    if top is not None:
+        columns, shares = top.of_columns(0, logits.shape[-1])
+        values = *values, (shares * everything.gather(-1, columns)).sum(-1)
     if kept is None:
         return values
     logs = everything[kept.rows, kept.tokens]
     largest = _row_maxima(logs.detach(), kept.rows, len(targets))
     masses = torch.zeros_like(largest).index_add(0, kept.rows, (logs - largest[kept.rows]).exp())
-    return *values, masses.log() + largest
+    return *values[:2], masses.log() + largest, *values[2:]
 
 
 def output_logprobs(
@@ -76,6 +88,7 @@ def output_logprobs(
     float32_logits: bool = False,
     is_bitwise: bool = False,
     kept: KeptSets | None = None,
+    top: TopTokens | None = None,
 ) -> tuple[Tensor, ...]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
 
@@ -89,7 +102,7 @@ def output_logprobs(
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
     if is_whole and not is_bitwise and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         logits = torch.nn.functional.linear(hidden, weight)
-        return token_logprobs(logits, targets, temperature, unsampled, kept)
+        return token_logprobs(logits, targets, temperature, unsampled, kept, top)
     columns = None
     if unsampled is not None:
         columns = unsampled[(unsampled >= first) & (unsampled < first + num_rows)] - first
@@ -99,6 +112,7 @@ def output_logprobs(
         group if num_ranks > 1 else None,
         torch.float32 if float32_logits else hidden.dtype,
         own,
+        None if top is None else (*top.of_columns(first, num_rows), top.masses()),
         is_bitwise=is_bitwise,
     )
     values: tuple[Tensor, ...] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
@@ -140,10 +154,12 @@ class _Vocabulary:
         group: dist.ProcessGroup | None,
         dtype: torch.dtype,
         kept: KeptSets | None = None,
+        top: tuple[Tensor, Tensor, Tensor] | None = None,
         *,
         is_bitwise: bool = False,
     ) -> None:
-        """`unsampled` are columns of this rank, and those of `kept` too; `dtype` is the logits'."""
+        """`unsampled` are columns of this rank, and those of `kept` too; `top` is what `TopTokens.of_columns`
+        makes of its part, and the whole `masses`; `dtype` is the logits'."""
         self.first = first
         self.num_rows = num_rows
         self.temperature = temperature
@@ -151,6 +167,7 @@ class _Vocabulary:
         self.group = group
         self.dtype = dtype
         self.kept = kept
+        self.top = top
         self.is_bitwise = is_bitwise
 
     def chunks(self, num_tokens: int) -> list[slice]:
@@ -191,6 +208,12 @@ class _Vocabulary:
         columns = targets - self.first
         return columns.clamp(0, self.num_rows - 1)[:, None], (columns >= 0) & (columns < self.num_rows)
 
+    def top_of(self, part: slice) -> tuple[Tensor, Tensor]:
+        """(columns, probabilities) [t, k] of the teacher's likeliest tokens at the rows `part`."""
+        assert self.top is not None
+        columns, shares, _ = self.top
+        return columns[part], shares[part]
+
     def reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         if self.group is not None:
             dist.all_reduce(tensor, op=operation, group=self.group)
@@ -209,6 +232,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
         masses = [] if vocabulary.kept is None else [torch.empty_like(normalisers)]
+        means = [] if vocabulary.top is None else [torch.empty_like(normalisers)]
         num_bytes = len(hidden) * vocabulary.num_rows * vocabulary.dtype.itemsize
         is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
         kept = []
@@ -219,23 +243,28 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 *found, own = (part[rows] for part in parts)
                 for place, value in zip(found, _values(logits[rows], own, vocabulary), strict=True):
                     place.copy_(value)
+                part = slice(chunk.start + rows.start, chunk.start + rows.stop)
                 for mass in masses:
-                    part = slice(chunk.start + rows.start, chunk.start + rows.stop)
                     mass[part] = _log_masses(logits[rows], part, normalisers[part], vocabulary)
+                for mean in means:
+                    mean[part] = _means(logits[rows], part, normalisers[part], vocabulary)
             if is_kept:
                 kept.append(logits)
         context.save_for_backward(hidden, weight, targets, normalisers, entropies, *masses, *kept)
         context.vocabulary = vocabulary
         context.set_materialize_grads(False)
-        return logprobs, entropies, *masses
+        return logprobs, entropies, *masses, *means
 
     @staticmethod
     def backward(
-        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, of_masses: Tensor | None = None
+        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, *others: Tensor | None
     ) -> tuple[Tensor, Tensor | None, None, None]:
         hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
         masses = None if vocabulary.kept is None else kept.pop(0)
+        of_masses = None if masses is None else others[0]
+        of_means = None if vocabulary.top is None else others[-1]
+        totals = None if of_means is None else of_means * vocabulary.top[2]
         to_hidden = torch.empty_like(hidden)
         chunks = vocabulary.chunks(len(hidden))
         # The product of a single chunk is the gradient; those of several are added up in float32.
@@ -255,7 +284,12 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     vocabulary.own(targets[own]),
                     None if of_logprobs is None else of_logprobs[own, None],
                     None if of_entropies is None else (of_entropies[own, None], entropies[own, None]),
+                    None if totals is None else totals[own, None],
                 )
+                if of_means is not None:
+                    columns, shares = vocabulary.top_of(own)
+                    # Ids in a row differ; those of other ranks add 0, in whatever order.
+                    found.scatter_add_(1, columns, shares * of_means[own, None])
                 if masses is not None and of_masses is not None:
                     log = vocabulary.tempered(logits[rows]).sub_(normalisers[own, None])
                     _add_slopes_of_masses(
@@ -298,6 +332,14 @@ def _log_masses(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _V
     return vocabulary.reduce(sums).log() + largest
 
 
+def _means(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabulary) -> Tensor:
+    """[t] means of the log-probs of the teacher's likeliest tokens of the rows `part`, by its
+    probabilities."""
+    columns, shares = vocabulary.top_of(part)
+    logs = logits.gather(1, columns).float() / vocabulary.temperature - normalisers[:, None]
+    return vocabulary.reduce((shares * logs).sum(-1))
+
+
 def _add_slopes_of_masses(
     slopes: Tensor, log: Tensor, of_masses: Tensor, masses: Tensor, kept: KeptSets
 ) -> None:
@@ -314,20 +356,24 @@ def _slopes(
     own: tuple[Tensor, Tensor],
     of_logprobs: Tensor | None,
     of_entropies: tuple[Tensor, Tensor] | None,
+    of_totals: Tensor | None = None,
 ) -> Tensor:
     """Gradient of the tempered logits from log-probs `log` [t, num_rows], which it overwrites.
 
-    -p x (gradient of the log-prob + gradient of the entropy x (log p + entropy)), and where the target is
-    the gradient of the log-prob.
+    -p x (gradient of the log-prob + `of_totals` + gradient of the entropy x (log p + entropy)), and where the
+    target is the gradient of the log-prob.
     """
     probabilities = log.exp()
+    each = of_logprobs
+    if of_totals is not None:
+        each = of_totals if each is None else each + of_totals
     if of_entropies is None:
-        assert of_logprobs is not None, "torch asks for the gradient of neither"
-        factor = of_logprobs
+        assert each is not None, "torch asks for the gradient of none"
+        factor = each
     else:
         gradient, entropies = of_entropies
         factor = log.add_(entropies).mul_(gradient)
-        factor = factor if of_logprobs is None else factor.add_(of_logprobs)
+        factor = factor if each is None else factor.add_(each)
     slopes = probabilities.mul_(factor).neg_()
     if of_logprobs is not None:
         columns, is_own = own

@@ -55,7 +55,8 @@ class PolicyModel(GPTModel):
     """One chunk of the policy's layers; the first one embeds, the last one gives log-probs.
 
     Of a micro-batch with kept sets it gives three [T]: log-probs over the kept tokens, entropies and
-    log-probs over all tokens.
+    log-probs over all tokens. Where a teacher told its likeliest tokens, the last is the mean of the
+    log-probs of these by the teacher's probabilities.
     """
 
     shape: ModelShape
@@ -84,10 +85,12 @@ class PolicyModel(GPTModel):
 
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, ...]:
         weight = self._output_weight()
-        targets, kept = micro.targets[micro.distinct], micro.kept
+        targets, kept, top = micro.targets[micro.distinct], micro.kept, micro.top
         own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
         if own is not None and kept is not None:
             kept = kept.of_rows(own, len(targets))
+        if own is not None and top is not None:
+            top = top.of_rows(own)
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
         values = output_logprobs(
             pick_rows(hidden, predicting),
@@ -100,12 +103,13 @@ class PolicyModel(GPTModel):
             float32_logits=self.float32_logits,
             is_bitwise=self.is_bitwise,
             kept=kept,
+            top=top,
         )
         if own is not None:
             values = tuple(fill_in(torch.stack(values), own, len(targets)))
         if kept is not None:
-            whole, entropies, log_masses = values
-            values = whole - log_masses, entropies, whole
+            whole, entropies, log_masses, *means = values
+            values = whole - log_masses, entropies, whole, *means
         return tuple(value.index_select(0, micro.copies) for value in values)
 
     def _output_weight(self) -> Tensor:

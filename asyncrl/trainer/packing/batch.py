@@ -23,15 +23,17 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
-from asyncrl.model.kept_sets import num_kept_sets
+from asyncrl.model.kept_sets import num_kept_sets, split_kept_sets
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.top_tokens import split_top
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
-from asyncrl.trainer.packing.kept_sets import KeptSets, distinct_with_kept_sets, unpack_kept_sets
+from asyncrl.trainer.packing.kept_sets import KeptSets, told_apart, unpack_kept_sets
 from asyncrl.trainer.packing.prefix_tree import pack_tree
+from asyncrl.trainer.packing.top_tokens import TopTokens, unpack_top_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class MicroBatch:
     """[T] bool, tokens of sequences that the losses leave out as a whole; None where there are none."""
     teacher: Tensor | None = None
     """[T] float32 log-probs of the teacher; None without one."""
+    top: TopTokens | None = None
+    """The teacher's likeliest tokens at each of the K predictions; None without teacher.top_k."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, they are not staler, and their
@@ -124,20 +128,6 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
             )
 
 
-def check_taught(batch: Batch, *, has_teacher: bool) -> None:
-    """Raises InputError for a response without the teacher's log-probs of its tokens where the recipe has a
-    teacher, and for one with some where it has none."""
-    for sequence in batch.sequences:
-        wanted = sequence.num_sampled() if has_teacher else 0
-        if len(sequence.teacher_logprobs) != wanted:
-            raise InputError(
-                f"Step {batch.taken_version + 1} has {len(sequence.teacher_logprobs)} log-probs of a teacher "
-                f"for the {sequence.num_sampled()} tokens of response {sequence.sequence_id}, expected "
-                f"{wanted}: teacher.path is {'set' if has_teacher else 'not set'}. To start over, set "
-                "run_folder (or name) to a new one."
-            )
-
-
 def check_kept(batch: Batch, *, is_truncated: bool) -> None:
     """Raises InputError for a response without the kept sets of its tokens where the recipe's sampling has
     them, and for one with kept sets where it has none: its log-probs are of another distribution than the
@@ -153,7 +143,7 @@ def check_kept(batch: Batch, *, is_truncated: bool) -> None:
             )
 
 
-RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets)
+RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets | TopTokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +340,15 @@ def make_micro_batch(
         imitated = torch.from_numpy(np.repeat(each, num_responses))
     is_masked = np.repeat([sequence.is_masked for sequence in sequences], num_responses)
     targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
-    distinct, copies, kept = tree.distinct, tree.copies, None
+    distinct, copies, kept, top = tree.distinct, tree.copies, None, None
     if any(s.kept for s in sequences):
-        distinct, copies, sets = distinct_with_kept_sets(distinct, copies, [s.kept for s in sequences])
+        sets = [each for s in sequences for each in split_kept_sets(s.kept)]
+        distinct, copies, sets = told_apart(copies, sets)
         kept = unpack_kept_sets(sets, targets[distinct])
+    elif any(s.teacher_top for s in sequences):
+        rows_of_top = [each for s in sequences for each in split_top(s.teacher_top, s.num_sampled())]
+        distinct, copies, rows_of_top = told_apart(copies, rows_of_top)
+        top = unpack_top_tokens(rows_of_top)
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
@@ -381,6 +376,7 @@ def make_micro_batch(
         kept=kept,
         is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
         teacher=_teacher(sequences, num_targets),
+        top=top,
     )
 
 
@@ -441,6 +437,6 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
-        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets)
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets | TopTokens)
     }
     return replace(record, **moved)

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.model.kept_sets import split_kept_sets
-
 
 @dataclass(frozen=True, slots=True)
 class KeptSets:
@@ -41,18 +39,16 @@ class KeptSets:
         return KeptSets(self.rows[first:last] - part.start, self.tokens[first:last])
 
 
-def distinct_with_kept_sets(
-    distinct: np.ndarray, copies: np.ndarray, packed: Sequence[bytes]
-) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
-    """(`distinct`, `copies`, each prediction's set): as `PackedTree` has the first two, with predictions told
-    apart whose kept sets differ. `packed` are the sequences' joined sets, T in all."""
-    sets = [each for part in packed for each in split_kept_sets(part)]
-    assert len(sets) == len(copies), f"{len(sets)} kept sets of {len(copies)} sampled tokens"
+def told_apart(copies: np.ndarray, told: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
+    """(distinct, copies, what is told of each prediction): as `PackedTree` has the first two, with
+    predictions told apart of which something else is `told`, [T]: their kept sets, or what a teacher finds
+    likeliest."""
+    assert len(told) == len(copies), f"what is told of {len(told)} of {len(copies)} sampled tokens"
     numbers: dict[tuple[int, bytes], int] = {}
     found = np.fromiter(
         (
             numbers.setdefault((copy, each), len(numbers))
-            for copy, each in zip(copies.tolist(), sets, strict=True)
+            for copy, each in zip(copies.tolist(), told, strict=True)
         ),
         np.int64,
         len(copies),

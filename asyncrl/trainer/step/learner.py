@@ -34,10 +34,10 @@ from asyncrl.trainer.packing.batch import (
     MicroBatch,
     check_kept,
     check_sampled,
-    check_taught,
     mini_batches,
     rank_micro_batches,
 )
+from asyncrl.trainer.packing.taught import check_taught
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
@@ -182,7 +182,7 @@ class Learner:
         if batch.taken_version < self._num_recorded_batches:
             return self._learn_recorded(batch)
         check_kept(batch, is_truncated=self._is_truncated)
-        check_taught(batch, has_teacher=self._teacher.is_on())
+        check_taught(batch, self._teacher, self.unsampled, self.shape.vocab_size)
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = self.objective.finished(batch)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.batch_advantages import finish_batch
+from asyncrl.algorithms.distillation import top_k_forward_kl
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
 from asyncrl.algorithms.losses import make_loss
@@ -48,12 +49,18 @@ class Objective:
     """The loss of a recipe."""
 
     def __init__(
-        self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
+        self,
+        algorithm: Algorithm,
+        *,
+        max_new_tokens: int,
+        mask_staleness: int | None = None,
+        forward_kl_coefficient: float = 0.0,
     ) -> None:
         self.algorithm = algorithm
         self.entropy_coefficient = algorithm.entropy_coefficient
         """Weight of the entropy bonus in the step that is trained."""
         self._limit = mask_staleness
+        self._forward_kl_coefficient = forward_kl_coefficient
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
     def finished(self, batch: Batch) -> Batch:
@@ -151,11 +158,12 @@ class Objective:
     ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
 
-        `outputs` are log-probs and entropies, [T] each with gradient, and where servers kept some tokens the
-        log-probs over all; `proximal` [T] is None when the policy before the step is the one that made them.
-        `reference` is over all tokens, `sampled` [T] as of `exact_split.token_sums`. Raises InputError for a
-        term of the recipe's own that gives no tensor for a loss; values that are no numbers are counted in
-        what is kept, and what they do to the gradient in `gradients`.
+        `outputs` are log-probs and entropies, [T] each with gradient, where servers kept some tokens the
+        log-probs over all, and what `PolicyModel` makes of a teacher's likeliest tokens; `proximal` [T] is
+        None when the policy before the step is the one that made them. `reference` is over all tokens,
+        `sampled` [T] as of `exact_split.token_sums`. Raises InputError for a term of the recipe's own that
+        gives no tensor for a loss; values that are no numbers are counted in what is kept, and what they do
+        to the gradient in `gradients`.
         """
         current, entropies = outputs[:2]
         whole = None if micro.kept is None else outputs[2]
@@ -173,6 +181,8 @@ class Objective:
             second_moment_bound=judged.second_moment_bound,
             hit=judged.hit,
             is_top=judged.is_top,
+            forward_kl=_forward_kl(micro, outputs),
+            forward_kl_coefficient=self._forward_kl_coefficient,
         )
         try:
             parts = self._loss(inputs)
@@ -213,6 +223,13 @@ class Objective:
             prompt_lengths=micro.prompt_lengths,
             imitated=micro.imitated,
         )
+
+
+def _forward_kl(micro: MicroBatch, outputs: tuple[Tensor, ...]) -> Tensor | None:
+    """[T] with gradient."""
+    if micro.top is None:
+        return None
+    return top_k_forward_kl(micro.top.logprobs.index_select(0, micro.copies), outputs[-1])
 
 
 def _with_origins(inputs: LossInputs, micro: MicroBatch) -> LossInputs:

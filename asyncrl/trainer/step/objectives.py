@@ -14,5 +14,8 @@ def make_objective(recipe: Recipe) -> Objective:
         return Preference(recipe)
     rollout = recipe.rollout
     return Objective(
-        recipe.algorithm, max_new_tokens=rollout.max_new_tokens, mask_staleness=rollout.mask_staleness
+        recipe.algorithm,
+        max_new_tokens=rollout.max_new_tokens,
+        mask_staleness=rollout.mask_staleness,
+        forward_kl_coefficient=recipe.teacher.top_k_coefficient,
     )

@@ -45,7 +45,7 @@ def test_the_teachers_log_prob_comes_last_of_a_tokens_numbers(run_folder: Path) 
         "SELECT sum(length(tokens)) / 4 FROM segments WHERE trajectory_id = '00000000-00'"
     ).fetchall()
     scores = array("f", [-0.125 * i for i in range(size)]).tobytes()
-    db.execute("INSERT INTO teacher_logprobs VALUES ('00000000-00', ?)", (scores,))
+    db.execute("INSERT INTO teacher_logprobs VALUES ('00000000-00', ?, NULL)", (scores,))
     db.commit()
     db.close()
     group = read_group(Run("run", run_folder), 0)

@@ -184,9 +184,11 @@ def test_a_matrix_that_is_no_target_has_no_adapter_and_no_gradient(tmp_path: Pat
     assert len(list(adapted_layers(policy))) == 4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# peft 0.21 looks for its patterns of stacked experts among modules, where there are none, and applies them.
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning")
+@pytest.mark.parametrize("family", [*FAMILIES, "Qwen3Moe"])
 def test_an_exported_adapter_is_one_of_peft(family: str, tmp_path: Path):
-    folder = write_model(tmp_path / "base", family, **FAMILIES[family])
+    folder = write_model(tmp_path / "base", family, **FAMILIES.get(family, EXPERTS))
     policy = adapted_policy(folder)
     export_adapter(policy, base=str(folder), target=tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())

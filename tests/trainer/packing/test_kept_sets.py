@@ -66,5 +66,5 @@ def test_parts_of_kept_sets_are_those_of_their_rows_and_columns() -> None:
 
 def test_a_token_without_its_kept_set_is_refused() -> None:
     broken = dataclasses.replace(sequence("0-0", [5, 6], [[5], [6]]), kept=b"\0")
-    with pytest.raises(AssertionError, match="1 kept sets of 2 sampled tokens"):
+    with pytest.raises(AssertionError, match="what is told of 1 of 2 sampled tokens"):
         make_micro_batch([broken], 0)

@@ -45,7 +45,7 @@ def scored(trajectory: Trajectory, advantage: float) -> list[ScoredSequence]:
         branch_rewards={},
         outcome="correct",
         source="",
-        teacher_logprobs={},
+        teacher_scores={},
     )
 
 

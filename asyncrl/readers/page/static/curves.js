@@ -19,6 +19,7 @@ const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line)
 // Charts that only some runs have, with a line for each column of a family: the beginning of their names.
 const FAMILIES = [
   { title: "Reverse KL to the teacher, per token", prefix: "teacher_kl" },
+  { title: "Forward KL over the teacher's likeliest tokens", prefix: "teacher_forward_kl" },
   { title: "Perplexity of training rows", prefix: "perplexity" },
   { title: "Loss on held-out rows", prefix: "heldout_loss" },
   { title: "Pairs whose chosen response gained", prefix: "dpo_accuracy", format: percent },

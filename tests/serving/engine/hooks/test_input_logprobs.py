@@ -2,14 +2,15 @@
 for, without the tokens that are never sampled."""
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
 from serving.engine.hooks.test_unsampled import wanted_logprobs
-from serving.engine.servers import NEVER, new_session, post
+from serving.engine.servers import NEVER, VOCABULARY, new_session, post
 
 from asyncrl.errors import RequestRefused
-from asyncrl.serving.sglang.scores import knows_temperatures, score
+from asyncrl.serving.sglang.scores import TopRow, knows_temperatures, score, score_with_top
 
 TEXTS = [[5, 6, 7, 1, 2, 3, 9], [8, 9, 0, 4], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]]
 
@@ -31,6 +32,31 @@ def test_a_text_has_the_log_probs_of_transformers_at_the_temperature(
 
     for text, found in zip(TEXTS, asyncio.run(ask()), strict=True):
         assert found == pytest.approx(wanted_logprobs(folder, text[:2], text[2:], temperature), abs=1e-5)
+
+
+def test_the_likeliest_tokens_are_those_at_the_temperature_and_none_that_is_never_sampled(
+    masked_engine: tuple[str, Path],
+):
+    url, folder = masked_engine
+
+    async def ask() -> list[TopRow]:
+        async with new_session() as session:
+            _, rows = await score_with_top(
+                session, url, TEXTS[0], first=2, temperature=0.7, timeout_seconds=60.0, top_k=22
+            )
+            return rows
+
+    rows = asyncio.run(ask())
+    assert len(rows) == len(TEXTS[0]) - 2
+    num_possible = VOCABULARY - len(NEVER)
+    for i, row in enumerate(rows):
+        text = TEXTS[0][: 2 + i]
+        possible = [(logprob, token) for logprob, token in row if logprob > -math.inf]
+        assert len(row) == 22 and len(possible) == min(22, num_possible)
+        assert not {token for _, token in possible} & set(NEVER)
+        assert possible == sorted(possible, reverse=True)
+        for logprob, token in possible[:3]:
+            assert wanted_logprobs(folder, text, [token], 0.7) == pytest.approx([logprob], abs=1e-5)
 
 
 def test_what_it_says_of_its_own_tokens_it_says_of_them_as_a_text(masked_engine: tuple[str, Path]):
