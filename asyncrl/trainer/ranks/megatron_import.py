@@ -5,15 +5,11 @@ Decorating with torch.compile imports the compiler, and on a CPU nothing is comp
 """
 
 import contextlib
-import importlib.util
 import sys
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-
-PAGED_STASH = "megatron.core.transformer.moe.ops.paged_stash"
 
 
 def import_megatron() -> None:
@@ -22,17 +18,7 @@ def import_megatron() -> None:
         stack.enter_context(_hidden("wandb"))
         if not torch.cuda.is_available():
             stack.enter_context(_without_compiler())
-        if importlib.util.find_spec("triton") is None:
-            _replace_triton_kernels()
         import megatron.core  # noqa: F401
-
-
-def _replace_triton_kernels() -> None:
-    """Megatron-core 0.19 imports Triton's kernels of a buffer for experts (moe_paged_stash, which no recipe
-    turns on) on every machine, and CPU builds of torch bring no Triton."""
-    module = types.ModuleType(PAGED_STASH)
-    vars(module).update(GLOBAL_BLOCK_SIZE=1024, paged_stash_copy_kernel=None, paged_stash_pop_kernel=None)
-    sys.modules.setdefault(PAGED_STASH, module)
 
 
 @contextlib.contextmanager
