@@ -1,10 +1,11 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
 RUN ?= $(shell ls -dt runs/*/ 2>/dev/null | head -1)
 BIN := .venv/bin
 READY := .venv/.ready
+NEWEST := .venv/newest
 GPU_READY := .venv/.ready-gpu
 # An environment for GPUs stays one: `make train` needs no GPU=1.
 GPU ?= $(if $(wildcard $(GPU_READY)),1)
@@ -18,13 +19,16 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # uv resolves and links in seconds; pip is always there. UV= takes pip all the same.
 UV ?= $(shell command -v uv 2> /dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(PIP))
+# Of gpu.lock. A PYTHON that was not named is looked for: on PATH, then by uv, which fetches it.
+GPU_PYTHON := 3.12
+GPU_VENV = $(if $(filter file,$(origin PYTHON)),python$(GPU_PYTHON) -m venv .venv 2> /dev/null || $(if $(UV),$(UV) venv --quiet --seed --clear --python $(GPU_PYTHON) .venv,false),$(PYTHON) -m venv .venv)
 # "compat" puts one path where setuptools would put a finder, whose imports cost each Python process 25 ms.
 SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 
 # Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench algorithms seeds chaos clean
+.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
 
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY))
 
@@ -45,10 +49,10 @@ $(READY): cpu.lock pyproject.toml
 $(GPU_READY): gpu.lock pyproject.toml
 	@test ! -e $(READY) || { echo ".venv holds the CPU builds. Remove it (rm -rf .venv), then run the same again." >&2; exit 2; }
 	@echo "Setting up .venv for GPUs (several GB)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/python || { $(GPU_VENV); } || { rm -f $(BIN)/python; echo "gpu.lock is for Python $(GPU_PYTHON), and no python$(GPU_PYTHON) with venv is on PATH: install it, or uv, which fetches it, or set PYTHON to its path." >&2; exit 2; }
 	@$(BIN)/python -c "import platform as p, sys; \
 	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
-	  sys.exit(0 if here == 'Linux x86_64, Python 3.11' else f'gpu.lock is for Linux x86_64, Python 3.11; this is {here}: set PYTHON')"
+	  sys.exit(0 if here == 'Linux x86_64, Python $(GPU_PYTHON)' else f'gpu.lock is for Linux x86_64, Python $(GPU_PYTHON); this is {here}: set PYTHON, or leave it out')"
 	@echo "1/2 packages ($$(grep -c == gpu.lock))"
 	@$(INSTALL) --no-deps --require-hashes --only-binary :all: -r gpu.lock
 	@echo "2/2 asyncrl"
@@ -102,6 +106,16 @@ test: setup
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup
 	@$(BIN)/python -m pytest -m "not gpu" --hypothesis-profile=random $(ARGS)
+
+# The trainer's tests on the newest Megatron-core of cpu.lock, put in front of the one that is installed. Its wheels ask for
+# Python 3.12; what is used of it runs on 3.11 too.
+test-newest: setup $(NEWEST)/.ready
+	@PYTHONPATH=$(CURDIR)/$(NEWEST) $(BIN)/python -m pytest -n 2 -m "not slow and not exhaustive and not gpu" tests/trainer $(ARGS)
+
+$(NEWEST)/.ready: cpu.lock
+	@$(PIP) --quiet --upgrade --target $(NEWEST) --no-deps --python-version 3.12 --only-binary :all: \
+	  "$$(sed -n 's/^\(megatron-core==[^;]*\); python_version >= .*/\1/p' cpu.lock)"
+	@touch $@
 
 lint: setup
 	@$(BIN)/ruff check .

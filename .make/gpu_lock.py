@@ -1,8 +1,8 @@
 """`make gpu-lock`: writes gpu.lock, every package of an environment for GPUs; installs none of them.
 
 Asks uv, in an environment that is thrown away, what pyproject.toml's packages resolve to on Linux x86_64 with
-Python 3.11, as wheels alone; SGLang pins torch and its kernels. Versions of cpu.lock are kept where they fit,
-so that both environments differ as little as SGLang's pins allow. Standard library only.
+Python 3.12, as wheels alone; SGLang pins torch and its kernels. Versions of cpu.lock and trackers.lock are
+kept where they fit, so that environments differ as little as SGLang's pins allow. Standard library only.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHON = "3.11"
+PYTHON = "3.12"
 PLATFORM = "x86_64-manylinux_2_34"
 """SGLang's wheel asks for glibc 2.34: Ubuntu 22.04, Debian 12 or newer."""
 COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
@@ -59,7 +59,7 @@ def resolve(uv: list[str], folder: Path) -> list[Package]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked, exact, bounds = folder / "asked.in", folder / "exact.txt", folder / "bounds.txt"
     asked.write_text("\n".join([*project["dependencies"], *project["optional-dependencies"]["dev"]]))
-    exact.write_text((ROOT / "cpu.lock").read_text())
+    exact.write_text("".join((ROOT / f"{name}.lock").read_text() for name in ("cpu", "trackers")))
     bounds.write_text("".join(f"{name}=={CUDA}.*\n" for name in COMPILER))
     subprocess.run(
         [*compiling, str(asked), "-c", str(bounds), "-o", str(exact)], check=True, stdout=subprocess.DEVNULL

@@ -4,7 +4,7 @@ Task -> Group of Trajectory (prompt + Segments, growing) -> Batch of Sequence (s
 No torch and no numpy: tokens and log-probs are plain lists, so that every process can read them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -422,18 +422,20 @@ class TeacherScores:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSequence:
-    """One scored trajectory, or a branch of one, for the trainer: numbers only."""
+    """One scored trajectory, or a branch of one, for the trainer: numbers only.
+
+    What it has per token are lists, or memoryviews of numbers where they came over a wire."""
 
     sequence_id: str
     """The trajectory's or the branch's id (`root_id`): the branches of one count as one sequence."""
-    prompt_tokens: list[int]
-    response_tokens: list[int]
+    prompt_tokens: Sequence[int]
+    response_tokens: Sequence[int]
     """[R] what followed the prompt; the last one was sampled."""
-    behavior_logprobs: list[float]
+    behavior_logprobs: Sequence[float]
     """[T] natural log, of the sampled ones of the R response tokens: all of them, less `observed`."""
-    token_versions: list[int]
+    token_versions: Sequence[int]
     """[T] the policy version that sampled each token."""
-    are_continued: list[bool]
+    are_continued: Sequence[bool]
     """[T] whether the token was sampled over a KV cache of an older version."""
     advantage: float
     """That of each sampled token, or of the first turn where turns have their own."""
@@ -455,7 +457,7 @@ class ScoredSequence:
     """`Task.source` of its task."""
     is_masked: bool = False
     """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
-    teacher_logprobs: list[float] = field(default_factory=list)
+    teacher_logprobs: Sequence[float] = field(default_factory=list)
     """[T] natural log, of the teacher, as `behavior_logprobs` of the policy; empty without a teacher."""
     teacher_top: bytes = b""
     """The teacher's likeliest tokens at each of the T places (asyncrl/model/top_tokens.py); empty without
@@ -509,17 +511,21 @@ class ScoredSequence:
         """T, sampled tokens."""
         return len(self.token_versions)
 
-    def sampled_positions(self) -> list[int]:
-        """[T] places of the sampled tokens in the response."""
+    def sampled_spans(self) -> list[tuple[int, int]]:
+        """(first, end) of each part of the response that was sampled."""
         starts = [0, *(end for _, end in self.observed)]
         ends = [*(first for first, _ in self.observed), len(self.response_tokens)]
-        return [i for first, end in zip(starts, ends, strict=True) for i in range(first, end)]
+        return list(zip(starts, ends, strict=True))
 
-    def sampled_tokens(self) -> list[int]:
+    def sampled_positions(self) -> list[int]:
+        """[T] places of the sampled tokens in the response."""
+        return [i for first, end in self.sampled_spans() for i in range(first, end)]
+
+    def sampled_tokens(self) -> Sequence[int]:
         """[T] the response without what was observed."""
         if not self.observed:
             return self.response_tokens
-        return [self.response_tokens[i] for i in self.sampled_positions()]
+        return _joined(self.response_tokens[first:end] for first, end in self.sampled_spans())
 
 
 def _response(trajectory: Trajectory) -> tuple[list[int], list[tuple[int, int]]]:
@@ -537,7 +543,7 @@ def _response(trajectory: Trajectory) -> tuple[list[int], list[tuple[int, int]]]
     return tokens[:num_kept], [(first, end) for first, end in observed if end <= num_kept and end > first]
 
 
-def _joined(parts: Iterable[list[_T]]) -> list[_T]:
+def _joined(parts: Iterable[Sequence[_T]]) -> list[_T]:
     """A batch has millions of tokens: no step of the interpreter for each."""
     joined: list[_T] = []
     for part in parts:

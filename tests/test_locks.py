@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 from fakes.trackers import needs
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 GPU_LOCK = runpy.run_path(str(ROOT / ".make" / "gpu_lock.py"))
-COMPILER, CUDA = GPU_LOCK["COMPILER"], GPU_LOCK["CUDA"]
-PIN = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*)")
+COMPILER, CUDA, PYTHON = GPU_LOCK["COMPILER"], GPU_LOCK["CUDA"], GPU_LOCK["PYTHON"]
+PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)((?: --hash=sha256:[0-9a-f]{64})*)(?:; (.+))?")
 GPU_MACHINE = {
     "sys_platform": "linux",
     "platform_machine": "x86_64",
     "platform_system": "Linux",
     "os_name": "posix",
-    "python_version": "3.11",
-    "python_full_version": "3.11.9",
+    "python_version": PYTHON,
+    "python_full_version": f"{PYTHON}.9",
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
     "extra": "",
@@ -31,13 +32,14 @@ GPU_MACHINE = {
 
 
 def pins(name: str) -> dict[str, str]:
-    """Canonical name -> version."""
+    """Canonical name -> version, on a machine with GPUs."""
     found = {}
     for line in (ROOT / name).read_text().splitlines():
         if not line.startswith("#"):
             match = PIN.fullmatch(line)
             assert match, f"{name}: {line}"
-            found[canonicalize_name(match[1])] = match[2]
+            if match[4] is None or Marker(match[4]).evaluate(GPU_MACHINE):
+                found[canonicalize_name(match[1])] = match[2]
     return found
 
 
@@ -147,8 +149,35 @@ def test_another_python_than_the_locks_is_refused(tmp_path: Path) -> None:
     python.chmod(0o755)
     done = make(tmp_path, "setup", "GPU=1")
     assert done.returncode == 2
-    assert "gpu.lock is for Linux x86_64, Python 3.11; this is Linux" in done.stderr
+    assert f"gpu.lock is for Linux x86_64, Python {PYTHON}; this is Linux" in done.stderr
     assert "Python 3.13: set PYTHON" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("uv", "said"),
+    [
+        ("#!/bin/sh\necho uv $*; exit 1\n", f"uv venv --quiet --seed --clear --python {PYTHON} .venv"),
+        (None, f"no python{PYTHON} with venv is on PATH: install it, or uv, which fetches it"),
+    ],
+)
+def test_the_locks_python_is_fetched_by_uv_or_the_user_is_told_how(
+    uv: str | None, said: str, tmp_path: Path
+) -> None:
+    # A PATH without a Python of that version.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "make", "test", "echo", "rm", "cp", "sed", "grep", "ls", "head"):
+        (tools / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    if uv is not None:
+        (tools / "uv").write_text(uv)
+        (tools / "uv").chmod(0o755)
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {"PATH": str(tools), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["make", "setup", "GPU=1"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and said in done.stdout + done.stderr
 
 
 def test_an_environment_for_gpus_stays_one_without_saying_so_again(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from asyncrl.algorithms.advantages import STD_EPSILON, is_flat
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
@@ -119,11 +121,11 @@ def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_stalenes
     `version` takes them; none of a sequence that is masked."""
     if sequence.is_masked:
         return [0] * len(sequence.advantage_runs())
-    oldest = -math.inf if mask_staleness is None else version - mask_staleness
-    tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
-    are_counted = [math.isfinite(logprob) and made_by >= oldest for logprob, made_by in tokens]
+    are_counted = np.isfinite(np.asarray(sequence.behavior_logprobs, np.float32))
+    if mask_staleness is not None:
+        are_counted &= np.asarray(sequence.token_versions, np.int64) >= version - mask_staleness
     counts, first = [], 0
     for length, _ in sequence.advantage_runs():
-        counts.append(sum(are_counted[first : first + length]))
+        counts.append(int(are_counted[first : first + length].sum()))
         first += length
     return counts

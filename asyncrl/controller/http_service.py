@@ -5,6 +5,7 @@ where the recipe opens it. A take, drain or commit that is not ready within POLL
 asked again, so that a waiting trainer knows the controller alive.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from asyncrl.wire.messages import (
     DrainRequest,
     TakeReply,
     TakeRequest,
+    encode_take,
 )
 
 
@@ -139,7 +141,8 @@ class ControllerService:
             reply = await self._requests.take(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
-        return _answer(reply)
+        # Not in the loop, which reads streams meanwhile: a batch has millions of tokens.
+        return _answer(None if reply is None else await asyncio.to_thread(encode_take, reply))
 
     async def _on_drain(self, request: web.Request) -> web.Response:
         try:
@@ -155,7 +158,7 @@ class ControllerService:
             reply = await self._requests.commit(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
-        return _answer(reply)
+        return _answer(None if reply is None else msgspec.msgpack.encode(reply))
 
     async def _on_servers(self, request: web.Request) -> web.Response:
         """For people, not for the trainer: JSON {"action", "url"} -> the servers."""
@@ -167,11 +170,11 @@ class ControllerService:
             return _refusal(error)
 
 
-def _answer(reply: TakeReply | CommitReply | None) -> web.Response:
+def _answer(body: bytes | None) -> web.Response:
     """204 for None: not yet, ask again."""
-    if reply is None:
+    if body is None:
         return web.Response(status=204)
-    return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+    return web.Response(body=body, content_type="application/msgpack")
 
 
 def _refusal(error: Exception) -> web.Response:

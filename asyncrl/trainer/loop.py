@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
@@ -29,7 +31,7 @@ from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.wire.access import own_token, read_keys
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.files.service import folder_url
-from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest, decode_take
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +199,12 @@ def _restore(learner: Learner, checkpoints: Checkpoints, controller: ControllerL
 
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
-    def take() -> TakeReply:
+    def take() -> np.ndarray:
         assert queue is not None
-        return queue.take(request)
+        return np.frombuffer(queue.take_encoded(request), np.uint8)
 
-    return ranks.first_alone(take)
+    # Each rank decodes it: arrays are quicker to send and to read than objects.
+    return decode_take(ranks.first_alone(take).data)
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:

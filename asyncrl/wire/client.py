@@ -20,6 +20,7 @@ from asyncrl.wire.messages import (
     DrainRequest,
     TakeReply,
     TakeRequest,
+    decode_take,
 )
 
 POLL_SECONDS = 20.0
@@ -38,10 +39,14 @@ class QueueClient:
 
     def take(self, request: TakeRequest) -> TakeReply:
         """The batch for `request.version`, however long it takes to be ready. Raises QueueError, OSError."""
-        while True:
-            body = self._post(TAKE_PATH, msgspec.msgpack.encode(request))
-            if body is not None:
-                return msgspec.msgpack.decode(body, type=TakeReply)
+        return decode_take(self.take_encoded(request))
+
+    def take_encoded(self, request: TakeRequest) -> bytes:
+        """As `take`, for `decode_take` of other processes too."""
+        message = msgspec.msgpack.encode(request)
+        while (body := self._post(TAKE_PATH, message)) is None:
+            continue
+        return body
 
     def drain(self, request: DrainRequest) -> None:
         """Returns when nothing is generated any more, however long that takes. Raises QueueError, OSError."""

@@ -45,7 +45,7 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
             for sequence in batch.sequences:
                 # Each token says which version made it; the last one is the stop token.
                 made_by = [token - 10 for token in sequence.response_tokens[:-1]]
-                assert made_by == sequence.token_versions[:-1]
+                assert made_by == list(sequence.token_versions[:-1])
                 assert all(batch.taken_version - version <= 1 for version in sequence.token_versions)
         assert [row["step"] for row in notebook.steps] == [1, 2, 3, 4]
         assert [(row["when"], row["step"]) for row in notebook.evaluations] == [
@@ -284,7 +284,7 @@ async def test_a_trainer_that_died_gets_the_same_batches_again(engine: FakeEngin
             ]
         for batch in second.batches:
             for sequence in batch.sequences:
-                assert sequence.token_versions == sorted(sequence.token_versions)
+                assert list(sequence.token_versions) == sorted(sequence.token_versions)
         table = controller.queue.conservation()
         assert table["generated"] == table["trained"]
 

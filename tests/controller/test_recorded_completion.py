@@ -33,7 +33,7 @@ def recorded_tasks(count: int = 4) -> list[Task]:
 
 
 def told(batch: Batch) -> list[tuple[list[int], float, float]]:
-    return [(s.response_tokens, s.reward, s.advantage) for s in batch.sequences]
+    return [(list(s.response_tokens), s.reward, s.advantage) for s in batch.sequences]
 
 
 async def test_the_first_batches_are_the_recorded_groups_and_the_policy_learns_none_of_them(

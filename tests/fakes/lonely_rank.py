@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -20,9 +21,9 @@ from asyncrl.trainer.ranks import ranks
 TIMEOUT_SECONDS = 5.0
 
 
-def work_alone(seconds: float) -> str:
+def work_alone(seconds: float) -> tuple[str, np.ndarray, np.ndarray]:
     time.sleep(seconds)
-    return "the result"
+    return "the result", np.arange(4, dtype=np.uint8), np.empty(0, np.float32)
 
 
 def main() -> int:
@@ -34,9 +35,9 @@ def main() -> int:
     dist.all_reduce(torch.ones(1), group=group)
     (folder / f"met-{dist.get_rank()}").touch()
     if work == "patience":
-        (folder / f"result-{dist.get_rank()}").write_text(
-            ranks.first_alone(lambda: work_alone(3 * TIMEOUT_SECONDS))
-        )
+        words, numbers, none = ranks.first_alone(lambda: work_alone(3 * TIMEOUT_SECONDS))
+        found = f"{words}: {numbers.tolist()} and {none.tolist()}"
+        (folder / f"result-{dist.get_rank()}").write_text(found)
         return 0
     if work == "alone":
         ranks.first_alone(lambda: work_alone(600))

@@ -16,6 +16,7 @@ from asyncrl.wire.messages import (
     DrainRequest,
     TakeReply,
     TakeRequest,
+    encode_take,
 )
 
 
@@ -94,7 +95,9 @@ class FakeQueueService:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                reply = msgspec.msgpack.encode(service.answer(self.path, body))
+                answer = service.answer(self.path, body)
+                is_take = isinstance(answer, TakeReply)
+                reply = encode_take(answer) if is_take else msgspec.msgpack.encode(answer)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()

@@ -16,6 +16,7 @@ from asyncrl.wire.messages import (
     DrainRequest,
     TakeReply,
     TakeRequest,
+    decode_take,
 )
 
 
@@ -85,7 +86,7 @@ class FakeTrainer:
                 body = await response.read()
                 assert response.status in (200, 204), body
                 if response.status == 200:
-                    return msgspec.msgpack.decode(body, type=TakeReply)
+                    return decode_take(body)
 
     async def _drain(self, session: aiohttp.ClientSession) -> None:
         body, status = msgspec.msgpack.encode(DrainRequest(self.version)), 204

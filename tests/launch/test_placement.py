@@ -312,7 +312,9 @@ def asyncrl(*arguments: str, path: Path, torch: str) -> subprocess.CompletedProc
     )
 
 
-needs_header = pytest.mark.skipif(not HEADER.is_file(), reason=f"{HEADER} is missing: python3.11-dev")
+needs_header = pytest.mark.skipif(
+    not HEADER.is_file(), reason=f"{HEADER} is missing: the headers of this Python"
+)
 
 
 @pytest.fixture

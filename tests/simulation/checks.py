@@ -64,7 +64,7 @@ def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
             limit = world.plan.abort_staleness
         if not step - limit <= tag <= step:
             world.violate(f"{name}[{position}] of version {tag} is trained at step {step}")
-    if sequence.token_versions != sorted(sequence.token_versions):
+    if list(sequence.token_versions) != sorted(sequence.token_versions):
         world.violate(f"{name}: versions decrease: {sequence.token_versions}")
     if world.plan.interrupt == "drain" and len(set(sequence.token_versions)) > 1:
         world.violate(f"{name}: a publish did not wait for its end: {sequence.token_versions}")

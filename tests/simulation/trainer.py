@@ -22,7 +22,14 @@ from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.wire.client import POLL_SECONDS
-from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.wire.messages import (
+    CommitRequest,
+    DrainRequest,
+    TakeReply,
+    TakeRequest,
+    decode_take,
+    encode_take,
+)
 
 T = TypeVar("T")
 
@@ -54,7 +61,7 @@ class SimulatedService:
             sent = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=TakeRequest)
             reply = await self._exchange(functools.partial(self._requests.take, sent, POLL_SECONDS))
             if reply is not None:
-                return msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TakeReply)
+                return decode_take(encode_take(reply))
 
     async def drain(self, request: DrainRequest) -> None:
         while not await self._exchange(functools.partial(self._requests.drain, request, POLL_SECONDS)):

@@ -61,7 +61,7 @@ def check_sequence_is_journaled(world: World, sequence: ScoredSequence) -> None:
     name = sequence.sequence_id
     one = read_all(world.connection, name).get(name, Journaled(name))
     num_kept = 1 + max((place for place, _, _ in one.sampled), default=-1)
-    if one.tokens[:num_kept] != sequence.response_tokens:
+    if one.tokens[:num_kept] != list(sequence.response_tokens):
         world.violate(f"{name} is trained as {sequence.response_tokens}, journaled as {one.tokens}")
     if [span for span in one.observed if span[1] <= num_kept] != sequence.observed:
         world.violate(f"{name}: {one.observed} was observed, the trainer is told {sequence.observed}")

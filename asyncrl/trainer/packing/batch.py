@@ -14,7 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby, pairwise, takewhile
+from itertools import chain, groupby, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
 from asyncrl.trainer.packing.kept_sets import KeptSets, told_apart, unpack_kept_sets
-from asyncrl.trainer.packing.prefix_tree import pack_tree
+from asyncrl.trainer.packing.prefix_tree import num_common, pack_tree, sort_key
 from asyncrl.trainer.packing.top_tokens import TopTokens, unpack_top_tokens
 
 
@@ -116,11 +116,11 @@ class MicroBatch:
 
 def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
     """Raises InputError for a response with a token that is never sampled: its log-prob is no number."""
-    ids = set(unsampled.ids)
+    ids = np.asarray(unsampled.ids, np.int64)
     for sequence in batch.sequences:
-        sampled = sequence.sampled_tokens()
-        if not ids.isdisjoint(sampled):
-            token = next(token for token in sampled if token in ids)
+        sampled = np.asarray(sequence.sampled_tokens(), np.int64)
+        if (found := sampled[np.isin(sampled, ids)]).size:
+            token = int(found[0])
             raise InputError(
                 f"Step {batch.taken_version + 1} has the token {token} ({unsampled.name(token)}) in response "
                 f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
@@ -284,11 +284,11 @@ def make_bundles(sequences: list[ScoredSequence], *, max_tokens: int) -> list[Bu
     bundles = []
     for prompt, trajectories in by_prompt.items():
         chosen: list[int] = []
-        load, last = len(prompt), list[int]()
+        load, last = len(prompt), np.empty(0, np.int64)
         # What two responses share, all between them in this order share too.
-        for lines in sorted(trajectories, key=lambda lines: sequences[lines[0]].response_tokens):
-            inputs = sequences[lines[0]].response_tokens[:-1]
-            extra = len(inputs) - _num_common(last, inputs)
+        for lines in sorted(trajectories, key=lambda lines: sort_key(sequences[lines[0]].response_tokens)):
+            inputs = np.asarray(sequences[lines[0]].response_tokens, np.int64)[:-1]
+            extra = len(inputs) - num_common(last, inputs)
             branches = _num_branched([sequences[i] for i in lines])
             if chosen and load + extra + branches > max_tokens:
                 bundles.append(Bundle(tuple(chosen), load))
@@ -403,16 +403,12 @@ def _num_branched(lines: Sequence[ScoredSequence]) -> int:
     """Packed tokens that the branches of a trajectory add to its own."""
     if len(lines) == 1:
         return 0
-    tokens = [line.prompt_tokens + line.response_tokens[:-1] for line in lines]
+    parts = [(line.prompt_tokens, line.response_tokens[:-1]) for line in lines]
+    tokens = [np.concatenate([np.asarray(part, np.int64) for part in own]) for own in parts]
     return sum(
-        len(own) - max(_num_common(other, own) for other in tokens[:i])
+        len(own) - max(num_common(other, own) for other in tokens[:i])
         for i, own in enumerate(tokens[1:], start=1)
     )
-
-
-def _num_common(left: list[int], right: list[int]) -> int:
-    """How many first tokens both have; quick where those are few."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list[int]] | None:
@@ -427,8 +423,10 @@ def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list
     return bins
 
 
-def _flatten(parts: list[list[Any]], dtype: type, count: int) -> np.ndarray:
-    return np.fromiter(chain.from_iterable(parts), dtype, count)
+def _flatten(parts: list[Sequence[Any]], dtype: type, count: int) -> np.ndarray:
+    flat = np.concatenate([np.asarray(part, dtype) for part in parts])
+    assert len(flat) == count, (len(flat), count)
+    return flat
 
 
 def _moved(record: RecordOf, device: torch.device) -> RecordOf:

@@ -8,8 +8,8 @@ inputs, never targets.
 Shapes: P packed tokens, T sampled response tokens of N sequences, K distinct predictions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -49,12 +49,17 @@ def pack_tree(sequences: list[ScoredSequence]) -> PackedTree:
 def tree_order(sequences: list[ScoredSequence]) -> list[int]:
     """Indices in the order of the tokens: what two sequences share, all between them share too."""
 
-    def tokens(i: int) -> tuple[list[int], bool]:
+    def tokens(i: int) -> tuple[bytes, bool]:
         prompt, response = sequences[i].prompt_tokens, sequences[i].response_tokens
         # Of equal tokens, those without a response are inputs to the last one.
-        return prompt + response, not response
+        return sort_key(prompt) + sort_key(response), not response
 
     return sorted(range(len(sequences)), key=tokens)
+
+
+def sort_key(tokens: Sequence[int]) -> bytes:
+    """Compares as the list of them does."""
+    return np.asarray(tokens, ">u4").tobytes()
 
 
 class _Tree:
@@ -76,7 +81,8 @@ class _Tree:
         num_prompt, num_response = len(sequence.prompt_tokens), len(sequence.response_tokens)
         assert num_prompt, "a response needs a prompt token before it"
         size = num_prompt + num_response
-        tokens = np.fromiter(chain(sequence.prompt_tokens, sequence.response_tokens), np.int64, size)
+        parts = (sequence.prompt_tokens, sequence.response_tokens)
+        tokens = np.concatenate([np.asarray(part, np.int64) for part in parts])
         of_last, last_row, last_copies, last_targets = self._last
         targets = num_prompt + _sampled_positions(sequence)
         shared = num_common(of_last, tokens)
@@ -106,7 +112,7 @@ class _Tree:
 def _sampled_positions(sequence: ScoredSequence) -> np.ndarray:
     if not sequence.observed:
         return np.arange(len(sequence.response_tokens))
-    return np.array(sequence.sampled_positions(), np.int64)
+    return np.concatenate([np.arange(first, end) for first, end in sequence.sampled_spans()])
 
 
 def _extended(known: np.ndarray, size: int, first: int) -> np.ndarray:

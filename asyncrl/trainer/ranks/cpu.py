@@ -1,4 +1,4 @@
-"""Megatron-core 0.16.1 on a machine without CUDA: adapters for the places where it hard-codes "cuda".
+"""Megatron-core 0.16.1 to 0.19.2 without CUDA: adapters for the places where it hard-codes "cuda".
 
 `install` does nothing where CUDA is. Each adapter names what fails without it; none changes a number. Call it
 before any other megatron import.
@@ -41,6 +41,8 @@ def install() -> None:
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     # Pipeline stages wait so for their messages; gloo's have arrived when they are waited for.
     torch.cuda.synchronize = lambda *_: None
+    # 0.19 asks for it before each gradient sum, to wait for CUDA graphs; there are none.
+    torch.cuda.current_stream = lambda *_: None  # type: ignore[assignment]
     _replace_literal_devices()
     _replace_random_state()
     _accept_cpu_type_names()

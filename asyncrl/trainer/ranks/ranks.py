@@ -6,6 +6,7 @@ machine closes no connection. Only what the first rank does alone may take longe
 """
 
 import os
+import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,11 +116,29 @@ def side_group() -> dist.ProcessGroup:
 
 
 def broadcast(value: Any) -> Any:
-    """Rank 0's `value` on every rank."""
-    box = [value]
-    if dist.get_world_size() > 1:
-        dist.broadcast_object_list(box, src=0, group=_us().control)
-    return box[0]
+    """Rank 0's `value` on every rank. NumPy arrays in it go as tensors; all else is pickled."""
+    if dist.get_world_size() == 1:
+        return value
+    arrays: list[pickle.PickleBuffer] = []
+    box: list[Any] = [None, None]
+    if is_first():
+        box[0] = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+        box[1] = [each.raw().nbytes for each in arrays]
+    dist.broadcast_object_list(box, src=0, group=_us().control)
+    pickled, sizes = box
+    # Copied: torch warns of memory that must not be written.
+    tensors = (
+        [torch.frombuffer(bytearray(each.raw() or b"\0"), dtype=torch.uint8) for each in arrays]
+        if is_first()
+        else [torch.empty(max(1, size), dtype=torch.uint8) for size in sizes]
+    )
+    for tensor in tensors:
+        dist.broadcast(tensor, src=0, group=_us().control)
+    if is_first():
+        return value
+    return pickle.loads(
+        pickled, buffers=[tensor.numpy()[:size] for tensor, size in zip(tensors, sizes, strict=True)]
+    )
 
 
 def gather(value: Result) -> list[Result]:

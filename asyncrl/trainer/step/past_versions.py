@@ -7,6 +7,7 @@ pass it once, forward. After a resume the versions before it are gone: their tok
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,7 +79,8 @@ class PastVersions:
 
     def _needed(self, batch: Batch) -> Iterable[PolicyVersion]:
         """Kept versions that stale tokens of the whole batch are of, the same on every rank."""
-        of_tokens = {version for sequence in batch.sequences for version in sequence.token_versions}
+        versions = (np.unique(np.asarray(one.token_versions, np.int64)) for one in batch.sequences)
+        of_tokens = {version for own in versions for version in own.tolist()}
         return (of_tokens - {batch.taken_version}) & self._kept.keys()
 
     @torch.no_grad()

@@ -7,9 +7,10 @@ which a crash may leave, is cut off.
 
 import hashlib
 import struct
-from array import array
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.ranks import ranks
@@ -23,7 +24,7 @@ def digest_of(sequence: ScoredSequence, temperature: float) -> bytes:
     parts = (sequence.prompt_tokens, sequence.response_tokens, spans)
     found = hashlib.sha256(repr(temperature).encode())
     for part in parts:
-        found.update(len(part).to_bytes(8, "little") + array("q", part).tobytes())
+        found.update(len(part).to_bytes(8, "little") + np.asarray(part, "<i8").tobytes())
     return found.digest()[:16]
 
 

@@ -1,21 +1,23 @@
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from fakes.models import random_batch
-from fakes.sequences import sequence, with_observed
+from fakes.sequences import in_pairs, sequence, with_kept_sets, with_observed, with_turns
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
-from asyncrl.records import ScoredSequence
+from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import (
     make_bundles,
     make_micro_batch,
     plan_micro_batches,
     rank_micro_batches,
 )
+from asyncrl.wire.columns import pack_sequences, unpack_sequences
 
 
 def test_a_shared_prompt_is_packed_once_and_the_last_response_token_never():
@@ -182,3 +184,23 @@ def test_attention_and_output_layer_are_counted_where_they_are_computed():
     # two operations each, three times with the backward pass, in 2 layers; 3 of them reach 32 x 40 weights
     attention, output = 10 * 2 * (4 * 8) * 2 * 3 * 2, 3 * 6 * 32 * 40
     assert micro.flops(shape) == 4 * token_flops(shape) + attention + output
+
+
+def tensors_of(record: object) -> list[torch.Tensor]:
+    """All tensors in a micro-batch, and in its parts."""
+    values = [getattr(record, field.name) for field in dataclasses.fields(record)]
+    inner = [tensor for value in values if dataclasses.is_dataclass(value) for tensor in tensors_of(value)]
+    return [value for value in values if torch.is_tensor(value)] + inner
+
+
+@pytest.mark.parametrize("change", [with_turns, with_kept_sets, in_pairs])
+def test_a_batch_that_came_over_the_wire_is_packed_as_the_one_that_was_sent(change: Callable[[Batch], Batch]):
+    batch = change(random_batch(3, num_groups=6, group_size=4, longest=30))
+    arrived = dataclasses.replace(batch, sequences=unpack_sequences(pack_sequences(batch.sequences)))
+    for one, other in zip(
+        *(rank_micro_batches(each, budget_tokens=64, rank=1, num_ranks=2) for each in (batch, arrived)),
+        strict=True,
+    ):
+        assert one.names == other.names and one.lines == other.lines
+        pairs = zip(tensors_of(one), tensors_of(other), strict=True)
+        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)

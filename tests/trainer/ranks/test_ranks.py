@@ -74,7 +74,9 @@ def test_what_the_first_rank_does_alone_may_take_longer_than_the_timeout(
         assert [process.wait(ENDED_SECONDS) for process in processes] == [0, 0], (
             tmp_path / "log-1"
         ).read_text()
-    assert [(tmp_path / f"result-{rank}").read_text() for rank in range(2)] == ["the result"] * 2
+    assert [(tmp_path / f"result-{rank}").read_text() for rank in range(2)] == [
+        "the result: [0, 1, 2, 3] and []"
+    ] * 2
 
 
 def test_other_errors_are_not_taken_for_a_lost_rank() -> None:

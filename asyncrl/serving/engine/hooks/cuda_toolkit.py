@@ -56,7 +56,8 @@ def missing_compiler(environment: Mapping[str, str] = os.environ, folder: Path =
     if shutil.which(host, path=path) is None:
         return f"no C++ compiler ({host}) is on PATH: install g++, or set CXX"
     if not HEADER.is_file():
-        return f"{HEADER} is missing, which Triton compiles against: install python3.11-dev"
+        version = ".".join(map(str, sys.version_info[:2]))
+        return f"{HEADER} is missing, which Triton compiles against: install python{version}-dev"
     named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     homes = [Path(named)] if named else [folder, SYSTEM]
     found = any((home / "bin" / "nvcc").is_file() for home in homes)

@@ -1,0 +1,117 @@
+import dataclasses
+import math
+import pickle
+import random
+import time
+from array import array
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from fakes.sequences import sequence, with_observed
+
+from asyncrl.model.kept_sets import pack_kept_set
+from asyncrl.records import Batch, ScoredSequence
+from asyncrl.wire.columns import pack_sequences, unpack_sequences
+from asyncrl.wire.messages import TakeReply, decode_take, encode_take
+
+
+def plain(one: ScoredSequence) -> ScoredSequence:
+    """With lists for views."""
+    values = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    return dataclasses.replace(
+        one, **{name: list(value) for name, value in values.items() if isinstance(value, memoryview)}
+    )
+
+
+def batch_of(num_tokens: int, *, length: int = 5000, version: int = 7) -> Batch:
+    """Responses of `length` tokens, each begun by one version and ended by the next."""
+    source = random.Random(0)
+    half = length // 2
+    sequences = [
+        ScoredSequence(
+            f"{number // 8}-{number % 8}",
+            source.choices(range(150_000), k=100),
+            source.choices(range(150_000), k=length),
+            [-source.random() for _ in range(length)],
+            [version - 1] * half + [version] * (length - half),
+            [False] * half + [True] * (length - half),
+            source.gauss(0, 1),
+            0.5,
+            finish="stop",
+            outcome="correct",
+            source="math",
+        )
+        for number in range(num_tokens // length)
+    ]
+    return Batch(version, 1.0, sequences)
+
+
+def test_a_reply_says_the_same_in_columns():
+    rich = dataclasses.replace(
+        with_observed(sequence([1, 2], [3, 4, 5, 6]), [(1, 2)]),
+        behavior_logprobs=[-0.5, -math.inf, 0.1],
+        token_versions=[3, 3, 5],
+        are_continued=[False, True, True],
+        credits=[(0, 0.25)],
+        turn_advantages=[(1, 0.5), (2, -1.0)],
+        kept=b"".join(pack_kept_set(token, [token, 9]) for token in (3, 5, 6)),
+        teacher_logprobs=[-1.0, -2.0, -3.0],
+        is_masked=True,
+    )
+    rows = [rich, sequence([7], []), sequence([1] * 300, [2]), rich]
+    reply = TakeReply(
+        Batch(5, 0.7, rows),
+        ["http://a"],
+        {4: 0.5},
+        own_servers=["http://a"],
+        heldout_rows=[sequence([1], [2])],
+    )
+    found = decode_take(encode_take(reply))
+    assert found.batch is not None
+    expected = dataclasses.replace(rich, behavior_logprobs=array("f", rich.behavior_logprobs).tolist())
+    assert [plain(one) for one in found.batch.sequences] == [expected, *rows[1:3], expected]
+    assert dataclasses.replace(found, batch=None, heldout_rows=[]) == dataclasses.replace(
+        reply, batch=None, heldout_rows=[]
+    )
+    assert [plain(one) for one in found.heldout_rows] == reply.heldout_rows
+    assert found.batch.taken_version == 5 and found.batch.temperature == 0.7
+
+
+@pytest.mark.parametrize("reply", [TakeReply(None), TakeReply(Batch(0, 1.0, []))])
+def test_a_reply_without_sequences_has_none(reply: TakeReply):
+    assert decode_take(encode_take(reply)) == reply
+
+
+def test_what_arrived_is_packed_again_to_the_same_bytes():
+    columns = pack_sequences(batch_of(2000, length=500).sequences)
+    assert pack_sequences(unpack_sequences(columns)) == columns
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    begun = time.thread_time()
+    work()
+    return time.thread_time() - begun
+
+
+@pytest.mark.parametrize(
+    "num_tokens",
+    [500_000, pytest.param(10_000_000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)])],
+)
+def test_the_columns_of_a_batch_are_small_and_quick_to_read(num_tokens: int):
+    # Beside a batch of lists, as message and as Python objects for each rank, measured in the same process.
+    reply = TakeReply(batch_of(num_tokens))
+    encoded, listed = encode_take(reply), msgspec.msgpack.encode(reply)
+    pickled = pickle.dumps(reply)
+    # A token id and a log-prob, and the prompts.
+    assert len(encoded) < 8.5 * num_tokens
+    assert len(encoded) < 0.6 * min(len(listed), len(pickled))
+    read = cpu_seconds(lambda: decode_take(encoded))
+    as_lists = min(
+        cpu_seconds(lambda: pickle.loads(pickled)),
+        cpu_seconds(lambda: msgspec.msgpack.decode(listed, type=TakeReply)),
+    )
+    print(
+        f"{len(encoded)} bytes, lists {len(listed)} and {len(pickled)}; {read:.3f} s, lists {as_lists:.3f} s"
+    )
+    assert read < as_lists / 4
