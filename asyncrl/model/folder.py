@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.model.families.family import Family
 from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.rotary import read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors
@@ -20,8 +22,6 @@ from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.kinds import as_written, kind_of
 from asyncrl.system.text_file import read_text
 
-LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 SAMPLE_BYTES = 65536
 """Sampled bytes of the weights at each end of a file: models of one shape and size differ there."""
 SIZES = (
@@ -114,7 +114,6 @@ def _read_shape(file: Path) -> ModelShape:
     _check_sizes(file, config)
     _refuse_unsupported(file, config)
     refuse_unknown_settings(file, config, family)
-    theta, factor = _read_rope(file, config)
     try:
         return ModelShape(
             architecture=architecture,
@@ -127,8 +126,7 @@ def _read_shape(file: Path) -> ModelShape:
             vocab_size=config["vocab_size"],
             # A window that the context fits into hides nothing.
             max_positions=min(config["max_position_embeddings"], family.window(config) or math.inf),
-            rope_theta=theta,
-            rope_scaling_factor=factor,
+            **_read_rotary(file, config, family),
             norm_epsilon=config["rms_norm_eps"],
             is_tied=bool(config.get("tie_word_embeddings", False)),
             **family.read(config),
@@ -159,18 +157,20 @@ def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
         raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")
 
 
-def _read_rope(file: Path, config: dict[str, Any]) -> tuple[float, float | None]:
-    """(theta, Llama 3 factor or None), from the keys of transformers 5 (rope_parameters) or 4."""
+def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Fields of the shape, from the keys of transformers 5 (rope_parameters) or 4."""
+    head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind == "llama3" and all(rope.get(key) == value for key, value in LLAMA3_ROPE.items()):
-        return theta, float(rope["factor"])
-    raise InputError(
-        f"{file}: rotary positions {rope} cannot be trained; only default and llama3 {LLAMA3_ROPE}."
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    rotation = read_rotation(
+        file,
+        rope,
+        theta=config.get("rope_theta", family.rope_theta),
+        head_size=head_size,
+        share=family.rotated_share if share is None else share,
+        is_interleaved=family.is_rotation_interleaved,
     )
+    return rotary_fields(rotation)
 
 
 def _holds_weights(file: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from asyncrl.model.rotary import Rotation
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -39,6 +41,17 @@ class ModelShape:
     """Factor of the products of queries and keys; None: 1 / sqrt(head_size)."""
     logits_divisor: float = 1.0
     """Divisor of the logits, before the temperature (Granite)."""
+
+    rotation: Rotation | None = None
+    """Rotary positions, where they are others than `rope_theta` and `rope_scaling_factor` say."""
+    sliding_rotation: Rotation | None = None
+    """Those of sliding layers, where these have others (Gemma 3, OLMo 3)."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, without rotary positions (SmolLM3)."""
+
+    def has_layer_kinds(self) -> bool:
+        """Whether attention is more than plain rotary positions and causality, the same in each layer."""
+        return self.rotation is not None or bool(self.unrotated_layers)
 
     def has_multipliers(self) -> bool:
         multipliers = (self.embedding_multiplier, self.residual_multiplier, self.logits_divisor)

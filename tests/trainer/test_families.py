@@ -5,6 +5,7 @@ tests/trainer/network/test_model.py compares all families with transformers, tes
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.learners import make_learner
@@ -22,12 +23,30 @@ GRANITE = {
     "attention_multiplier": 0.1,
     "logits_scaling": 0.5,
 }
-FAMILIES = {
-    "mistral": {"sliding_window": None},
-    "phi3": {"pad_token_id": None},
-    "granite": GRANITE,
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 300.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
 }
-EXHAUSTIVE = ("mistral", "phi3")
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 300.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.5,
+    "high_freq_factor": 6.0,
+    "original_max_position_embeddings": 32,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 3.0}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("mistral", {"sliding_window": None}),
+    "phi3": ("phi3", {"pad_token_id": None}),
+    "granite": ("granite", GRANITE),
+    "yarn": ("qwen3", {"rope_parameters": YARN, "context": 128}),
+    "llama3, other numbers": ("llama", {"rope_parameters": LLAMA3, "context": 128}),
+    "linear": ("qwen2", {"rope_parameters": LINEAR, "context": 128}),
+}
+IN_MAKE_TEST = ("granite",)
 TEMPERATURE = 0.6
 
 
@@ -39,11 +58,12 @@ def largest_difference(learner: Learner, batch: Batch) -> float:
 
 
 @pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=pytest.mark.exhaustive if name in EXHAUSTIVE else ()) for name in FAMILIES],
+    "name",
+    [pytest.param(name, marks=() if name in IN_MAKE_TEST else pytest.mark.exhaustive) for name in FAMILIES],
 )
-def test_server_and_trainer_agree_before_and_after_a_publish(family: str, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", seed=0, family=family, **FAMILIES[family])
+def test_server_and_trainer_agree_before_and_after_a_publish(name: str, tmp_path: Path) -> None:
+    family, settings = FAMILIES[name]
+    model = write_model(tmp_path / "model", seed=0, family=family, **settings)
     learner = make_learner(model, trainer={"learning_rate": 1e-2})
 
     async def install(folder: Path) -> None:

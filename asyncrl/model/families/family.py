@@ -103,6 +103,12 @@ class Family:
     """Keys that have one accepted value."""
     window: Callable[[Config], int | None] = has_no_window
     """Tokens that a token looks back on, itself included; None: all."""
+    rope_theta: float = 10000.0
+    """Base of rotary positions where config.json has none."""
+    rotated_share: float = 1.0
+    """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
+    is_rotation_interleaved: bool = False
+    """Whether neighbors in a head turn together."""
     layer_tensors: Callable[[ModelShape], Tensors] = layer_tensors
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
     takes_adapters: bool = True

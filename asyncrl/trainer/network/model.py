@@ -7,6 +7,7 @@ else, and under adapters, the local one; both with our packed attention.
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
 
+import functools
 import importlib.util
 import math
 from collections.abc import Iterator
@@ -40,9 +41,11 @@ from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
+from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
 from asyncrl.trainer.network.norm import rms_norm
+from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.packing.attention_kernels import Heads
 from asyncrl.trainer.packing.batch import MicroBatch
@@ -236,8 +239,20 @@ def _build_chunk(
         vp_stage=stage,
     )
     model.shape = shape
-    rotary = BitwiseRotary if is_bitwise else PackedRotary
-    model.rotary_pos_emb = rotary(
+    model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
+    if model.pre_process and shape.embedding_multiplier != 1.0:
+        multiply_embedding(model, shape.embedding_multiplier)
+    if lora is not None:
+        _train_adapters_alone(model)
+    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
+    return model.to(device=device(), dtype=config.params_dtype)
+
+
+def _build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool) -> torch.nn.Module:
+    if shape.has_layer_kinds():
+        assert not is_bitwise, f"{shape.architecture} with model.bitwise_agreement"
+        return LayerRotary(shape)
+    rotary = (BitwiseRotary if is_bitwise else PackedRotary)(
         shape.head_size,
         rotary_percent=1.0,
         rotary_base=shape.rope_theta,
@@ -246,13 +261,8 @@ def _build_chunk(
         use_cpu_initialization=config.use_cpu_initialization,
     )
     if is_bitwise:
-        model.rotary_pos_emb.shape = shape
-    if model.pre_process and shape.embedding_multiplier != 1.0:
-        multiply_embedding(model, shape.embedding_multiplier)
-    if lora is not None:
-        _train_adapters_alone(model)
-    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
-    return model.to(device=device(), dtype=config.params_dtype)
+        rotary.shape = shape
+    return rotary
 
 
 def _train_adapters_alone(model: GPTModel) -> None:
@@ -334,7 +344,9 @@ def block_spec(
             attention.q_layernorm = attention.k_layernorm = norm
         if lora is not None:
             adapt(layer, lora)
-    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    layer.submodules.self_attention.submodules.core_attention = (
+        functools.partial(LayerAttention, shape=shape) if shape.has_layer_kinds() else PackedAttention
+    )
     if shape.residual_multiplier != 1.0:
         multiply_branches(layer.submodules, shape.residual_multiplier)
     if is_bitwise:
