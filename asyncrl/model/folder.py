@@ -115,21 +115,23 @@ def _read_shape(file: Path) -> ModelShape:
     _refuse_unsupported(file, config)
     refuse_unknown_settings(file, config, family)
     try:
+        usual: dict[str, Any] = {
+            "num_kv_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
+            "head_size": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+            # A window that the context fits into hides nothing.
+            "max_positions": min(config["max_position_embeddings"], family.window(config) or math.inf),
+            "is_tied": bool(config.get("tie_word_embeddings", False)),
+            **_read_rotary(file, config, family),
+        }
         return ModelShape(
             architecture=architecture,
             num_layers=config["num_hidden_layers"],
             hidden_size=config["hidden_size"],
             num_heads=config["num_attention_heads"],
-            num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             ffn_size=config["intermediate_size"],
             vocab_size=config["vocab_size"],
-            # A window that the context fits into hides nothing.
-            max_positions=min(config["max_position_embeddings"], family.window(config) or math.inf),
-            **_read_rotary(file, config, family),
             norm_epsilon=config["rms_norm_eps"],
-            is_tied=bool(config.get("tie_word_embeddings", False)),
-            **family.read(config),
+            **usual | family.read(config),
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None

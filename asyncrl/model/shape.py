@@ -1,6 +1,7 @@
 """The numbers and switches that tell decoder-only transformers apart, whatever their family."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from asyncrl.model.rotary import Rotation
 
@@ -48,6 +49,14 @@ class ModelShape:
     """Those of sliding layers, where these have others (Gemma 3, OLMo 3)."""
     unrotated_layers: tuple[int, ...] = ()
     """Layers, counted from 0, without rotary positions (SmolLM3)."""
+
+    norm_places: Literal["before", "behind", "both"] = "before"
+    """Where a layer has norms: before attention and feed-forward network, or behind them (OLMo 2), or both
+    (Gemma, GLM-4)."""
+    norms_add_one: bool = False
+    """Norms multiply by 1 + weight (Gemma)."""
+    has_wide_qk_norm: bool = False
+    """Queries and keys have a norm over all heads together (OLMo 2); `has_qk_norm` is one of each head."""
 
     def has_layer_kinds(self) -> bool:
         """Whether attention is more than plain rotary positions and causality, the same in each layer."""

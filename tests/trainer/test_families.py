@@ -45,6 +45,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "yarn": ("qwen3", {"rope_parameters": YARN, "context": 128}),
     "llama3, other numbers": ("llama", {"rope_parameters": LLAMA3, "context": 128}),
     "linear": ("qwen2", {"rope_parameters": LINEAR, "context": 128}),
+    "olmo2": ("olmo2", {"pad_token_id": None}),
+    "smollm3": ("smollm3", {"pad_token_id": None, "no_rope_layer_interval": 2}),
+    "glm4": (
+        "glm4",
+        {"pad_token_id": None, "rope_parameters": {"rope_theta": 300.0, "partial_rotary_factor": 0.5}},
+    ),
 }
 IN_MAKE_TEST = ("granite",)
 TEMPERATURE = 0.6

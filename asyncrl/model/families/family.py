@@ -64,6 +64,9 @@ def separate_attention(shape: ModelShape) -> Tensors:
     if shape.has_qk_norm:
         yield "self_attn.q_norm.weight", (shape.head_size,)
         yield "self_attn.k_norm.weight", (shape.head_size,)
+    if shape.has_wide_qk_norm:
+        yield "self_attn.q_norm.weight", (queries,)
+        yield "self_attn.k_norm.weight", (keys,)
 
 
 def swiglu(prefix: str, hidden: int, width: int) -> Tensors:

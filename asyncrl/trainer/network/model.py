@@ -44,7 +44,7 @@ from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bit
 from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
-from asyncrl.trainer.network.norm import rms_norm
+from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
 from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.packing.attention_kernels import Heads
@@ -302,22 +302,6 @@ def half_device(dtype: torch.dtype) -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype.itemsize == 2 else None
 
 
-class PolicyNorm(torch.nn.RMSNorm):
-    """RMSNorm, on a CPU in few passes over memory; under sequence parallelism Megatron sums its gradient over
-    the tensor ranks."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
-        if tokens.device.type == "cpu" and tokens.dtype.itemsize <= 4:
-            assert self.eps is not None
-            return rms_norm(tokens, self.weight, self.eps)
-        return super().forward(tokens)
-
-
 def block_spec(
     config: TransformerConfig,
     shape: ModelShape,
@@ -328,20 +312,17 @@ def block_spec(
 ) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
     experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
-    if has_transformer_engine() and lora is None:
+    if has_transformer_engine() and lora is None and not has_own_norms(shape):
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
         layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
     else:
-        norm = BitwiseNorm if is_bitwise else PolicyNorm
+        norm = BitwiseNorm if is_bitwise else norm_kind(shape)
         layer = get_gpt_layer_local_spec(
             qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
         )
-        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
-        if config.qk_layernorm:
-            attention = layer.submodules.self_attention.submodules
-            attention.q_layernorm = attention.k_layernorm = norm
+        place_norms(layer.submodules, config, shape, norm)
         if lora is not None:
             adapt(layer, lora)
     layer.submodules.self_attention.submodules.core_attention = (

@@ -46,10 +46,24 @@ ROPE = {
         "original_max_position_embeddings": 32,
     },
 }
+NO_PAD = {"pad_token_id": None, "eos_token_id": 1}
+"""A padding token's row would have no gradient in transformers."""
+GLM4 = {"head_dim": 16, "rope_parameters": {"rope_theta": 300.0, "partial_rotary_factor": 0.5}}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("Qwen3", {"rope_parameters": rope}) for name, rope in ROPE.items()},
+    "olmo2": ("Olmo2", NO_PAD),
+    "olmo2, tied": ("Olmo2", NO_PAD | {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    # Layers 0 and 2 are rotated.
+    "smollm3": (
+        "SmolLM3",
+        NO_PAD
+        | {"num_hidden_layers": 4, "no_rope_layer_interval": 2, "rope_parameters": {"rope_theta": 300.0}},
+    ),
+    "smollm3, yarn": ("SmolLM3", NO_PAD | {"no_rope_layers": [0, 1], "rope_parameters": ROPE["yarn"]}),
+    "glm4": ("Glm4", NO_PAD | GLM4),
+    "glm4, without biases": ("Glm4", NO_PAD | GLM4 | {"attention_bias": False, "num_key_value_heads": 1}),
 }
-IN_MAKE_TEST = ("yarn",)
+IN_MAKE_TEST = ("yarn", "olmo2", "smollm3", "glm4")
 """One of each family; the others are variants of one."""
 
 
