@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
 from asyncrl.model.families.known import FAMILIES
-from asyncrl.model.rotary import read_rotation, rotary_fields
+from asyncrl.model.rotary import Rotation, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors
@@ -112,7 +112,7 @@ def _read_shape(file: Path) -> ModelShape:
             f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(FAMILIES)}."
         )
     _check_sizes(file, config)
-    _refuse_unsupported(file, config)
+    _refuse_unsupported(file, config, family)
     refuse_unknown_settings(file, config, family)
     try:
         usual: dict[str, Any] = {
@@ -148,31 +148,55 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
             raise InputError(f"{file}: {key} is {as_written(config[key])}, expected an object.")
 
 
-def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
+def _refuse_unsupported(file: Path, config: dict[str, Any], family: Family) -> None:
     """Raises InputError for a setting under which this trainer would not compute what transformers does."""
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
         raise InputError(
             f"{file}: the model is quantized ({method}), which cannot be trained. Use the original."
         )
-    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")
+    kinds = config.get("layer_types") or ()
+    if other := set(kinds) - family.layer_types:
+        raise InputError(
+            f"{file}: layer_types has {sorted(other)}; only {', '.join(sorted(family.layer_types))} can be "
+            f"trained."
+        )
+    if len(family.layer_types) > 1 and kinds and len(kinds) != config.get("num_hidden_layers"):
+        raise InputError(
+            f"{file}: layer_types has {len(kinds)} entries, but num_hidden_layers is "
+            f"{config.get('num_hidden_layers')}."
+        )
 
 
 def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str, Any]:
     """Fields of the shape, from the keys of transformers 5 (rope_parameters) or 4."""
-    head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    named, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    theta = config.get("rope_theta", family.rope_theta)
+    if family.sliding_rope_theta is None:
+        return rotary_fields(_read_kind(file, config, family, named or scaling, theta))
+    if named.keys() - {"full_attention", "sliding_attention"}:
+        raise InputError(
+            f"{file}: rope_parameters is {as_written(named)}, expected an entry for full_attention and one "
+            f"for sliding_attention."
+        )
+    usual = _read_kind(file, config, family, named.get("full_attention") or scaling, theta)
+    base = config.get("rope_local_base_freq", family.sliding_rope_theta)
+    sliding = _read_kind(file, config, family, named.get("sliding_attention") or {}, base)
+    return rotary_fields(usual, sliding)
+
+
+def _read_kind(
+    file: Path, config: dict[str, Any], family: Family, rope: dict[str, Any], theta: float
+) -> Rotation:
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    rotation = read_rotation(
+    return read_rotation(
         file,
         rope,
-        theta=config.get("rope_theta", family.rope_theta),
-        head_size=head_size,
+        theta=theta,
+        head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
         share=family.rotated_share if share is None else share,
         is_interleaved=family.is_rotation_interleaved,
     )
-    return rotary_fields(rotation)
 
 
 def _holds_weights(file: Path) -> bool:

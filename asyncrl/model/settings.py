@@ -82,7 +82,12 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], family: Family) 
                 f"might train a different model. If the setting has no effect, remove it."
             )
     for name in ("rope_parameters", "rope_scaling"):
-        _refuse_unknown_rope(file, name, config.get(name) or {}, only)
+        rope = config.get(name) or {}
+        kinds = [kind for kind in family.layer_types if isinstance(rope.get(kind), dict)]
+        for kind in kinds:
+            _refuse_unknown_rope(file, f"{name}.{kind}", rope[kind], only)
+        rest = {key: value for key, value in rope.items() if key not in kinds}
+        _refuse_unknown_rope(file, name, rest, only)
 
 
 def _refuse_unknown_rope(

@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
-from asyncrl.model.families.family import Family
+from asyncrl.model.families.family import Family, has_no_window
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.folder import read_shape
 from asyncrl.model.rotary import NEEDED
@@ -24,9 +24,14 @@ SIZES = (
 
 
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
-    """The shape of a model of `architecture` whose sizes are all 1."""
-    read = FAMILIES[architecture].settings - {"sliding_window", "num_local_experts"}
+    """The shape of a model of `architecture` whose sizes are all 1, that of the hidden state 4."""
+    family = FAMILIES[architecture]
+    read = family.settings - {"num_local_experts", "no_rope_layers", "partial_rotary_factor"}
+    read -= {"sliding_window_pattern", "_sliding_window_pattern"}
+    if family.window is not has_no_window:
+        read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
+    config |= {"hidden_size": 4}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 
@@ -45,11 +50,29 @@ def row_of(family: Family, folder: Path) -> str:
         f"`{family.model_type}`",
         "dense" if shape.num_experts is None else "mixture of experts",
         answers[shape.has_qkv_bias],
-        answers[shape.has_qk_norm],
+        answers[shape.has_qk_norm or shape.has_wide_qk_norm],
+        layers_of(shape),
         answers[family.takes_adapters],
         answers[family.architecture in gguf.ARCHITECTURES.values()],
     )
     return f"| {' | '.join(cells)} |"
+
+
+def layers_of(shape: ModelShape) -> str:
+    """What differs from a Llama's layers."""
+    parts = {
+        "norms behind": shape.norm_places == "behind",
+        "norms before and behind": shape.norm_places == "both",
+        "1 + w norms": shape.norms_add_one,
+        "GeGLU": shape.activation == "gelu_tanh",
+        "multipliers": shape.has_multipliers() and not shape.norms_add_one,
+        "sliding layers": bool(shape.sliding_layers),
+        "soft caps": shape.attention_cap is not None,
+        "two rotary bases": shape.sliding_rotation is not None,
+        "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,
+        "layers without rotation": bool(shape.unrotated_layers),
+    }
+    return ", ".join(part for part, is_there in parts.items() if is_there) or "as Llama's"
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "proportional"])

@@ -47,10 +47,11 @@ from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embe
 from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
 from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
-from asyncrl.trainer.packing.attention_kernels import Heads
+from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
 
+ACTIVATIONS = {"silu": F.silu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -103,6 +104,7 @@ class PolicyModel(GPTModel):
             float32_logits=self.float32_logits,
             is_bitwise=self.is_bitwise,
             kept=kept,
+            cap=self.shape.logits_cap,
         )
         if own is not None:
             values = tuple(fill_in(torch.stack(values), own, len(targets)))
@@ -241,7 +243,8 @@ def _build_chunk(
     model.shape = shape
     model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
     if model.pre_process and shape.embedding_multiplier != 1.0:
-        multiply_embedding(model, shape.embedding_multiplier)
+        is_rounded = shape.is_embedding_multiplier_rounded
+        multiply_embedding(model, shape.embedding_multiplier, is_rounded=is_rounded)
     if lora is not None:
         _train_adapters_alone(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
@@ -293,6 +296,7 @@ def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
         kv_count=kv_count // math.gcd(kv_count, layout.context),
         size=shape.head_size,
         dtype=dtype,
+        limits=Limits(shape.window if shape.sliding_layers else None, shape.attention_cap),
     )
 
 
@@ -360,7 +364,7 @@ def transformer_config(
         normalization="RMSNorm",
         qk_layernorm=shape.has_qk_norm,
         gated_linear_unit=True,
-        activation_func=F.silu,
+        activation_func=ACTIVATIONS[shape.activation],
         add_bias_linear=False,
         add_qkv_bias=shape.has_qkv_bias,
         hidden_dropout=0.0,
@@ -379,7 +383,7 @@ def transformer_config(
         # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
         gradient_accumulation_fusion=torch.cuda.is_available()
         and importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None,
-        bias_activation_fusion=torch.cuda.is_available(),
+        bias_activation_fusion=torch.cuda.is_available() and shape.activation == "silu",
         bias_dropout_fusion=False,
         apply_rope_fusion=has_engine,
         persist_layer_norm=False,

@@ -12,7 +12,7 @@ H heads of this tensor-parallel rank, G of them key-value, D head size.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +57,8 @@ class PackedSequences(PackedSeqParams):
     """Cosines and sines [C, 1, D], where attention rotates: on a CPU, by `PackedRotary`."""
     layer_rotations: tuple[Turns, Turns] | None = None
     """Those of full layers and of sliding ones, by `network/rotary.py`."""
+    windowed: dict[int, Rows] = field(default_factory=dict)
+    """Window -> `rows` with masks that end at it, by `network/layer_attention.py`."""
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
@@ -233,9 +235,15 @@ class PackedAttention(MegatronModule):
         scale = self.scale or query.shape[-1] ** -0.5
         # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it.
         query, key, value = (pick_rows(each, sequences.places) for each in (query, key, value))
-        output = KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
+        output = self._attend(query, key, value, sequences, scale)
         packed: Tensor = _Pack.apply(output.flatten(1), sequences)
         return packed
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences, scale: float
+    ) -> Tensor:
+        """[Q, H, D], [Q, G, D], [Q, G, D] -> [Q, H, D]."""
+        return KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
 
     def sharded_state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}

@@ -49,6 +49,15 @@ ROPE = {
 NO_PAD = {"pad_token_id": None, "eos_token_id": 1}
 """A padding token's row would have no gradient in transformers."""
 GLM4 = {"head_dim": 16, "rope_parameters": {"rope_theta": 300.0, "partial_rotary_factor": 0.5}}
+SLIDING = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+GEMMA2 = {
+    **SLIDING,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 9,
+    "attn_logit_softcapping": 1.5,
+    "final_logit_softcapping": 3.0,
+}
+GEMMA3 = {**SLIDING, "head_dim": 16, "query_pre_attn_scalar": 9}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("Qwen3", {"rope_parameters": rope}) for name, rope in ROPE.items()},
     "olmo2": ("Olmo2", NO_PAD),
@@ -61,9 +70,25 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "smollm3, yarn": ("SmolLM3", NO_PAD | {"no_rope_layers": [0, 1], "rope_parameters": ROPE["yarn"]}),
     "glm4": ("Glm4", NO_PAD | GLM4),
+    "gemma2": ("Gemma2", NO_PAD | GEMMA2),
+    "gemma2, window never reached": ("Gemma2", NO_PAD | GEMMA2 | {"sliding_window": 64}),
+    "gemma3": ("Gemma3Text", NO_PAD | GEMMA3),
+    "gemma3, full layers scaled": (
+        "Gemma3Text",
+        NO_PAD
+        | GEMMA3
+        | {"rope_parameters": {"full_attention": ROPE["linear"], "sliding_attention": {"rope_theta": 50.0}}},
+    ),
+    "olmo3": ("Olmo3", NO_PAD | SLIDING),
+    "olmo3, yarn": (
+        "Olmo3",
+        NO_PAD
+        | SLIDING
+        | {"rope_parameters": {"full_attention": ROPE["yarn"], "sliding_attention": {"rope_theta": 300.0}}},
+    ),
     "glm4, without biases": ("Glm4", NO_PAD | GLM4 | {"attention_bias": False, "num_key_value_heads": 1}),
 }
-IN_MAKE_TEST = ("yarn", "olmo2", "smollm3", "glm4")
+IN_MAKE_TEST = ("yarn", "olmo2", "smollm3", "glm4", "gemma2", "gemma3", "olmo3")
 """One of each family; the others are variants of one."""
 
 
@@ -86,16 +111,18 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
     family, settings = MODELS[name]
     folder = write_model(tmp_path / "model", family, **settings)
     sequences = random_batch(1, longest=40, temperature=TEMPERATURE).sequences
-    policy, reference = load_policy(folder), reference_model(folder)
+    policy = load_policy(folder)
+    # The other kernels of transformers leave soft caps out.
+    reference = reference_model(folder, attn_implementation="eager")
     logprobs, _ = policy(make_micro_batch(sequences, 1), TEMPERATURE)
     expected = torch.cat([reference_logprobs(reference, each, TEMPERATURE) for each in sequences])
     assert expected.std() > 0.5, "logits of this model are too flat to test anything"
     assert (logprobs - expected).abs().max() < 2e-5
     with torch.no_grad():
         alone = [policy(make_micro_batch([each], 1), TEMPERATURE)[0] for each in sequences]
-    assert (logprobs - torch.cat(alone)).abs().max() < 1e-5
+    assert (logprobs - torch.cat(alone)).abs().max() < 3e-5
     export_model(policy, base=folder, target=tmp_path / "export")
-    again = reference_model(tmp_path / "export")
+    again = reference_model(tmp_path / "export", attn_implementation="eager")
     tokens = torch.tensor([sequences[0].prompt_tokens + sequences[0].response_tokens])
     assert torch.equal(again(tokens).logits, reference(tokens).logits)
     found = sequence_gradients(policy, sequences, logprobs)
