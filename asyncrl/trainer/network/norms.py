@@ -127,7 +127,8 @@ class NormedAdd(torch.nn.Module):
         assert bias is None and dropout == 0.0
         # Megatron enables gradients around this, in passes without any too: each layer would keep its own.
         with torch.set_grad_enabled(output.requires_grad or residual.requires_grad):
-            return residual + self.norm(output)
+            total: Tensor = residual + self.norm(output)
+        return total
 
 
 def has_own_norms(shape: ModelShape) -> bool:
@@ -140,7 +141,10 @@ def norm_kind(shape: ModelShape) -> type[PolicyNorm]:
 
 
 def place_norms(
-    layer: TransformerLayerSubmodules, config: TransformerConfig, shape: ModelShape, norm: type[PolicyNorm]
+    layer: TransformerLayerSubmodules,
+    config: TransformerConfig,
+    shape: ModelShape,
+    norm: type[torch.nn.Module],
 ) -> None:
     """Puts the norms of a local layer where `shape` has them."""
     before = norm if shape.norm_places != "behind" else IdentityOp

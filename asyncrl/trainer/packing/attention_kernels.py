@@ -321,11 +321,12 @@ def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
         for count in counts
     ]
     scale = heads.size**-0.5
-    attends = [(kernel.attend, attend_by_formula)]
+    attends: list[tuple[Attend, Attend]] = [(kernel.attend, attend_by_formula)]
     if heads.limits != UNLIMITED and device.type == "cuda":
         window = None if heads.limits.window is None else min(heads.limits.window, TRIED_WINDOW)
         limits = Limits(window, heads.limits.cap)
-        attends += [tuple(functools.partial(each, limits=limits) for each in attends[0])]
+        limited = functools.partial(kernel.attend, limits=limits)
+        attends.append((limited, functools.partial(attend_by_formula, limits=limits)))
     for attend, formula in attends:
         if fault := _compare(attend, formula, inputs, rows, scale):
             return fault
