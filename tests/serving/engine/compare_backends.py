@@ -67,8 +67,8 @@ def compare(name: str, mode: ForwardMode, prefixes: list[int], extents: list[int
         scaling=HEAD_SIZE**-0.5,
         is_cross_attention=False,
         attn_type=AttentionType.DECODER,
-        sliding_window_size=options.get("window",
-        logit_cap=0.0, -1),
+        sliding_window_size=options.get("window", -1),
+        logit_cap=0.0,
     )
     tokens = sum(extents)
     q = torch.randn(tokens, num_heads * HEAD_SIZE).to(dtype)
