@@ -46,7 +46,7 @@ class ModelShape:
     rotation: Rotation | None = None
     """Rotary positions, where they are others than `rope_theta` and `rope_scaling_factor` say."""
     sliding_rotation: Rotation | None = None
-    """Those of sliding layers, where these have others (Gemma 3, OLMo 3)."""
+    """Rotary positions of sliding layers, where these have others (Gemma 3, OLMo 3)."""
     unrotated_layers: tuple[int, ...] = ()
     """Layers, counted from 0, without rotary positions (SmolLM3)."""
 
@@ -65,7 +65,7 @@ class ModelShape:
     attention_cap: float | None = None
     """c of scores c tanh(score / c), in each layer (Gemma 2)."""
     logits_cap: float | None = None
-    """The same of logits, before the temperature (Gemma 2)."""
+    """c of logits c tanh(logit / c), before the temperature (Gemma 2)."""
     activation: Literal["silu", "gelu_tanh"] = "silu"
     """Activation of the gate of the feed-forward network."""
     is_embedding_multiplier_rounded: bool = False

@@ -120,7 +120,7 @@ class Family:
     rope_theta: float = 10000.0
     """Base of rotary positions where config.json has none."""
     sliding_rope_theta: float | None = None
-    """The same of sliding layers; None: these are rotated as all others."""
+    """Base of sliding layers where config.json has none; None: these are rotated as all others."""
     rotated_share: float = 1.0
     """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
     is_rotation_interleaved: bool = False

@@ -35,7 +35,7 @@ NAMES = LAYER_NAMES | {
 
 
 def read_layers(config: Config) -> dict[str, Any]:
-    """What both Gemma 2 and 3 have."""
+    """Fields that Gemma 2 and 3 share."""
     return {
         "norm_places": "both",
         "norms_add_one": True,

@@ -56,7 +56,7 @@ class PackedSequences(PackedSeqParams):
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [C, 1, D], where attention rotates: on a CPU, by `PackedRotary`."""
     layer_rotations: tuple[Turns, Turns] | None = None
-    """Those of full layers and of sliding ones, by `network/rotary.py`."""
+    """Rotations of full layers and of sliding ones, by `network/rotary.py`."""
     windowed: dict[int, Rows] = field(default_factory=dict)
     """Window -> `rows` with masks that end at it, by `network/layer_attention.py`."""
 

@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What restricts the attention of a layer beyond causality."""
+    """Restrictions of a layer's attention beyond causality."""
 
     window: int | None = None
     """Tokens that a token looks at, itself included; None: all before it."""
@@ -92,7 +92,7 @@ class Heads:
     size: int
     dtype: torch.dtype
     limits: Limits = UNLIMITED
-    """Those of the layers that have some; others have none."""
+    """Limits of the layers that have some; others have none."""
 
 
 def attend_by_formula(

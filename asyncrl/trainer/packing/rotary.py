@@ -29,7 +29,7 @@ def rotate(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What the first R numbers of each head are rotated by, the others staying as they are."""
+    """Cosines and sines by which the first R numbers of each head are rotated; others stay as they are."""
 
     cosines: Tensor
     sines: Tensor
