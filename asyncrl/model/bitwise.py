@@ -32,6 +32,8 @@ def check_bitwise(recipe: Recipe, shape: ModelShape) -> None:
         reason = f"{shape.architecture} has experts, whose products have as many rows as they get tokens"
     elif shape.has_multipliers():
         reason = f"{shape.architecture} has multipliers, which the shared kernels do not apply"
+    elif not shape.is_plain():
+        reason = f"{shape.architecture} has layers or rotary positions that the shared kernels do not know"
     else:
         return
     raise InputError(f"model.bitwise_agreement is true, but {reason}, or model.bitwise_agreement to false.")

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.model.families.family import Family
 from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.rotary import Rotation, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors
@@ -20,8 +22,6 @@ from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.kinds import as_written, kind_of
 from asyncrl.system.text_file import read_text
 
-LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 SAMPLE_BYTES = 65536
 """Sampled bytes of the weights at each end of a file: models of one shape and size differ there."""
 SIZES = (
@@ -112,26 +112,26 @@ def _read_shape(file: Path) -> ModelShape:
             f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(FAMILIES)}."
         )
     _check_sizes(file, config)
-    _refuse_unsupported(file, config)
+    _refuse_unsupported(file, config, family)
     refuse_unknown_settings(file, config, family)
-    theta, factor = _read_rope(file, config)
     try:
+        usual: dict[str, Any] = {
+            "num_kv_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
+            "head_size": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+            # A window that the context fits into hides nothing.
+            "max_positions": min(config["max_position_embeddings"], family.window(config) or math.inf),
+            "is_tied": bool(config.get("tie_word_embeddings", False)),
+            **_read_rotary(file, config, family),
+        }
         return ModelShape(
             architecture=architecture,
             num_layers=config["num_hidden_layers"],
             hidden_size=config["hidden_size"],
             num_heads=config["num_attention_heads"],
-            num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             ffn_size=config["intermediate_size"],
             vocab_size=config["vocab_size"],
-            # A window that the context fits into hides nothing.
-            max_positions=min(config["max_position_embeddings"], family.window(config) or math.inf),
-            rope_theta=theta,
-            rope_scaling_factor=factor,
             norm_epsilon=config["rms_norm_eps"],
-            is_tied=bool(config.get("tie_word_embeddings", False)),
-            **family.read(config),
+            **usual | family.read(config),
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
@@ -148,28 +148,54 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
             raise InputError(f"{file}: {key} is {as_written(config[key])}, expected an object.")
 
 
-def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
+def _refuse_unsupported(file: Path, config: dict[str, Any], family: Family) -> None:
     """Raises InputError for a setting under which this trainer would not compute what transformers does."""
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
         raise InputError(
             f"{file}: the model is quantized ({method}), which cannot be trained. Use the original."
         )
-    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")
+    kinds = config.get("layer_types") or ()
+    if other := set(kinds) - family.layer_types:
+        raise InputError(
+            f"{file}: layer_types has {sorted(other)}; only {', '.join(sorted(family.layer_types))} can be "
+            f"trained."
+        )
+    if len(family.layer_types) > 1 and kinds and len(kinds) != config.get("num_hidden_layers"):
+        raise InputError(
+            f"{file}: layer_types has {len(kinds)} entries, but num_hidden_layers is "
+            f"{config.get('num_hidden_layers')}."
+        )
 
 
-def _read_rope(file: Path, config: dict[str, Any]) -> tuple[float, float | None]:
-    """(theta, Llama 3 factor or None), from the keys of transformers 5 (rope_parameters) or 4."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind == "llama3" and all(rope.get(key) == value for key, value in LLAMA3_ROPE.items()):
-        return theta, float(rope["factor"])
-    raise InputError(
-        f"{file}: rotary positions {rope} cannot be trained; only default and llama3 {LLAMA3_ROPE}."
+def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str, Any]:
+    """Fields of the shape, from the keys of transformers 5 (rope_parameters) or 4."""
+    named, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    theta = config.get("rope_theta", family.rope_theta)
+    if family.sliding_rope_theta is None:
+        return rotary_fields(_read_kind(file, config, family, named or scaling, theta))
+    if named.keys() - {"full_attention", "sliding_attention"}:
+        raise InputError(
+            f"{file}: rope_parameters is {as_written(named)}, expected an entry for full_attention and one "
+            f"for sliding_attention."
+        )
+    usual = _read_kind(file, config, family, named.get("full_attention") or scaling, theta)
+    base = config.get("rope_local_base_freq", family.sliding_rope_theta)
+    sliding = _read_kind(file, config, family, named.get("sliding_attention") or {}, base)
+    return rotary_fields(usual, sliding)
+
+
+def _read_kind(
+    file: Path, config: dict[str, Any], family: Family, rope: dict[str, Any], theta: float
+) -> Rotation:
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    return read_rotation(
+        file,
+        rope,
+        theta=theta,
+        head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+        share=family.rotated_share if share is None else share,
+        is_interleaved=family.is_rotation_interleaved,
     )
 
 

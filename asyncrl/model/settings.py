@@ -5,6 +5,7 @@ A setting is one of four kinds: its value shapes the model (`SHAPING`), one valu
 may change what transformers and SGLang compute, so only an empty value of it passes.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
 ROPE_KEYS = frozenset(
     (
         *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
-        *("original_max_position_embeddings", "partial_rotary_factor"),
+        *("original_max_position_embeddings", "partial_rotary_factor", "attention_factor", "truncate"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
     )
 )
 """Understood in rope_parameters and rope_scaling."""
@@ -67,7 +69,7 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], family: Family) 
             f"model_type is {family.model_type!r}: transformers and asyncrl would compute different models."
         )
     known = SHAPING | {"model_type"} | WITHOUT_EFFECT | family.settings | family.ignored
-    only = ONLY | dict(family.only)
+    only = {key: values for key, values in (ONLY | dict(family.only)).items() if key not in family.settings}
     for key, value in config.items():
         if key in only:
             if value is not None and value not in only[key]:
@@ -80,12 +82,19 @@ def refuse_unknown_settings(file: Path, config: dict[str, Any], family: Family) 
                 f"might train a different model. If the setting has no effect, remove it."
             )
     for name in ("rope_parameters", "rope_scaling"):
-        _refuse_unknown_rope(file, name, config.get(name) or {})
+        rope = config.get(name) or {}
+        kinds = [kind for kind in family.layer_types if isinstance(rope.get(kind), dict)]
+        for kind in kinds:
+            _refuse_unknown_rope(file, f"{name}.{kind}", rope[kind], only)
+        rest = {key: value for key, value in rope.items() if key not in kinds}
+        _refuse_unknown_rope(file, name, rest, only)
 
 
-def _refuse_unknown_rope(file: Path, name: str, rope: dict[str, Any]) -> None:
+def _refuse_unknown_rope(
+    file: Path, name: str, rope: dict[str, Any], only: Mapping[str, tuple[Any, ...]]
+) -> None:
     for key, value in rope.items():
-        allowed = ONLY.get(key)
+        allowed = only.get(key)
         if allowed is not None and value is not None and value not in allowed:
             raise InputError(
                 f"{file}: {name}.{key} is {as_written(value)}; only {as_written(allowed[0])} can be trained."

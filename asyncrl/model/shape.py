@@ -1,6 +1,9 @@
 """The numbers and switches that tell decoder-only transformers apart, whatever their family."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+from asyncrl.model.rotary import Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,45 @@ class ModelShape:
     """Factor of the products of queries and keys; None: 1 / sqrt(head_size)."""
     logits_divisor: float = 1.0
     """Divisor of the logits, before the temperature (Granite)."""
+
+    rotation: Rotation | None = None
+    """Rotary positions, where they are others than `rope_theta` and `rope_scaling_factor` say."""
+    sliding_rotation: Rotation | None = None
+    """Rotary positions of sliding layers, where these have others (Gemma 3, OLMo 3)."""
+    unrotated_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, without rotary positions (SmolLM3)."""
+
+    norm_places: Literal["before", "behind", "both"] = "before"
+    """Where a layer has norms: before attention and feed-forward network, or behind them (OLMo 2), or both
+    (Gemma, GLM-4)."""
+    norms_add_one: bool = False
+    """Norms multiply by 1 + weight (Gemma)."""
+    has_wide_qk_norm: bool = False
+    """Queries and keys have a norm over all heads together (OLMo 2); `has_qk_norm` is one of each head."""
+
+    window: int | None = None
+    """Tokens that a token of a sliding layer looks at, itself included."""
+    sliding_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that have the window."""
+    attention_cap: float | None = None
+    """c of scores c tanh(score / c), in each layer (Gemma 2)."""
+    logits_cap: float | None = None
+    """c of logits c tanh(logit / c), before the temperature (Gemma 2)."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    """Activation of the gate of the feed-forward network."""
+    is_embedding_multiplier_rounded: bool = False
+    """Whether the multiplier is rounded to the weights' type first (Gemma)."""
+
+    def has_layer_kinds(self) -> bool:
+        """Whether attention is more than plain rotary positions and causality, the same in each layer."""
+        has_rotation = self.rotation is not None or bool(self.unrotated_layers)
+        return has_rotation or bool(self.sliding_layers) or self.attention_cap is not None
+
+    def is_plain(self) -> bool:
+        """Whether it is no more than a Llama with biases or norms of queries and keys, or with experts."""
+        has_norms = self.norm_places == "before" and not self.norms_add_one and not self.has_wide_qk_norm
+        has_ends = self.logits_cap is None and self.activation == "silu"
+        return has_norms and has_ends and not self.has_layer_kinds() and not self.has_multipliers()
 
     def has_multipliers(self) -> bool:
         multipliers = (self.embedding_multiplier, self.residual_multiplier, self.logits_divisor)

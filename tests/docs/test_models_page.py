@@ -8,9 +8,10 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
-from asyncrl.model.families.family import Family
+from asyncrl.model.families.family import Family, has_no_window
 from asyncrl.model.families.known import FAMILIES
-from asyncrl.model.folder import LLAMA3_ROPE, read_shape
+from asyncrl.model.folder import read_shape
+from asyncrl.model.rotary import NEEDED
 from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import TRAINED_FROM
@@ -23,9 +24,14 @@ SIZES = (
 
 
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
-    """The shape of a model of `architecture` whose sizes are all 1."""
-    read = FAMILIES[architecture].settings - {"sliding_window", "num_local_experts"}
+    """The shape of a model of `architecture` whose sizes are all 1, that of the hidden state 4."""
+    family = FAMILIES[architecture]
+    read = family.settings - {"num_local_experts", "no_rope_layers", "partial_rotary_factor"}
+    read -= {"sliding_window_pattern", "_sliding_window_pattern"}
+    if family.window is not has_no_window:
+        read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
+    config |= {"hidden_size": 4}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 
@@ -44,25 +50,42 @@ def row_of(family: Family, folder: Path) -> str:
         f"`{family.model_type}`",
         "dense" if shape.num_experts is None else "mixture of experts",
         answers[shape.has_qkv_bias],
-        answers[shape.has_qk_norm],
+        answers[shape.has_qk_norm or shape.has_wide_qk_norm],
+        layers_of(shape),
         answers[family.takes_adapters],
         answers[family.architecture in gguf.ARCHITECTURES.values()],
     )
     return f"| {' | '.join(cells)} |"
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope"])
+def layers_of(shape: ModelShape) -> str:
+    """What differs from a Llama's layers."""
+    parts = {
+        "norms behind": shape.norm_places == "behind",
+        "norms before and behind": shape.norm_places == "both",
+        "1 + w norms": shape.norms_add_one,
+        "GeGLU": shape.activation == "gelu_tanh",
+        "multipliers": shape.has_multipliers() and not shape.norms_add_one,
+        "sliding layers": bool(shape.sliding_layers),
+        "soft caps": shape.attention_cap is not None,
+        "two rotary bases": shape.sliding_rotation is not None,
+        "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,
+        "layers without rotation": bool(shape.unrotated_layers),
+    }
+    return ", ".join(part for part, is_there in parts.items() if is_there) or "as Llama's"
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope", "proportional"])
 def test_rotary_positions_that_the_page_names_as_refused_are_refused(kind: str, tmp_path: Path) -> None:
     assert f"`{kind}`" in PAGE
     with pytest.raises(InputError, match="cannot be trained"):
         shape_of("Qwen2ForCausalLM", tmp_path, rope_scaling={"rope_type": kind, "factor": 4.0})
 
 
-def test_the_page_has_the_constants_of_accepted_rotary_scaling(tmp_path: Path) -> None:
-    for name, value in LLAMA3_ROPE.items():
-        assert f"`{name}` {value:g}" in PAGE
-    scaling = {"rope_type": "llama3", "factor": 7.0, **LLAMA3_ROPE}
-    assert shape_of("LlamaForCausalLM", tmp_path, rope_scaling=scaling).rope_scaling_factor == 7.0
+def test_the_page_names_the_accepted_rotary_positions() -> None:
+    (row,) = (line for line in PAGE.splitlines() if line.startswith("| rotary positions |"))
+    accepted = row.split("|")[2]
+    assert all(f"`{kind}`" in accepted for kind in NEEDED)
 
 
 def test_the_page_has_the_accepted_types_of_weights() -> None:

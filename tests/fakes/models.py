@@ -31,7 +31,7 @@ def write_model(folder: Path, family: str = "Qwen3", *, seed: int = 0, **overrid
     sizes = SIZES | ({"head_dim": 16} if family == "Qwen3" else {}) | overrides
     config = getattr(transformers, f"{family}Config")(**sizes)
     generator = torch.Generator().manual_seed(seed)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).float()
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -51,10 +51,10 @@ def write_tokenizer(folder: Path, ids: Iterable[int], *, pad: int | None = None)
     return folder
 
 
-def reference_model(folder: Path) -> torch.nn.Module:
+def reference_model(folder: Path, **settings: object) -> torch.nn.Module:
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **settings).eval()
 
 
 def reference_logprobs(model: torch.nn.Module, sequence: ScoredSequence, temperature: float) -> torch.Tensor:

@@ -26,6 +26,8 @@ def test_a_gpu_and_experts_are_refused(monkeypatch: pytest.MonkeyPatch):
         check_bitwise(recipe, dataclasses.replace(tiny_shape(), num_experts=4))
     with pytest.raises(InputError, match="has multipliers"):
         check_bitwise(recipe, dataclasses.replace(tiny_shape(), residual_multiplier=0.5))
+    with pytest.raises(InputError, match="has layers or rotary positions that the shared kernels"):
+        check_bitwise(recipe, dataclasses.replace(tiny_shape(), norm_places="behind"))
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     with pytest.raises(InputError, match="on a GPU.* Set placement.device to cpu"):
         check_bitwise(recipe, tiny_shape())

@@ -34,6 +34,21 @@ MODELS = {
         | {"attention_multiplier": 0.2, "logits_scaling": 0.5},
     ),
 }
+NO_PAD = {"pad_token_id": None, "eos_token_id": 1}
+SLIDING = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2}
+MODELS |= {
+    "olmo2": ("Olmo2", SIZES | NO_PAD),
+    "smollm3": ("SmolLM3", SIZES | NO_PAD | {"no_rope_layer_interval": 2}),
+    "glm4": ("Glm4", SIZES | NO_PAD | {"head_dim": 16}),
+    "gemma2": (
+        "Gemma2",
+        SIZES
+        | NO_PAD
+        | SLIDING
+        | {"head_dim": 16, "query_pre_attn_scalar": 9}
+        | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0},
+    ),
+}
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
@@ -128,6 +143,15 @@ TWO_RANKS = {
     "granite, tensor": ("granite", {"tensor": 2, "sequence_parallel": True}),
     "granite, pipeline": ("granite", {"pipeline": 2}),
     "granite, context": ("granite", {"context": 2}),
+    "olmo2, tensor": ("olmo2", {"tensor": 2}),
+    "olmo2, tensor, sequence": ("olmo2", {"tensor": 2, "sequence_parallel": True}),
+    "olmo2, context": ("olmo2", {"context": 2}),
+    "olmo2, resumed as pipeline": ("olmo2", {"pipeline": 2}),
+    "smollm3, pipeline": ("smollm3", {"pipeline": 2}),
+    "glm4, tensor": ("glm4", {"tensor": 2, "sequence_parallel": True}),
+    "gemma2, tensor": ("gemma2", {"tensor": 2, "sequence_parallel": True}),
+    "gemma2, pipeline": ("gemma2", {"pipeline": 2}),
+    "gemma2, context": ("gemma2", {"context": 2}),
     "expert, pipeline": ("experts", {"pipeline": 2}),
     "everything, data": ("everything", {}),
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
@@ -209,6 +233,7 @@ CRITIC_ON_TWO_RANKS = {
 }
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
+    "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -223,6 +248,8 @@ RESUMED = {
     "critic, resumed as pipeline": "critic, tensor",
 }
 EXHAUSTIVE = {
+    *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
+    *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
     *("lora, tied, pipeline", "lora, overlapped", "lora, resumed as tensor"),

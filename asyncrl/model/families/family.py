@@ -64,6 +64,9 @@ def separate_attention(shape: ModelShape) -> Tensors:
     if shape.has_qk_norm:
         yield "self_attn.q_norm.weight", (shape.head_size,)
         yield "self_attn.k_norm.weight", (shape.head_size,)
+    if shape.has_wide_qk_norm:
+        yield "self_attn.q_norm.weight", (queries,)
+        yield "self_attn.k_norm.weight", (keys,)
 
 
 def swiglu(prefix: str, hidden: int, width: int) -> Tensors:
@@ -85,6 +88,15 @@ def sliding_window(config: Config) -> int | None:
     return config.get("sliding_window")
 
 
+def sliding_layers(config: Config, *, default: Callable[[int], bool]) -> tuple[int, ...]:
+    """Layers, counted from 0, of kind sliding_attention; by `default` where config.json does not say."""
+    num_layers = config["num_hidden_layers"]
+    kinds = config.get("layer_types")
+    if kinds:
+        return tuple(i for i in range(num_layers) if kinds[i] == "sliding_attention")
+    return tuple(i for i in range(num_layers) if default(i))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     architecture: str
@@ -103,6 +115,16 @@ class Family:
     """Keys that have one accepted value."""
     window: Callable[[Config], int | None] = has_no_window
     """Tokens that a token looks back on, itself included; None: all."""
+    layer_types: frozenset[str] = frozenset(("full_attention",))
+    """The kinds of layers that it may have."""
+    rope_theta: float = 10000.0
+    """Base of rotary positions where config.json has none."""
+    sliding_rope_theta: float | None = None
+    """Base of sliding layers where config.json has none; None: these are rotated as all others."""
+    rotated_share: float = 1.0
+    """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
+    is_rotation_interleaved: bool = False
+    """Whether neighbors in a head turn together."""
     layer_tensors: Callable[[ModelShape], Tensors] = layer_tensors
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
     takes_adapters: bool = True

@@ -51,12 +51,16 @@ def token_logprobs(
     unsampled: Tensor | None = None,
     kept: KeptSets | None = None,
     top: TopTokens | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, ...]:
     """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], with `kept` the logs of the
     kept tokens' probability [T], and with `top` the means of the teacher's likeliest [T]; all with gradient.
 
-    `unsampled` [U] int64 are ids that are never sampled; no target is one of them.
+    `unsampled` [U] int64 are ids that are never sampled; no target is one of them. `cap` is the c of logits
+    c tanh(logit / c).
     """
+    if cap is not None:
+        logits = cap * torch.tanh(logits.float() / cap)
     logits = logits.float() / temperature
     if unsampled is not None:
         logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
@@ -89,6 +93,7 @@ def output_logprobs(
     is_bitwise: bool = False,
     kept: KeptSets | None = None,
     top: TopTokens | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, ...]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
 
@@ -102,7 +107,7 @@ def output_logprobs(
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
     if is_whole and not is_bitwise and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         logits = torch.nn.functional.linear(hidden, weight)
-        return token_logprobs(logits, targets, temperature, unsampled, kept, top)
+        return token_logprobs(logits, targets, temperature, unsampled, kept, top, cap)
     columns = None
     if unsampled is not None:
         columns = unsampled[(unsampled >= first) & (unsampled < first + num_rows)] - first
@@ -114,6 +119,7 @@ def output_logprobs(
         own,
         None if top is None else (*top.of_columns(first, num_rows), top.masses()),
         is_bitwise=is_bitwise,
+        cap=cap,
     )
     values: tuple[Tensor, ...] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
     return values
@@ -157,6 +163,7 @@ class _Vocabulary:
         top: tuple[Tensor, Tensor, Tensor] | None = None,
         *,
         is_bitwise: bool = False,
+        cap: float | None = None,
     ) -> None:
         """`unsampled` are columns of this rank, and those of `kept` too; `top` is what `TopTokens.of_columns`
         makes of its part, and the whole `masses`; `dtype` is the logits'."""
@@ -169,6 +176,7 @@ class _Vocabulary:
         self.kept = kept
         self.top = top
         self.is_bitwise = is_bitwise
+        self._cap = cap
 
     def chunks(self, num_tokens: int) -> list[slice]:
         """Tokens of one product."""
@@ -198,10 +206,19 @@ class _Vocabulary:
         return kernels.token_logprobs(logits, temperatures, targets)
 
     def tempered(self, logits: Tensor) -> Tensor:
-        """A float32 copy of `logits`, divided by the temperature, without what is never sampled."""
+        """A float32 copy of `logits`, capped, divided by the temperature, without what is never sampled."""
         copy = logits.to(torch.float32, copy=True)
+        if self._cap is not None:
+            copy = copy.div_(self._cap).tanh_().mul_(self._cap)
         copy = copy if self.temperature == 1.0 else copy.div_(self.temperature)
         return copy if self._unsampled is None else copy.index_fill_(1, self._unsampled, IMPOSSIBLE)
+
+    def untempered(self, slopes: Tensor, logits: Tensor) -> Tensor:
+        """The gradient of `logits` from that of the tempered ones, which it overwrites."""
+        slopes = slopes if self.temperature == 1.0 else slopes.div_(self.temperature)
+        if self._cap is None:
+            return slopes
+        return slopes.mul_(1 - (logits.float() / self._cap).tanh_().square_())
 
     def own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(column of each target here, whether it is one of ours)."""
@@ -295,7 +312,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     _add_slopes_of_masses(
                         found, log, of_masses[own], masses[own], vocabulary.kept.of_slice(own)
                     )
-                slopes[rows] = found if vocabulary.temperature == 1.0 else found.div_(vocabulary.temperature)
+                slopes[rows] = vocabulary.untempered(found, logits[rows])
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
             if to_rows is None:
                 continue

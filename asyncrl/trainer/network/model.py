@@ -7,6 +7,7 @@ else, and under adapters, the local one; both with our packed attention.
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
 
+import functools
 import importlib.util
 import math
 from collections.abc import Iterator
@@ -40,14 +41,17 @@ from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
+from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
-from asyncrl.trainer.network.norm import rms_norm
+from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
+from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
-from asyncrl.trainer.packing.attention_kernels import Heads
+from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
 
+ACTIVATIONS = {"silu": F.silu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -104,6 +108,7 @@ class PolicyModel(GPTModel):
             is_bitwise=self.is_bitwise,
             kept=kept,
             top=top,
+            cap=self.shape.logits_cap,
         )
         if own is not None:
             values = tuple(fill_in(torch.stack(values), own, len(targets)))
@@ -240,8 +245,21 @@ def _build_chunk(
         vp_stage=stage,
     )
     model.shape = shape
-    rotary = BitwiseRotary if is_bitwise else PackedRotary
-    model.rotary_pos_emb = rotary(
+    model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
+    if model.pre_process and shape.embedding_multiplier != 1.0:
+        is_rounded = shape.is_embedding_multiplier_rounded
+        multiply_embedding(model, shape.embedding_multiplier, is_rounded=is_rounded)
+    if lora is not None:
+        _train_adapters_alone(model)
+    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
+    return model.to(device=device(), dtype=config.params_dtype)
+
+
+def _build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool) -> torch.nn.Module:
+    if shape.has_layer_kinds():
+        assert not is_bitwise, f"{shape.architecture} with model.bitwise_agreement"
+        return LayerRotary(shape)
+    rotary = (BitwiseRotary if is_bitwise else PackedRotary)(
         shape.head_size,
         rotary_percent=1.0,
         rotary_base=shape.rope_theta,
@@ -250,13 +268,8 @@ def _build_chunk(
         use_cpu_initialization=config.use_cpu_initialization,
     )
     if is_bitwise:
-        model.rotary_pos_emb.shape = shape
-    if model.pre_process and shape.embedding_multiplier != 1.0:
-        multiply_embedding(model, shape.embedding_multiplier)
-    if lora is not None:
-        _train_adapters_alone(model)
-    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
-    return model.to(device=device(), dtype=config.params_dtype)
+        rotary.shape = shape
+    return rotary
 
 
 def _train_adapters_alone(model: GPTModel) -> None:
@@ -287,6 +300,7 @@ def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
         kv_count=kv_count // math.gcd(kv_count, layout.context),
         size=shape.head_size,
         dtype=dtype,
+        limits=Limits(shape.window if shape.sliding_layers else None, shape.attention_cap),
     )
 
 
@@ -294,22 +308,6 @@ def half_device(dtype: torch.dtype) -> str | None:
     """Name of the GPU where this process computes in 16 bits, bfloat16 and float16 as fast as each other;
     None for float32 or a CPU."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype.itemsize == 2 else None
-
-
-class PolicyNorm(torch.nn.RMSNorm):
-    """RMSNorm, on a CPU in few passes over memory; under sequence parallelism Megatron sums its gradient over
-    the tensor ranks."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
-        if tokens.device.type == "cpu" and tokens.dtype.itemsize <= 4:
-            assert self.eps is not None
-            return rms_norm(tokens, self.weight, self.eps)
-        return super().forward(tokens)
 
 
 def block_spec(
@@ -322,23 +320,22 @@ def block_spec(
 ) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
     experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
-    if has_transformer_engine() and lora is None:
+    if has_transformer_engine() and lora is None and not has_own_norms(shape):
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
         layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
     else:
-        norm = BitwiseNorm if is_bitwise else PolicyNorm
+        norm = BitwiseNorm if is_bitwise else norm_kind(shape)
         layer = get_gpt_layer_local_spec(
             qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
         )
-        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
-        if config.qk_layernorm:
-            attention = layer.submodules.self_attention.submodules
-            attention.q_layernorm = attention.k_layernorm = norm
+        place_norms(layer.submodules, config, shape, norm)
         if lora is not None:
             adapt(layer, lora)
-    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    layer.submodules.self_attention.submodules.core_attention = (
+        functools.partial(LayerAttention, shape=shape) if shape.has_layer_kinds() else PackedAttention
+    )
     if shape.residual_multiplier != 1.0:
         multiply_branches(layer.submodules, shape.residual_multiplier)
     if is_bitwise:
@@ -371,7 +368,7 @@ def transformer_config(
         normalization="RMSNorm",
         qk_layernorm=shape.has_qk_norm,
         gated_linear_unit=True,
-        activation_func=F.silu,
+        activation_func=ACTIVATIONS[shape.activation],
         add_bias_linear=False,
         add_qkv_bias=shape.has_qkv_bias,
         hidden_dropout=0.0,
@@ -390,7 +387,7 @@ def transformer_config(
         # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
         gradient_accumulation_fusion=torch.cuda.is_available()
         and importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None,
-        bias_activation_fusion=torch.cuda.is_available(),
+        bias_activation_fusion=torch.cuda.is_available() and shape.activation == "silu",
         bias_dropout_fusion=False,
         apply_rope_fusion=has_engine,
         persist_layer_norm=False,

@@ -14,11 +14,13 @@ Add = Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]
 """((output of a branch, bias), residual, dropout) -> their sum."""
 
 
-def multiply_embedding(model: GPTModel, multiplier: float) -> None:
-    """Multiplies what the embedding of the first stage gives."""
+def multiply_embedding(model: GPTModel, multiplier: float, *, is_rounded: bool = False) -> None:
+    """Multiplies what the embedding of the first stage gives; by the multiplier as the weights' type has it,
+    if `is_rounded`."""
 
     def multiplied(module: torch.nn.Module, inputs: tuple[object, ...], hidden: Tensor) -> Tensor:
-        return hidden * multiplier
+        factor = torch.tensor(multiplier, dtype=hidden.dtype).item() if is_rounded else multiplier
+        return hidden * factor
 
     model.embedding.register_forward_hook(multiplied)
 

@@ -12,7 +12,7 @@ H heads of this tensor-parallel rank, G of them key-value, D head size.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor
 from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.blocks import Block, make_blocks
 from asyncrl.trainer.packing.picked_rows import pick_rows
-from asyncrl.trainer.packing.rotary import rotate, turns_of
+from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
 
 CALL_COST = 4000.0
 """Cost of one more attention call, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -55,6 +55,10 @@ class PackedSequences(PackedSeqParams):
     """Cosines and sines [P, 1, D / 2], where `network/bitwise.py` rotates."""
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [C, 1, D], where attention rotates: on a CPU, by `PackedRotary`."""
+    layer_rotations: tuple[Turns, Turns] | None = None
+    """Rotations of full layers and of sliding ones, by `network/rotary.py`."""
+    windowed: dict[int, Rows] = field(default_factory=dict)
+    """Window -> `rows` with masks that end at it, by `network/layer_attention.py`."""
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
@@ -208,8 +212,7 @@ class PackedAttention(MegatronModule):
     ) -> Tensor:
         """[C, 1, H, D], [C, 1, G, D], [C, 1, G, D] -> [C, 1, H * D]."""
         query, key, value = (x.squeeze(1) for x in (query, key, value))
-        if (turns := packed_seq_params.rotation) is not None:
-            query, key = rotate(query, turns), rotate(key, turns)
+        query, key = self._rotate(query, key, packed_seq_params)
         group = parallel_state.get_context_parallel_group()
         if group.size() == 1:
             return self._attend_packed(query, key, value, packed_seq_params).unsqueeze(1)
@@ -221,14 +224,26 @@ class PackedAttention(MegatronModule):
         output: Tensor = _HeadsForTokens.apply(heads, group)
         return output.flatten(1).unsqueeze(1)
 
+    def _rotate(self, query: Tensor, key: Tensor, sequences: PackedSequences) -> tuple[Tensor, Tensor]:
+        """[C, H, D], [C, G, D] -> the same, where Megatron has not done it."""
+        if (turns := sequences.rotation) is None:
+            return query, key
+        return rotate(query, turns), rotate(key, turns)
+
     def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
         scale = self.scale or query.shape[-1] ** -0.5
         # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it.
         query, key, value = (pick_rows(each, sequences.places) for each in (query, key, value))
-        output = KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
+        output = self._attend(query, key, value, sequences, scale)
         packed: Tensor = _Pack.apply(output.flatten(1), sequences)
         return packed
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences, scale: float
+    ) -> Tensor:
+        """[Q, H, D], [Q, G, D], [Q, G, D] -> [Q, H, D]."""
+        return KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
 
     def sharded_state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}

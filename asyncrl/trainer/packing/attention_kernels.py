@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.packing import bitwise_attention, cpu_attention
+from asyncrl.trainer.packing import bitwise_attention, capped_attention, cpu_attention
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ LARGEST_HEAD = 256
 BITWISE = "bitwise"
 """The kernel of model.bitwise_agreement."""
 TRIED_LENGTHS = (130, 33, 33, 1)
+TRIED_WINDOW = 20
 TOLERANCES = {torch.float32: 1e-2, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Norm of a difference from the formula, relative; float32 may be computed in TF32."""
 
@@ -52,8 +53,20 @@ class Rows:
     up to and including itself. Empty on a GPU."""
 
 
-Attend = Callable[[Tensor, Tensor, Tensor, Rows, float], Tensor]
-"""(query [Q, H, D], key [Q, G, D], value [Q, G, D], rows, scale) -> [Q, H, D], with gradient."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Restrictions of a layer's attention beyond causality."""
+
+    window: int | None = None
+    """Tokens that a token looks at, itself included; None: all before it."""
+    cap: float | None = None
+    """c of scores c tanh(score / c); None: as they are."""
+
+
+UNLIMITED = Limits()
+Attend = Callable[..., Tensor]
+"""(query [Q, H, D], key [Q, G, D], value [Q, G, D], rows, scale) -> [Q, H, D], with gradient; with `limits`
+where `Kernel` says that it knows them. On a CPU a window is in the masks of `rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,9 @@ class Kernel:
     """Whether sequences of similar lengths should be padded to one: it makes a call per length."""
     takes_masks: bool = False
     """Whether sequences that share a beginning may be one, on a CPU, with a mask."""
+    has_windows: bool = False
+    has_caps: bool = False
+    """Which `Limits` it knows on a GPU; on a CPU `sdpa` knows both."""
     package: str = "torch"
     """The module that it needs."""
 
@@ -75,22 +91,34 @@ class Heads:
     kv_count: int
     size: int
     dtype: torch.dtype
+    limits: Limits = UNLIMITED
+    """Limits of the layers that have some; others have none."""
 
 
-def attend_by_formula(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+def attend_by_formula(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+) -> Tensor:
     """softmax(Q K^T x scale) V of each sequence alone, in float32: what the kernels are compared with."""
     outputs = []
     copies = query.shape[1] // key.shape[1]
     for begin, end in pairwise(rows.cumulative.tolist()):
         q, k, v = (x[begin:end].float().transpose(0, 1) for x in (query, key, value))
         k, v = (x.repeat_interleave(copies, dim=0) for x in (k, v))
-        is_later = torch.ones(end - begin, end - begin, dtype=torch.bool, device=query.device).triu(1)
-        weights = (q @ k.mT * scale).masked_fill(is_later, -math.inf).softmax(-1)
+        everything = torch.ones(end - begin, end - begin, dtype=torch.bool, device=query.device)
+        is_hidden = everything.triu(1)
+        if limits.window is not None:
+            is_hidden |= everything.tril(-limits.window)
+        scores = q @ k.mT * scale
+        if limits.cap is not None:
+            scores = limits.cap * torch.tanh(scores / limits.cap)
+        weights = scores.masked_fill(is_hidden, -math.inf).softmax(-1)
         outputs.append((weights @ v).transpose(0, 1))
     return torch.cat(outputs).to(query.dtype)
 
 
-def attend_in_buckets(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+def attend_in_buckets(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+) -> Tensor:
     """torch's scaled_dot_product_attention, one call per length."""
     sizes = [count * length for count, length in rows.buckets]
     masks = rows.masks or (None,) * len(rows.buckets)
@@ -99,7 +127,11 @@ def attend_in_buckets(query: Tensor, key: Tensor, value: Tensor, rows: Rows, sca
         rows.buckets, masks, *(x.split(sizes) for x in (query, key, value)), strict=True
     ):
         q, k, v = (x.unflatten(0, size).transpose(1, 2) for x in parts)
-        outputs.append(_attend_bucket(q, k, v, mask, scale).transpose(1, 2).flatten(0, 1))
+        if limits.cap is not None:
+            output = capped_attention.attend(q, k, v, mask, scale, limits.cap)
+        else:
+            output = _attend_bucket(q, k, v, mask, scale)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
@@ -130,7 +162,9 @@ def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale
     return bitwise_attention.attend(query, key, value, rows.buckets, scale, ordinary)
 
 
-def _flash_attn(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+def _flash_attn(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+) -> Tensor:
     """FlashAttention 2 (Dao 2023), its own package."""
     from flash_attn import flash_attn_varlen_func
 
@@ -144,14 +178,24 @@ def _flash_attn(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: fl
         rows.longest,
         softmax_scale=scale,
         causal=True,
+        window_size=_reach(limits),
+        softcap=limits.cap or 0.0,
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
     return output
 
 
-def _transformer_engine(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+def _reach(limits: Limits) -> tuple[int, int]:
+    """(tokens back, tokens forward) of a window; -1: all."""
+    return (-1, -1) if limits.window is None else (limits.window - 1, 0)
+
+
+def _transformer_engine(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+) -> Tensor:
     """Transformer Engine's choice of cuDNN and FlashAttention; NVTE_DEBUG=1 makes it say which."""
-    attention = _engine_attention(query.shape[1], key.shape[1], query.shape[2], scale)
+    window = None if limits.window is None else _reach(limits)
+    attention = _engine_attention(query.shape[1], key.shape[1], query.shape[2], scale, window)
     output: Tensor = attention(
         query,
         key,
@@ -167,7 +211,9 @@ def _transformer_engine(query: Tensor, key: Tensor, value: Tensor, rows: Rows, s
 
 
 @functools.cache
-def _engine_attention(heads: int, kv_heads: int, size: int, scale: float) -> Any:
+def _engine_attention(
+    heads: int, kv_heads: int, size: int, scale: float, window: tuple[int, int] | None
+) -> Any:
     from transformer_engine.pytorch import DotProductAttention
 
     return DotProductAttention(
@@ -177,31 +223,40 @@ def _engine_attention(heads: int, kv_heads: int, size: int, scale: float) -> Any
         attention_dropout=0.0,
         qkv_format="thd",
         attn_mask_type="padding_causal",
+        window_size=window,
         softmax_scale=scale,
     )
 
 
-def _torch_varlen(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
+def _torch_varlen(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+) -> Tensor:
     """The FlashAttention 2 that torch is built with."""
     from torch.nn.attention.varlen import varlen_attn
 
     ends = (rows.cumulative, rows.cumulative, rows.longest, rows.longest)
     # A window that reaches back without bound and not forward is the causal mask.
-    output = varlen_attn(query, key, value, *ends, scale=scale, window_size=(-1, 0), enable_gqa=True)
+    reach = (_reach(limits)[0], 0)
+    output = varlen_attn(query, key, value, *ends, scale=scale, window_size=reach, enable_gqa=True)
     assert isinstance(output, Tensor)
     return output
 
 
 KERNELS = {
-    "flash_attn": Kernel(_flash_attn, package="flash_attn.flash_attn_interface"),
-    "transformer_engine": Kernel(_transformer_engine, package="transformer_engine.pytorch"),
-    "torch_varlen": Kernel(_torch_varlen, package="torch.nn.attention.varlen"),
+    "flash_attn": Kernel(
+        _flash_attn, has_windows=True, has_caps=True, package="flash_attn.flash_attn_interface"
+    ),
+    "transformer_engine": Kernel(_transformer_engine, has_windows=True, package="transformer_engine.pytorch"),
+    "torch_varlen": Kernel(_torch_varlen, has_windows=True, package="torch.nn.attention.varlen"),
     "sdpa": Kernel(attend_in_buckets, pads=True, takes_masks=True),
     "formula": Kernel(attend_by_formula),
     BITWISE: Kernel(_attend_bitwise, pads=True),
 }
 """By name, in the order in which auto takes them on a GPU; trainer.attention names all but the last two."""
 CHOICES = tuple(name for name in KERNELS if name not in ("formula", BITWISE))
+
+
+_LIMIT_NAMES = {"window": "sliding windows", "cap": "soft-capped scores"}
 
 
 def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
@@ -234,6 +289,10 @@ def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
 
 def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
     """Why the rules exclude the kernel; None where it may be tried."""
+    if device.type == "cuda":
+        for limit, is_known in (("window", KERNELS[name].has_windows), ("cap", KERNELS[name].has_caps)):
+            if getattr(heads.limits, limit) is not None and not is_known:
+                return f"it knows no {_LIMIT_NAMES[limit]}"
     if name == "sdpa":
         return None
     package = KERNELS[name].package
@@ -262,16 +321,29 @@ def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
         for count in counts
     ]
     scale = heads.size**-0.5
+    attends: list[tuple[Attend, Attend]] = [(kernel.attend, attend_by_formula)]
+    if heads.limits != UNLIMITED and device.type == "cuda":
+        window = None if heads.limits.window is None else min(heads.limits.window, TRIED_WINDOW)
+        limits = Limits(window, heads.limits.cap)
+        limited = functools.partial(kernel.attend, limits=limits)
+        attends.append((limited, functools.partial(attend_by_formula, limits=limits)))
+    for attend, formula in attends:
+        if fault := _compare(attend, formula, inputs, rows, scale):
+            return fault
+    return None
+
+
+def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> str | None:
     try:
-        found = _outputs_and_gradients(kernel.attend, inputs, rows, scale)
+        found = _outputs_and_gradients(attend, inputs, rows, scale)
     # Packages of others: whatever they raise is the reason why they do not serve.
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    expected = _outputs_and_gradients(attend_by_formula, inputs, rows, scale)
+    expected = _outputs_and_gradients(formula, inputs, rows, scale)
     for what, left, right in zip(("outputs", "queries", "keys", "values"), found, expected, strict=True):
         distance = ((left - right).norm() / right.norm()).item()
         # Not the other way round: a comparison with NaN is false.
-        if not distance <= TOLERANCES[heads.dtype]:
+        if not distance <= TOLERANCES[inputs[0].dtype]:
             return f"its {what} differ from the formula's by {distance:.2g} of their norm"
     return None
 

@@ -4,9 +4,10 @@ Megatron composes them of slices and concatenations, each of them a pass over me
 backward pass. Here halves are read where they are. A number is a sum of two products, each rounded, on both
 ways: their order is no matter.
 
-Shapes: C tokens, H heads, D head size.
+Shapes: C tokens, H heads, D head size, R of it rotated.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,28 @@ def rotate(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     cosines, sines = (each.to(heads.dtype) for each in turns)
     rotated: Tensor = _Rotate.apply(heads, cosines, sines)
     return rotated
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Cosines and sines by which the first R numbers of each head are rotated; others stay as they are."""
+
+    cosines: Tensor
+    sines: Tensor
+    """[C, 1, R] each, in two equal halves."""
+    is_interleaved: bool = False
+    """Whether neighbors turn together; else the halves of the R numbers."""
+
+    def rotate(self, heads: Tensor) -> Tensor:
+        """[C, H, D] -> [C, H, D]."""
+        size = self.cosines.shape[-1]
+        turned, rest = heads[..., :size], heads[..., size:]
+        if self.is_interleaved:
+            turned = turned.unflatten(-1, (-1, 2)).mT.flatten(-2)
+        turned = rotate(turned, (self.cosines, self.sines))
+        if self.is_interleaved:
+            turned = turned.unflatten(-1, (2, -1)).mT.flatten(-2)
+        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
 
 
 class _Rotate(torch.autograd.Function):

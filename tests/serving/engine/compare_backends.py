@@ -68,6 +68,7 @@ def compare(name: str, mode: ForwardMode, prefixes: list[int], extents: list[int
         is_cross_attention=False,
         attn_type=AttentionType.DECODER,
         sliding_window_size=options.get("window", -1),
+        logit_cap=0.0,
     )
     tokens = sum(extents)
     q = torch.randn(tokens, num_heads * HEAD_SIZE).to(dtype)

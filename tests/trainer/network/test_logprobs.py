@@ -194,3 +194,17 @@ def test_bfloat16_logits_leave_out_what_is_never_sampled():
     assert (got[0] - wanted).abs().max() < 1e-5
     (got[0].sum() + got[1].sum()).backward()
     assert weight.grad[unsampled].eq(0).all() and weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("logits_at_once", [2**26, 40])
+def test_capped_logits_have_the_gradient_of_the_formula(logits_at_once: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", logits_at_once)
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (2 * torch.randn(n, 5, generator=generator) for n in (11, 19))
+    targets = torch.randint(19, (11,), generator=generator)
+    leaves = hidden.requires_grad_(), weight.requires_grad_()
+    got = output_logprobs(*leaves, targets, 0.7, vocab_size=19, cap=3.0)
+    capped = 3.0 * torch.tanh(hidden.double() @ weight.double().t() / 3.0)
+    everything = torch.log_softmax(capped / 0.7, -1)
+    wanted = everything[torch.arange(11), targets], -(everything.exp() * everything).sum(-1)
+    assert_same(got, wanted, leaves)

@@ -3,7 +3,8 @@
 SGLang's own CPU fallback (torch_native) calls the kernel once per request and layer: two thirds of the time
 of a small model. Here requests of similar length are padded to one length and computed by one call;
 which cache slots they read, and their masks, are worked out once per forward pass for all layers.
-Sliding windows, cross-attention and encoders are left to torch_native.
+Sliding windows are masks, soft caps a formula of their own (torch_native ignores these). Cross-attention,
+encoders and pools of which sliding layers keep less are left to torch_native.
 
 B requests, Q and K query and key positions after padding, G heads of keys and values, D head size.
 """
@@ -40,6 +41,8 @@ class Bucket:
     """[B * K] int64, the cache slot of each key; padding reads slot 0, which SGLang never writes."""
     mask: torch.Tensor
     """[B, 1, Q or 1, K] 0 where a query may see a key, else -inf."""
+    queried: torch.Tensor
+    """[B, Q or 1] int64, the position of each query."""
     rows: torch.Tensor | None
     """Decode: [B] places of the requests, None for all in order. Extend: [B * Q] places of the tokens."""
     kept: torch.Tensor | None = None
@@ -88,10 +91,13 @@ class BatchedAttention(TorchNativeAttnBackend):
         self._workspaces: dict[tuple, torch.Tensor] = {}
         self._spread: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """Place of a bucket -> what `_spread_over_heads` made for it in this forward pass."""
+        self._windowed: dict[tuple[int, int], torch.Tensor] = {}
+        """(place of a bucket, window) -> its mask in this forward pass."""
 
     def init_forward_metadata(self, forward_batch):
         super().init_forward_metadata(forward_batch)
         self._spread.clear()
+        self._windowed.clear()
         self._has_plain_pool = _is_plain_pool(self.token_to_kv_pool)
         mode = forward_batch.forward_mode
         if forward_batch.encoder_lens is not None or mode.is_idle():
@@ -115,9 +121,8 @@ class BatchedAttention(TorchNativeAttnBackend):
                 attended = self._decode_at_once(mine, layer, place)
             else:
                 keys, values = self._gather(layer, bucket)
-                attended = scaled_dot_product_attention(
-                    mine, keys, values, attn_mask=bucket.mask, scale=layer.scaling
-                ).view(mine.shape[0], -1)
+                attended = _attend(mine, keys, values, self._layer_mask(layer, place), layer)
+                attended = attended.reshape(mine.shape[0], -1)
             if bucket.rows is None:
                 return attended
             output.index_copy_(0, bucket.rows, attended)
@@ -130,24 +135,33 @@ class BatchedAttention(TorchNativeAttnBackend):
         heads, size = layer.tp_q_head_num, layer.qk_head_dim
         queries = q.reshape(-1, heads * size)
         output = q.new_empty(queries.shape[0], heads * layer.v_head_dim)
-        for bucket in self._buckets:
+        for place, bucket in enumerate(self._buckets):
             num_requests, _, extent, _ = bucket.mask.shape
             mine = queries.index_select(0, bucket.rows).view(num_requests, extent, heads, size)
             keys, values = self._gather(layer, bucket)
-            attended = scaled_dot_product_attention(
-                mine.transpose(1, 2),
-                keys,
-                values,
-                attn_mask=bucket.mask,
-                scale=layer.scaling,
-                enable_gqa=heads != layer.tp_k_head_num,
-            )
+            mask = self._layer_mask(layer, place)
+            attended = _attend(mine.transpose(1, 2), keys, values, mask, layer)
             attended = attended.transpose(1, 2).reshape(num_requests * extent, -1)
             tokens = bucket.rows.index_select(0, bucket.kept)
             output.index_copy_(0, tokens, attended.index_select(0, bucket.kept))
         return output
 
+    def _layer_mask(self, layer, place):
+        """[B, 1, Q or 1, K], ending at the window of the layer."""
+        bucket = self._buckets[place]
+        if not _has_window(layer):
+            return bucket.mask
+        key = (place, layer.sliding_window_size)
+        if key not in self._windowed:
+            # SGLang's size does not count the token itself.
+            first = bucket.queried - layer.sliding_window_size
+            is_near = torch.arange(bucket.mask.shape[-1]) >= first[:, :, None]
+            self._windowed[key] = bucket.mask.masked_fill(~is_near[:, None], float("-inf"))
+        return self._windowed[key]
+
     def _is_at_once(self, layer, bucket):
+        if _has_window(layer) or layer.logit_cap > 0:
+            return False
         cache, _ = self._caches(layer)
         return self._dtype == cache.dtype == torch.bfloat16 and bucket.mask.shape[0] >= MANY_REQUESTS
 
@@ -178,9 +192,9 @@ class BatchedAttention(TorchNativeAttnBackend):
         return spread
 
     def _is_batched(self, layer, q):
-        has_window = layer.sliding_window_size is not None and layer.sliding_window_size > -1
+        has_pool = not (_has_window(layer) and self.use_sliding_window_kv_pool)
         is_causal = not layer.is_cross_attention and layer.attn_type != AttentionType.ENCODER_ONLY
-        return bool(self._buckets) and is_causal and not has_window and q.dtype == self._dtype
+        return bool(self._buckets) and is_causal and has_pool and q.dtype == self._dtype
 
     def _caches(self, layer):
         """Keys and values [slots, G, D] of a layer."""
@@ -237,7 +251,7 @@ class BatchedAttention(TorchNativeAttnBackend):
             ends = forward_batch.seq_lens.index_select(0, rows)
             slots, positions = self._slots(forward_batch, rows, ends, max(lengths[place] for place in plan))
             mask = self._mask(positions < ends[:, None])[:, None, None, :]
-            buckets.append(Bucket(slots, mask, None if is_whole else rows))
+            buckets.append(Bucket(slots, mask, ends[:, None] - 1, None if is_whole else rows))
         return buckets
 
     def _plan_extend(self, forward_batch):
@@ -254,7 +268,8 @@ class BatchedAttention(TorchNativeAttnBackend):
             tokens = torch.where(is_token, starts.index_select(0, rows)[:, None] + steps, 0)
             queried = forward_batch.extend_prefix_lens.index_select(0, rows)[:, None] + steps
             mask = self._mask(positions <= queried[:, :, None])[:, None]
-            buckets.append(Bucket(slots, mask, tokens.view(-1), is_token.view(-1).nonzero().view(-1)))
+            kept = is_token.view(-1).nonzero().view(-1)
+            buckets.append(Bucket(slots, mask, queried, tokens.view(-1), kept))
         return buckets
 
     def _slots(self, forward_batch, rows, ends, longest):
@@ -266,6 +281,28 @@ class BatchedAttention(TorchNativeAttnBackend):
 
     def _mask(self, is_seen):
         return torch.zeros(is_seen.shape, dtype=self._dtype).masked_fill_(~is_seen, float("-inf"))
+
+
+def _has_window(layer):
+    return layer.sliding_window_size is not None and layer.sliding_window_size > -1
+
+
+def _attend(queries, keys, values, mask, layer):
+    """[B, heads, Q, D], [B, G, K, D] twice, [B, 1, Q or 1, K] -> [B, heads, Q, D].
+
+    Scores are capped where `layer` has a cap: c tanh(score / c).
+    """
+    is_grouped = queries.shape[1] != keys.shape[1]
+    if not layer.logit_cap > 0:
+        return scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=layer.scaling, enable_gqa=is_grouped
+        )
+    if is_grouped:
+        copies = queries.shape[1] // keys.shape[1]
+        keys, values = (each.repeat_interleave(copies, dim=1) for each in (keys, values))
+    scores = torch.tanh(queries.float() @ keys.float().mT * (layer.scaling / layer.logit_cap))
+    weights = (scores * layer.logit_cap + mask).softmax(-1)
+    return weights.to(values.dtype) @ values
 
 
 def _is_plain_pool(pool):

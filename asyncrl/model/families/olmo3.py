@@ -1,0 +1,27 @@
+"""OLMo 3: OLMo 2 with sliding layers, whose rotary positions are not scaled."""
+
+from typing import Any
+
+from asyncrl.model.families.family import LAYER_NAMES, Config, Family, sliding_layers
+from asyncrl.model.families.olmo2 import NAMES_BEHIND, layer_tensors, read_norms
+
+
+def _read(config: Config) -> dict[str, Any]:
+    return read_norms(config) | {
+        "window": config["sliding_window"],
+        "sliding_layers": sliding_layers(config, default=lambda layer: (layer + 1) % 4 != 0),
+    }
+
+
+OLMO3 = Family(
+    architecture="Olmo3ForCausalLM",
+    model_type="olmo3",
+    models="OLMo 3",
+    read=_read,
+    settings=frozenset(("sliding_window",)),
+    layer_types=frozenset(("full_attention", "sliding_attention")),
+    rope_theta=500000.0,
+    sliding_rope_theta=500000.0,
+    layer_tensors=layer_tensors,
+    layer_names=LAYER_NAMES | NAMES_BEHIND,
+)

@@ -1,0 +1,128 @@
+"""How queries and keys are rotated by their position, as config.json says it. No torch.
+
+The numbers of each kind are those of transformers (`modeling_rope_utils`), which the trainer asks for the
+angles. What SGLang would compute otherwise is refused here.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.system.kinds import as_written
+
+LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Constants of Llama 3's own scaling, which megatron-core has built in."""
+NEEDED: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", *LLAMA3_ROPE),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+"""Kind (rope_type) -> the numbers that it needs."""
+OPTIONAL: dict[str, tuple[str, ...]] = {"yarn": ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+"""Kind -> numbers that have a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Rotary positions (Su et al. 2021)."""
+
+    theta: float
+    """The base: angles per position are powers of it."""
+    kind: str = "default"
+    """One of NEEDED, as `rope_type` names it."""
+    numbers: tuple[tuple[str, float], ...] = ()
+    """The numbers of the kind, by their names in config.json."""
+    share: float = 1.0
+    """Share of each head that is rotated, from its beginning."""
+    is_interleaved: bool = False
+    """Whether neighbors turn together; else the two halves of what is rotated."""
+
+    def is_plain(self) -> bool:
+        return self.kind == "default" and self.share == 1.0 and not self.is_interleaved
+
+    def llama3_factor(self) -> float | None:
+        """`factor` of Llama 3's scaling with its own constants; None where it is another rotation."""
+        numbers = dict(self.numbers)
+        factor = numbers.pop("factor", None)
+        is_own = self.kind == "llama3" and numbers == LLAMA3_ROPE
+        return factor if is_own and self.share == 1.0 and not self.is_interleaved else None
+
+
+def read_rotation(
+    file: Path,
+    rope: Mapping[str, Any],
+    *,
+    theta: float,
+    head_size: int,
+    share: float = 1.0,
+    is_interleaved: bool = False,
+) -> Rotation:
+    """The rotation that `rope` (rope_parameters or rope_scaling) describes; `theta` is its default.
+
+    Raises InputError for a kind that is not trained, and for numbers that are missing or unusable.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in NEEDED:
+        raise InputError(
+            f"{file}: rotary positions {dict(rope)} cannot be trained; the kinds that can are "
+            f"{', '.join(NEEDED)}."
+        )
+    for name in NEEDED[kind]:
+        _check_number(file, kind, name, rope.get(name))
+    optional = [name for name in OPTIONAL.get(kind, ()) if rope.get(name) is not None]
+    for name in optional:
+        _check_number(file, kind, name, rope[name])
+    numbers = tuple((name, float(rope[name])) for name in (*NEEDED[kind], *optional))
+    if kind == "yarn":
+        _check_yarn(file, rope)
+    rotated = int(head_size * share)
+    if share != 1.0 and (not 0 < rotated <= head_size or rotated % 2):
+        raise InputError(
+            f"{file}: partial_rotary_factor {share} rotates {rotated} of {head_size} numbers of each head; "
+            f"expected an even number of them, at least 2."
+        )
+    base = rope.get("rope_theta")
+    return Rotation(float(theta if base is None else base), kind, numbers, share, is_interleaved)
+
+
+def rotary_fields(rotation: Rotation, sliding: Rotation | None = None) -> dict[str, Any]:
+    """The fields of `ModelShape`; `sliding` is the rotation of sliding layers."""
+    factor = rotation.llama3_factor()
+    is_built_in = rotation.is_plain() or factor is not None
+    return {
+        "rope_theta": rotation.theta,
+        "rope_scaling_factor": factor,
+        "rotation": None if is_built_in and sliding in (None, rotation) else rotation,
+        "sliding_rotation": None if sliding == rotation else sliding,
+    }
+
+
+def _check_number(file: Path, kind: str, name: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        raise InputError(
+            f"{file}: {name} of rotary positions of kind {kind} is {as_written(value)}, expected a number "
+            f"above 0."
+        )
+
+
+def _check_yarn(file: Path, rope: Mapping[str, Any]) -> None:
+    """SGLang reads neither `attention_factor` nor `truncate`, and `mscale` only beside `mscale_all_dim`."""
+    named = rope.get("attention_factor")
+    usual = 1.0 if rope["factor"] <= 1 else 0.1 * math.log(rope["factor"]) + 1
+    if named is not None and not math.isclose(named, usual, rel_tol=1e-6):
+        raise InputError(
+            f"{file}: attention_factor of yarn is {as_written(named)}; servers take {usual:.6g}, which "
+            f"follows from the factor {rope['factor']}, so only that can be trained."
+        )
+    if rope.get("truncate") is False:
+        raise InputError(f"{file}: truncate of yarn is false; servers truncate, so only true can be trained.")
+    if (rope.get("mscale") is None) != (rope.get("mscale_all_dim") is None):
+        raise InputError(
+            f"{file}: yarn has mscale {as_written(rope.get('mscale'))} and mscale_all_dim "
+            f"{as_written(rope.get('mscale_all_dim'))}; expected both or neither."
+        )
