@@ -23,8 +23,9 @@ def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
     them."""
     if recipe.model.lora is not None and not FAMILIES[shape.architecture].takes_adapters:
         raise InputError(
-            f"model.lora is set, but {shape.architecture} keeps {', '.join(FUSED_IN_FOLDERS)}, which get no "
-            f"adapters. Remove model.lora, which trains all weights."
+            f"model.lora is set, but {shape.architecture} has matrices of other names (such as "
+            f"{', '.join((*FUSED_IN_FOLDERS, 'w1'))}), which get no adapters. Remove model.lora, which "
+            f"trains all weights."
         )
 
 

@@ -25,7 +25,7 @@ SIZES = (
 
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     """The shape of a model of `architecture` whose sizes are all 1."""
-    read = FAMILIES[architecture].settings - {"sliding_window", "num_local_experts"}
+    read = FAMILIES[architecture].settings - {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
@@ -71,11 +71,9 @@ def test_the_page_has_the_accepted_types_of_weights() -> None:
 
 
 def test_settings_that_the_page_names_as_refused_have_one_accepted_value() -> None:
-    only = ONLY | dict(FAMILIES["Qwen3MoeForCausalLM"].only)
-    refused = ("use_sliding_window", "attention_bias", "mlp_bias", "partial_rotary_factor", "mlp_only_layers")
-    for setting in (*refused, "decoder_sparse_step"):
+    for setting in ("use_sliding_window", "attention_bias", "mlp_bias", "partial_rotary_factor"):
         assert f"`{setting}`" in PAGE
-        assert len(only[setting]) == 1
+        assert len(ONLY[setting]) == 1
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

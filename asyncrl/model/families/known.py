@@ -1,14 +1,29 @@
 """All families, by the architecture that config.json names."""
 
-from asyncrl.model.families.family import Family
+from asyncrl.model.families.family import Config, Family
+from asyncrl.model.families.glm4_moe import GLM4_MOE
 from asyncrl.model.families.granite import GRANITE
 from asyncrl.model.families.llama import LLAMA
 from asyncrl.model.families.mistral import MISTRAL
+from asyncrl.model.families.mixtral import MIXTRAL
 from asyncrl.model.families.phi3 import PHI3
 from asyncrl.model.families.qwen2 import QWEN2
+from asyncrl.model.families.qwen2_moe import QWEN2_MOE
 from asyncrl.model.families.qwen3 import QWEN3
 from asyncrl.model.families.qwen3_moe import QWEN3_MOE
 
 FAMILIES: dict[str, Family] = {
-    family.architecture: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, GRANITE)
+    family.architecture: family
+    for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, MIXTRAL, GLM4_MOE, PHI3, GRANITE)
 }
+
+
+def nearest(config: Config) -> Family:
+    """The family that reads most of what `config` has, and least else."""
+
+    said = {key for key, value in config.items() if value is not None}
+
+    def likeness(family: Family) -> int:
+        return len(family.settings & said) - len(family.settings - said)
+
+    return max(FAMILIES.values(), key=likeness)
