@@ -29,12 +29,14 @@ PEAK_TERAFLOPS = {
 def token_flops(shape: ModelShape) -> float:
     """FLOPs of one packed token in forward and backward, without attention's scores and the output layer."""
     attention = shape.hidden_size * shape.head_size * 2 * (shape.num_heads + shape.num_kv_heads)
-    if shape.num_experts is None:
-        feed_forward = 3 * shape.hidden_size * shape.ffn_size
-    else:
-        feed_forward = 3 * shape.hidden_size * shape.expert_ffn_size * shape.experts_per_token
-        feed_forward += shape.hidden_size * shape.num_experts
-    return 6.0 * shape.num_layers * (attention + feed_forward)
+    num_sparse = shape.expert_layers()
+    dense = 3 * shape.hidden_size * shape.ffn_size
+    width = shape.expert_ffn_size * shape.experts_per_token + shape.shared_expert_size
+    outputs_of_gates = (shape.num_experts or 0) + int(shape.has_shared_expert_gate)
+    sparse = shape.hidden_size * (3 * width + outputs_of_gates)
+    return 6.0 * (
+        shape.num_layers * attention + (shape.num_layers - num_sparse) * dense + num_sparse * sparse
+    )
 
 
 def pass_flops(

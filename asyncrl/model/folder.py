@@ -7,12 +7,13 @@ differently from transformers (sliding windows, biases it has no place for) is r
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families.known import FAMILIES, nearest
 from asyncrl.model.rotary import Rotation, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
@@ -28,6 +29,7 @@ SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
     *("intermediate_size", "vocab_size", "max_position_embeddings"),
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    *("shared_expert_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts"),
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
@@ -52,6 +54,9 @@ def check_model_folder(path: Path) -> ModelShape:
                 f"{path}: tensor {name} has shape {found[name]}, but config.json makes it {size}."
             )
     known = {name for name, _ in expected_tensors(shape)} | ({"lm_head.weight"} if shape.is_tied else set())
+    if (pattern := FAMILIES[shape.architecture].unread) is not None:
+        unread = re.compile(pattern.format(num_layers=shape.num_layers))
+        known |= {name for name in found if unread.fullmatch(name)}
     if unknown := sorted(found.keys() - known):
         raise InputError(
             f"{path}: {len(unknown)} tensors that {shape.architecture} does not have here, first "
@@ -108,8 +113,10 @@ def _read_shape(file: Path) -> ModelShape:
     architecture = named[0] if isinstance(named, list) and named else "missing"
     family = FAMILIES.get(architecture)
     if family is None:
+        relative = nearest(config)
         raise InputError(
-            f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(FAMILIES)}."
+            f"{file}: architecture {architecture} cannot be trained. Its nearest relative here is "
+            f"{relative.architecture} ({relative.models}). Known: {', '.join(FAMILIES)}."
         )
     _check_sizes(file, config)
     _refuse_unsupported(file, config, family)

@@ -86,6 +86,8 @@ def check_layout(recipe: Recipe, shape: ModelShape) -> Layout:
     _check_divides("trainer.parallel.tensor", layout.tensor, "attention heads", shape.num_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "key-value heads", shape.num_kv_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "feed-forward columns", shape.ffn_size)
+    shared = shape.shared_expert_size
+    _check_divides("trainer.parallel.tensor", layout.tensor, "columns of the shared expert", shared)
     heads = shape.num_heads // layout.tensor
     _check_divides("trainer.parallel.context", layout.context, "attention heads per tensor rank", heads)
     stages = layout.pipeline * layout.virtual_stages

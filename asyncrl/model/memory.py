@@ -258,8 +258,7 @@ def _dense_and_experts(shape: ModelShape, layout: Layout, *, is_critic: bool) ->
     """
     counts = parameters_by_kind(shape)
     share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
-    layers = round(share * (counts["attention"] + counts["mlp"])) // layout.tensor
-    experts = round(share * counts["experts"]) // layout.expert
+    layers, experts = _fullest_stage(shape, layout)
     norms = round(share * counts["norms"])
     ends = counts["embedding"] + counts["output layer"]
     if layout.pipeline > 1:
@@ -271,8 +270,34 @@ def _dense_and_experts(shape: ModelShape, layout: Layout, *, is_critic: bool) ->
     return layers + norms + ends // layout.tensor, experts
 
 
+def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
+    """Parameters of one rank of the stage that has most: matrices of its layers, and experts."""
+
+    def of_layer(layer: int) -> tuple[int, int]:
+        counts = parameters_by_kind(replace(shape.of_layer(layer), num_layers=1, dense_layers=()))
+        return counts["attention"] + counts["mlp"], counts["experts"]
+
+    firsts = {layer in shape.dense_layers: layer for layer in range(shape.num_layers)}
+    kinds = {is_dense: of_layer(layer) for is_dense, layer in firsts.items()}
+    size = math.ceil(shape.num_layers / (layout.pipeline * layout.virtual_stages))
+    stages = [(0, 0)] * layout.pipeline
+    for layer in range(shape.num_layers):
+        stage, own = layer // size % layout.pipeline, kinds[layer in shape.dense_layers]
+        stages[stage] = stages[stage][0] + own[0], stages[stage][1] + own[1]
+    ranks = ((dense // layout.tensor, experts // layout.expert) for dense, experts in stages)
+    return max(ranks, key=sum)
+
+
 def _layer_floats(shape: ModelShape, tensor: int) -> float:
     """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided)."""
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
-    return 6 * shape.hidden_size + (7 * query + 2 * key_value + 5 * shape.ffn_size) / tensor
+    attention = 7 * query + 2 * key_value
+    dense, sparse = 5 * shape.ffn_size, 0
+    if shape.num_experts is not None:
+        width = shape.experts_per_token * shape.expert_ffn_size + shape.shared_expert_size
+        # Each chosen expert has a copy of the token, and its output is one more.
+        sparse = 5 * width + 2 * shape.experts_per_token * shape.hidden_size
+    num_sparse = shape.expert_layers()
+    feed_forward = ((shape.num_layers - num_sparse) * dense + num_sparse * sparse) / shape.num_layers
+    return 6 * shape.hidden_size + (attention + feed_forward) / tensor

@@ -1,6 +1,6 @@
 """The numbers and switches that tell decoder-only transformers apart, whatever their family."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from asyncrl.model.rotary import Rotation
@@ -33,6 +33,19 @@ class ModelShape:
     expert_ffn_size: int = 0
     are_expert_weights_normalised: bool = True
     """The router's probabilities of the chosen experts are divided by their sum."""
+    dense_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that have one feed-forward network of `ffn_size` in place of experts."""
+    shared_expert_size: int = 0
+    """Width of the feed-forward network that each token passes beside the experts of its own; 0: none."""
+    has_shared_expert_gate: bool = False
+    """Its output is multiplied by the sigmoid of a product with the token."""
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"
+    """What a router makes of its logits. Sigmoids of the chosen experts are divided by their sum."""
+    has_router_bias: bool = False
+    """The router chooses by its scores plus a float32 number per expert, and weights by the scores alone
+    (auxiliary-loss-free balancing: Wang et al. 2024, arXiv 2408.15664)."""
+    router_scale: float = 1.0
+    """Factor of the weights of the chosen experts."""
 
     embedding_multiplier: float = 1.0
     """Factor of the embedding's output (Granite)."""
@@ -70,6 +83,14 @@ class ModelShape:
     """Activation of the gate of the feed-forward network."""
     is_embedding_multiplier_rounded: bool = False
     """Whether the multiplier is rounded to the weights' type first (Gemma)."""
+
+    def of_layer(self, layer: int) -> "ModelShape":
+        """The shape of a model whose layers are all like this one."""
+        return replace(self, num_experts=None) if layer in self.dense_layers else self
+
+    def expert_layers(self) -> int:
+        """Layers that have experts."""
+        return 0 if self.num_experts is None else self.num_layers - len(self.dense_layers)
 
     def has_layer_kinds(self) -> bool:
         """Whether attention is more than plain rotary positions and causality, the same in each layer."""

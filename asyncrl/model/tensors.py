@@ -12,7 +12,7 @@ def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
     hidden, family = shape.hidden_size, FAMILIES[shape.architecture]
     yield "model.embed_tokens.weight", (shape.vocab_size, hidden)
     for layer in range(shape.num_layers):
-        for name, size in family.layer_tensors(shape):
+        for name, size in family.layer_tensors(shape.of_layer(layer)):
             yield f"model.layers.{layer}.{name}", size
     yield "model.norm.weight", (hidden,)
     if not shape.is_tied:

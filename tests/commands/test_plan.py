@@ -53,6 +53,53 @@ def test_a_large_model_is_refused_on_a_gpu_it_cannot_fit(recipe: Path, capsys: p
     assert "trainer.tokens_per_micro_batch" in captured.err
 
 
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_hidden_layers": 92,
+    "hidden_size": 5120,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151552,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000,
+    "partial_rotary_factor": 0.5,
+    "tie_word_embeddings": False,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1536,
+    "first_k_dense_replace": 3,
+    "routed_scaling_factor": 2.5,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "num_nextn_predict_layers": 1,
+}
+"""GLM-4.5, 355 billion parameters with the layer behind the last, which is not trained."""
+
+
+@pytest.mark.parametrize(("processes", "experts", "code"), [(64, 32, 2), (320, 160, 0)])
+def test_a_mixture_of_experts_fits_only_where_all_its_experts_do(
+    processes: int, experts: int, code: int, recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    (recipe.parent / "model" / "config.json").write_text(json.dumps(GLM))
+    parallel = {"expert": experts, "tensor": 8, "sequence_parallel": True, "distributed_optimizer": True}
+    settings = [f"trainer.parallel.{key}={json.dumps(value)}" for key, value in parallel.items()]
+    settings += [f"trainer.num_processes={processes}", "trainer.recompute=full"]
+    settings += ["serving.tensor_parallel_size=16", "serving.max_total_tokens=65536"]
+    settings += ["model.context_tokens=16384"]
+    assert cli.main(["plan", str(recipe), *settings, "--gpu-memory-gb", "80"]) == code
+    captured = capsys.readouterr()
+    # Of its 89 layers with experts each has 160 of 3 x 5120 x 1536.
+    assert f"experts                  {89 * 160 * 3 * 5120 * 1536:,}" in captured.out
+    assert ("a trainer rank needs" in captured.err) is (code == 2)
+
+
 def test_a_cache_whose_size_the_recipe_says_counts(recipe: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["plan", str(recipe), "serving.max_total_tokens=32768"]
     assert cli.main([*arguments, "--gpu-memory-gb", "1000"]) == 0

@@ -32,8 +32,10 @@ def write_model(folder: Path, family: str = "Qwen3", *, seed: int = 0, **overrid
     config = getattr(transformers, f"{family}Config")(**sizes)
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).float()
+    # Biases of routers are buffers.
+    biases = ((name, buffer) for name, buffer in model.named_buffers() if "correction_bias" in name)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in (*model.named_parameters(), *biases):
             noise = torch.randn(parameter.shape, generator=generator)
             # Norms and biases start at exactly 1 and 0, where mixing them up would not show.
             parameter.copy_(1 + 0.2 * noise if "norm" in name else 0.15 * noise)

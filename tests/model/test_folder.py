@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 from fakes.models import SIZES, write_model
 
 from asyncrl.errors import InputError
+from asyncrl.model.flops import token_flops
 from asyncrl.model.folder import check_model_folder, other_files
 from asyncrl.model.tensors import expected_tensors, num_parameters
 
@@ -61,6 +64,29 @@ def test_layers_without_experts_between_those_with_them_are_refused(tmp_path: Pa
         check_model_folder(folder)
 
 
+def test_the_first_layers_of_glm4_moe_have_no_experts_and_the_layer_behind_the_last_is_not_read(
+    tmp_path: Path,
+):
+    sizes = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+    folder = write_model(
+        tmp_path, "Glm4Moe", num_hidden_layers=4, first_k_dense_replace=3, n_shared_experts=2, **sizes
+    )
+    shape = check_model_folder(folder)
+    assert (shape.dense_layers, shape.expert_layers()) == ((0, 1, 2), 1)
+    # q and o 64 x 32 each, k and v 32 x 32 each; the layer with experts has a router of 4 rows, 2 experts a
+    # token and two shared ones, the others one network.
+    attention, dense = 2 * 64 * 32 + 2 * 32 * 32, 3 * 32 * 48
+    assert token_flops(shape) == 6 * (4 * attention + 3 * dense + 32 * (4 + 3 * (2 * 24 + 2 * 24)))
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights["model.layers.4.eh_proj.weight"] = torch.ones(32, 64)
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    assert check_model_folder(folder) == shape
+    weights["model.layers.5.eh_proj.weight"] = torch.ones(32, 64)
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.layers\.5\.eh_proj"):
+        check_model_folder(folder)
+
+
 def test_a_sharded_folder_is_read_as_one(tmp_path: Path):
     import transformers
 
@@ -91,7 +117,7 @@ def test_a_broken_config_is_named(folder: Path):
     [
         (
             {"architectures": ["GPT2LMHeadModel"]},
-            r"GPT2LMHeadModel cannot be .* Known: LlamaFor",
+            r"GPT2LMHeadModel cannot be .* nearest relative here is LlamaFor.* Known: LlamaFor",
         ),
         ({"intermediate_size": None}, "has no 'intermediate_size'"),
         ({"vocab_size": 64}, r"embed_tokens.weight has shape \(40, 32\).*makes it \(64, 32\)"),

@@ -24,6 +24,12 @@ GRANITE = {
     "attention_multiplier": 0.1,
     "logits_scaling": 0.5,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+# SGLang's mixtures of experts have an output layer of their own.
+EXPERTS |= {"tie_word_embeddings": False}
+GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+GLM4_MOE |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
+GLM4_MOE |= {"tie_word_embeddings": False}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 300.0,
@@ -54,6 +60,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", GRANITE),
     "yarn": ("qwen3", {"rope_parameters": YARN, "context": 128}),
     "llama3, other numbers": ("llama", {"rope_parameters": LLAMA3, "context": 128}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "tie_word_embeddings": False}),
+    "qwen3_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
+    "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 128}),
+    "glm4_moe": ("glm4_moe", GLM4_MOE),
     "linear": ("qwen2", {"rope_parameters": LINEAR, "context": 128}),
     "olmo2": ("olmo2", {"pad_token_id": None}),
     "smollm3": ("smollm3", {"pad_token_id": None, "no_rope_layer_interval": 2}),
@@ -68,6 +78,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", GEMMA),
     "olmo3": ("olmo3", {"pad_token_id": None, "sliding_window": 9, "layer_types": SLIDING}),
 }
+TRAINER = {"glm4_moe": {"router": {"bias_update_rate": 0.1}}}
 IN_MAKE_TEST = ("granite",)
 TEMPERATURE = 0.6
 
@@ -96,7 +107,7 @@ def test_server_and_trainer_agree_before_and_after_a_publish(name: str, tmp_path
     model = write_model(tmp_path / "model", seed=0, family=family, **settings)
     if family == "olmo3":
         write_as_published(model / "config.json")
-    learner = make_learner(model, trainer={"learning_rate": 1e-2})
+    learner = make_learner(model, trainer={"learning_rate": 1e-2} | TRAINER.get(name, {}))
 
     async def install(folder: Path) -> None:
         async with new_session() as session:

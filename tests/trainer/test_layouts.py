@@ -26,6 +26,19 @@ MODELS = {
         SIZES
         | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
     ),
+    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "shared": (
+        "Qwen2Moe",
+        SIZES
+        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"shared_expert_intermediate_size": 32},
+    ),
+    "glm4_moe": (
+        "Glm4Moe",
+        SIZES
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+        | {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True},
+    ),
     "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
     "granite": (
         "Granite",
@@ -139,6 +152,14 @@ TWO_RANKS = {
     "context": ("qwen3", {"context": 2}),
     "context, optimizer": ("tied", {"context": 2, "distributed_optimizer": True}),
     "expert": ("experts", {"expert": 2}),
+    "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "glm4_moe, context": ("glm4_moe", {"context": 2}),
+    "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
+    "mixtral, expert": ("mixtral", {"expert": 2}),
+    "shared, tensor, expert": ("shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "shared, expert, optimizer": ("shared", {"expert": 2, "distributed_optimizer": True}),
+    "shared, pipeline": ("shared", {"pipeline": 2, "virtual_stages": 2}),
+    "shared, resumed as pipeline": ("shared", {"pipeline": 2}),
     "phi3, tensor": ("phi3", {"tensor": 2, "sequence_parallel": True}),
     "granite, tensor": ("granite", {"tensor": 2, "sequence_parallel": True}),
     "granite, pipeline": ("granite", {"pipeline": 2}),
@@ -234,6 +255,8 @@ CRITIC_ON_TWO_RANKS = {
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
     "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
+    "shared, resumed as pipeline": "shared, expert, optimizer",
+    "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -250,6 +273,8 @@ RESUMED = {
 EXHAUSTIVE = {
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
+    *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
+    *("mixtral, expert", "shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
     *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
     *("lora, tied, pipeline", "lora, overlapped", "lora, resumed as tensor"),
@@ -368,12 +393,13 @@ def top_of(model: str) -> int:
     return 5 if model == "taught" else 0
 
 
-def trainer_keys(model: str) -> dict[str, int | str | bool]:
+def trainer_keys(model: str) -> dict[str, object]:
     return {
         "optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1),
         "learning_rate_scaling": SCALING.get(model, "none"),
         "splits_staleness": model in SPLIT,
         **(MUON if model == "muon" else {}),
+        **({"router": {"bias_update_rate": 0.01}} if model == "glm4_moe" else {}),
     }
 
 

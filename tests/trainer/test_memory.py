@@ -13,6 +13,12 @@ from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+EXPERTS |= {"shared_expert_intermediate_size": 48}
+GLM4_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
+GLM4_MOE |= {"first_k_dense_replace": 1}
+FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
+
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
     return Learner(check_model_folder(folder), make_recipe(folder, model={"dtype": dtype}))
@@ -33,6 +39,7 @@ def num_bytes(tensors) -> int:
         ("Qwen3", {"tie_word_embeddings": True}),
         ("Qwen2", {}),
         ("Llama", {"num_hidden_layers": 3}),
+        ("Qwen2Moe", EXPERTS),
     ],
 )
 def test_parameters_are_those_of_the_model_that_is_trained(tmp_path: Path, family: str, overrides: dict):
@@ -70,10 +77,14 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         {},
         {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4},
         {"num_attention_heads": 8, "num_key_value_heads": 8},
+        EXPERTS,
+        GLM4_MOE,
+        EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )
 def test_activations_are_within_one_and_a_half_of_what_autograd_holds(tmp_path: Path, overrides: dict):
-    learner = learner_of(write_model(tmp_path, **overrides))
+    family = next((name for key, name in FAMILIES.items() if key in overrides), "Qwen3")
+    learner = learner_of(write_model(tmp_path, family, **overrides))
     batch = random_batch(0, num_groups=8, group_size=8, longest=60)
     (micro,) = rank_micro_batches(batch, budget_tokens=10**6, rank=0, num_ranks=1)
     own = {p.untyped_storage().data_ptr() for p in learner.model.parameters()}

@@ -32,8 +32,16 @@ LAYER_NAMES: dict[str, tuple[str, ...]] = {
     "mlp.linear_fc1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     "mlp.linear_fc2.weight": ("mlp.down_proj.weight",),
     "mlp.router.weight": ("mlp.gate.weight",),
+    "mlp.experts.linear_fc1.weight": ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight"),
+    "mlp.experts.linear_fc2.weight": ("mlp.experts.{}.down_proj.weight",),
+    "mlp.shared_experts.linear_fc1.weight": (
+        "mlp.shared_expert.gate_proj.weight",
+        "mlp.shared_expert.up_proj.weight",
+    ),
+    "mlp.shared_experts.linear_fc2.weight": ("mlp.shared_expert.down_proj.weight",),
+    "mlp.shared_experts.gate_weight": ("mlp.shared_expert_gate.weight",),
 }
-"""Megatron-core's name in a layer -> Hugging Face's names of its parts."""
+"""Megatron-core's name in a layer -> Hugging Face's names of its parts; an expert's number is in braces."""
 
 
 def layer_tensors(shape: ModelShape) -> Tensors:
@@ -46,6 +54,10 @@ def layer_tensors(shape: ModelShape) -> Tensors:
     yield "mlp.gate.weight", (shape.num_experts, shape.hidden_size)
     for expert in range(shape.num_experts):
         yield from swiglu(f"mlp.experts.{expert}.", shape.hidden_size, shape.expert_ffn_size)
+    if shape.shared_expert_size:
+        yield from swiglu("mlp.shared_expert.", shape.hidden_size, shape.shared_expert_size)
+    if shape.has_shared_expert_gate:
+        yield "mlp.shared_expert_gate.weight", (1, shape.hidden_size)
 
 
 def norms(shape: ModelShape) -> Tensors:
@@ -127,5 +139,7 @@ class Family:
     """Whether neighbors in a head turn together."""
     layer_tensors: Callable[[ModelShape], Tensors] = layer_tensors
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
+    unread: str | None = None
+    """Pattern of tensors that a folder may have and transformers does not read."""
     takes_adapters: bool = True
     """Whether model.lora finds the matrices that it names."""

@@ -1,16 +1,19 @@
 """All families, by the architecture that config.json names."""
 
-from asyncrl.model.families.family import Family
+from asyncrl.model.families.family import Config, Family
 from asyncrl.model.families.gemma2 import GEMMA2
 from asyncrl.model.families.gemma3 import GEMMA3
 from asyncrl.model.families.glm4 import GLM4
+from asyncrl.model.families.glm4_moe import GLM4_MOE
 from asyncrl.model.families.granite import GRANITE
 from asyncrl.model.families.llama import LLAMA
 from asyncrl.model.families.mistral import MISTRAL
+from asyncrl.model.families.mixtral import MIXTRAL
 from asyncrl.model.families.olmo2 import OLMO2
 from asyncrl.model.families.olmo3 import OLMO3
 from asyncrl.model.families.phi3 import PHI3
 from asyncrl.model.families.qwen2 import QWEN2
+from asyncrl.model.families.qwen2_moe import QWEN2_MOE
 from asyncrl.model.families.qwen3 import QWEN3
 from asyncrl.model.families.qwen3_moe import QWEN3_MOE
 from asyncrl.model.families.smollm3 import SMOLLM3
@@ -18,7 +21,18 @@ from asyncrl.model.families.smollm3 import SMOLLM3
 FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
-        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, GRANITE),
+        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, MIXTRAL, GLM4_MOE, PHI3, GRANITE),
         *(OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
     )
 }
+
+
+def nearest(config: Config) -> Family:
+    """The family that reads most of what `config` has, and least else."""
+
+    said = {key for key, value in config.items() if value is not None}
+
+    def likeness(family: Family) -> int:
+        return len(family.settings & said) - len(family.settings - said)
+
+    return max(FAMILIES.values(), key=likeness)

@@ -4,6 +4,7 @@ from typing import Any
 
 from asyncrl.model.families.family import Config, Family
 from asyncrl.model.families.qwen2 import WINDOWS
+from asyncrl.model.families.qwen2_moe import SERVED
 from asyncrl.model.families.qwen3 import read_norms
 
 
@@ -27,5 +28,5 @@ QWEN3_MOE = Family(
         ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
     ),
     ignored=WINDOWS,
-    only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+    only=SERVED,
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
 from asyncrl.observe.alarms.effective_samples import EffectiveSamples
+from asyncrl.observe.alarms.experts import RouterCollapse
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.invalid_numbers import NotANumber, SkippedSteps, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
@@ -41,6 +42,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (capped_share, [section.capped_share]),
         (clipped_share, [section.clipped_share]),
         (trust_region_share, [section.trust_region_share]),
+        (RouterCollapse, [section.busiest_expert_share]),
         (LeftOutTokens, [section.left_out_share]),
         (functools.partial(DeadGroups, groups_per_batch=groups_per_batch), [section.dead_group_share]),
         (VerifierFaults, [section.fault_share]),

@@ -27,6 +27,12 @@ def check_lora(model: Model, algorithm: Algorithm, trainer: Trainer) -> None:
                 f"trainer.{key} is {str(value).lower()} but model.lora is set: the optimizer's states are "
                 f"those of the adapters alone, too few to save on. Remove trainer.{key}, or model.lora."
             )
+    if trainer.router.bias_update_rate:
+        raise ValueError(
+            f"trainer.router.bias_update_rate is {trainer.router.bias_update_rate:g} but model.lora is set: "
+            f"with adapters the base model, biases of its routers included, stays as it is. Set it to 0, or "
+            f"remove model.lora."
+        )
     if algorithm.reference_refresh_steps:
         raise ValueError(
             f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but model.lora is "

@@ -58,6 +58,9 @@ class Alarms(Section):
     """Share of the tokens that the loss leaves out: staler than rollout.mask_staleness, masked or rejected by
     their weight, or without a finite log-prob. Also any step that leaves out every token and so does not
     change the weights. The live line highlights a larger share."""
+    busiest_expert_share: Fraction | None = 0.5
+    """Share of a layer's tokens that its busiest expert gets, in the layer with the largest, if it is half as
+    large again as in the first steps. A router that sends every token the same way no longer chooses."""
     dead_group_share: Fraction | None = 0.9
     """Share of the groups of a batch whose advantages are all zero (with replay.drops_no_signal: share of the
     tokens that are dropped for that), while a twentieth of the responses or more is wrong: the step learns

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, LAYOUT, PER_STEP
+from asyncrl.recipe.sections.router import Router
 from asyncrl.recipe.sections.section import (
     Count,
     Fraction,
@@ -32,7 +33,7 @@ class Parallel(Section):
     context: Positive = 1
     """Ranks that share the tokens of a micro-batch, for long responses."""
     expert: Positive = 1
-    """Ranks that share the experts of a layer (Qwen3-MoE)."""
+    """Ranks that share the experts of a layer, in mixtures of experts."""
     sequence_parallel: bool = False
     """Tensor ranks also share tokens outside the matrices: less activation memory."""
     distributed_optimizer: bool | None = None
@@ -58,6 +59,7 @@ class Trainer(Section):
     num_processes: Annotated[Positive, CHANGEABLE, LAYOUT] = 1
     """Trainer processes; those beyond tensor x pipeline x context are data-parallel."""
     parallel: Annotated[Parallel, CHANGEABLE, LAYOUT] = Parallel()
+    router: Router = Router()
     recompute: Annotated[Literal["none", "selective", "full"], CHANGEABLE] = "none"
     """Activation recomputation in the backward pass, to save memory.
     none: keep all activations.

@@ -11,9 +11,9 @@ def load() -> None:
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
     prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input tokens
     at the temperature, and the list of these hooks; on a CPU lighter processes, batched attention, packed
-    weights, shorter ways to decode, norm, rotate and sample, and sleep too. With ASYNCRL_BITWISE_AGREEMENT
-    the kernels that trainers share take the place of packed weights and of the shorter ways to norm and
-    rotate."""
+    weights, shorter ways to decode, norm, rotate and sample, gates of shared experts, and sleep too. With
+    ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
+    shorter ways to norm and rotate."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
@@ -53,12 +53,14 @@ def load() -> None:
         from asyncrl.serving.engine.cpu import processes as cpu_processes
         from asyncrl.serving.engine.cpu import products as cpu_products
         from asyncrl.serving.engine.cpu import sampler as cpu_sampler
+        from asyncrl.serving.engine.cpu import shared_expert as cpu_shared_expert
         from asyncrl.serving.engine.cpu import sleep as cpu_sleep
 
         cpu_processes.install()
         cpu_sampler.install()
         cpu_products.install(is_bitwise=is_bitwise())
         cpu_layers.install()
+        cpu_shared_expert.install()
         cpu_sleep.install()
         _register_cpu_attention()
 

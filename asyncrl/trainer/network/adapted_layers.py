@@ -203,10 +203,11 @@ def adapt(layer: ModuleSpec, lora: Lora) -> None:
     )
     attention.linear_proj = _adapted(AdaptedRows, lora, "o_proj") or attention.linear_proj
     network = layer.submodules.mlp.submodules
-    # That of a layer with experts lists them; there is no shared one in the models that are known here.
-    network = getattr(getattr(network, "experts", None), "submodules", None) or network
-    network.linear_fc1 = _adapted(AdaptedColumns, lora, "gate_proj", "up_proj") or network.linear_fc1
-    network.linear_fc2 = _adapted(AdaptedRows, lora, "down_proj") or network.linear_fc2
+    experts = getattr(network, "experts", None)
+    # Megatron's spec has a shared expert also where the model has none.
+    for each in (network,) if experts is None else (experts.submodules, network.shared_experts.submodules):
+        each.linear_fc1 = _adapted(AdaptedColumns, lora, "gate_proj", "up_proj") or each.linear_fc1
+        each.linear_fc2 = _adapted(AdaptedRows, lora, "down_proj") or each.linear_fc2
 
 
 def adapted_layers(model: torch.nn.Module) -> Iterator[AdaptedLayer]:

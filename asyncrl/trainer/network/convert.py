@@ -20,6 +20,7 @@ from asyncrl.model.families.family import FUSED
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.network.routers import UPDATED, router_biases
 
 OUTER = {
     "embedding.word_embeddings.weight": ("model.embed_tokens.weight",),
@@ -27,7 +28,6 @@ OUTER = {
     "output_layer.weight": ("lm_head.weight",),
 }
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
-EXPERT = {"1": ("gate_proj.weight", "up_proj.weight"), "2": ("down_proj.weight",)}
 ADAPTER = r".*\.adapters\.(?P<target>\w+)\.(?P<matrix>[ab])"
 PEFT = "base_model.model."
 # The local spec numbers the networks, Transformer Engine's grouped one the weights.
@@ -75,7 +75,7 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
     """Fills this rank's chunks in place, all but adapters; `fetch` gives one tensor by its Hugging Face
     name."""
     for chunk in _chunks(model):
-        for name, parameter in chunk.named_parameters():
+        for name, parameter in (*chunk.named_parameters(), *router_biases(chunk)):
             if is_of_adapter(name):
                 continue
             names = huggingface_names(chunk, name)
@@ -108,7 +108,8 @@ def export_weights(
 
     All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
     Matrices with adapters are what they are with them. `of_adapters`: the adapters' matrices alone, under
-    peft's names. Not `with_fixed`: without the tensors that no step changes.
+    peft's names. Not `with_fixed`: without the tensors that no step changes. Where `read` picks something
+    else than weights, tensors without a gradient are left out.
     """
     own, entries = _survey(model, read, of_adapters=of_adapters)
     for entry in entries:
@@ -149,6 +150,7 @@ def _survey(
         names: parameter
         for chunk in _chunks(model)
         for names, parameter in _exported_parameters(chunk, of_adapters=of_adapters)
+        if read is published or parameter.requires_grad
     }
     entries = {entry.names: entry for entry in _gather([_entry(*item, read) for item in own.items()])}
     return own, [entries[names] for names in sorted(entries, key=_natural)]
@@ -199,13 +201,14 @@ def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
     prefix = f"model.layers.{chunk.decoder.layers[int(match[1])].layer_number - 1}."
     if adapter := re.fullmatch(ADAPTER, name):
         return (_peft_name(chunk, name, adapter),)
+    names = FAMILIES[chunk.shape.architecture].layer_names
     for pattern in EXPERT_NAMES:
         if expert := re.fullmatch(pattern, match[2]):
             per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
             number = int(expert["expert"]) + parallel_state.get_expert_model_parallel_rank() * per_rank
-            return tuple(f"{prefix}mlp.experts.{number}.{part}" for part in EXPERT[expert["part"]])
-    family = FAMILIES[chunk.shape.architecture]
-    return tuple(prefix + part for part in family.layer_names[match[2]])
+            parts = names[f"mlp.experts.linear_fc{expert['part']}.weight"]
+            return tuple(prefix + part.format(number) for part in parts)
+    return tuple(prefix + part for part in names[match[2]])
 
 
 def num_parts(names: tuple[str, ...]) -> int:
@@ -227,7 +230,7 @@ def _chunks(model: Policy | PolicyModel) -> list[PolicyModel]:
 def _exported_parameters(
     chunk: PolicyModel, *, of_adapters: bool = False
 ) -> Iterator[tuple[tuple[str, ...], torch.nn.Parameter]]:
-    for name, parameter in chunk.named_parameters():
+    for name, parameter in (*chunk.named_parameters(), *router_biases(chunk)):
         if is_of_adapter(name) is not of_adapters:
             continue
         names = huggingface_names(chunk, name)
@@ -241,7 +244,8 @@ def _entry(
     stage: int = parallel_state.get_pipeline_model_parallel_rank()
     # Merging an adapter does not change the type of a matrix.
     dtype = parameter.dtype if read is published else read(parameter).dtype
-    is_fixed = not parameter.requires_grad and getattr(parameter, OWNER, None) is None
+    is_changed = parameter.requires_grad or getattr(parameter, UPDATED, False)
+    is_fixed = not is_changed and getattr(parameter, OWNER, None) is None
     return ParameterEntry(names, _whole_shape(parameter, names), _group_owner(names), stage, dtype, is_fixed)
 
 

@@ -114,9 +114,11 @@ def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> No
 
 
 def _note_kinds(weights: Iterable[tuple[str, Tensor]], kinds: set[str]) -> Iterator[tuple[str, Tensor]]:
-    """The same tensors; the names of their types are in `kinds` afterwards."""
+    """The same tensors; the names of the types of matrices are in `kinds` afterwards."""
     for name, tensor in weights:
-        kinds.add(str(tensor.dtype).removeprefix("torch."))
+        # A bias per expert is float32, whatever the model is.
+        if tensor.ndim > 1:
+            kinds.add(str(tensor.dtype).removeprefix("torch."))
         yield name, tensor
 
 

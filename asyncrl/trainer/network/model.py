@@ -26,11 +26,13 @@ from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
     get_num_layers_to_build,
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
@@ -46,6 +48,7 @@ from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
 from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
 from asyncrl.trainer.network.rotary import LayerRotary
+from asyncrl.trainer.network.routers import freeze_routers
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
@@ -198,6 +201,7 @@ def build_policy(
     float32_logits: bool = False,
     is_bitwise: bool = False,
     lora: Lora | None = None,
+    has_frozen_routers: bool = False,
 ) -> Policy:
     """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
     tokens but `unsampled`. With `lora` adapters of zeros, which alone are trained."""
@@ -207,6 +211,8 @@ def build_policy(
     stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
     policy = Policy([_build_chunk(shape, config, layout, stage, kind, is_bitwise, lora) for stage in stages])
     policy.lora = lora
+    if has_frozen_routers:
+        freeze_routers(policy)
     ids = unsampled.ids if unsampled is not None else ()
     for chunk in policy:
         chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
@@ -319,7 +325,22 @@ def block_spec(
     lora: Lora | None = None,
 ) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
-    experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
+    sparse, norm = _layer_spec(config, shape, is_bitwise=is_bitwise, lora=lora)
+    first = get_transformer_layer_offset(config, vp_stage=stage)
+    layers = [sparse] * get_num_layers_to_build(config, vp_stage=stage)
+    if shape.dense_layers:
+        of_dense = shape.of_layer(shape.dense_layers[0])
+        dense, _ = _layer_spec(config, of_dense, is_bitwise=is_bitwise, lora=lora)
+        numbers = range(first, first + len(layers))
+        layers = [dense if number in shape.dense_layers else sparse for number in numbers]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=norm)
+
+
+def _layer_spec(
+    config: TransformerConfig, shape: ModelShape, *, is_bitwise: bool, lora: Lora | None
+) -> tuple[ModuleSpec, type[torch.nn.Module]]:
+    """A layer of a model whose layers are all of `shape`, and its norms."""
+    experts = {"num_experts": shape.num_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
     if has_transformer_engine() and lora is None and not has_own_norms(shape):
         from megatron.core.extensions.transformer_engine import TENorm
 
@@ -340,8 +361,7 @@ def block_spec(
         multiply_branches(layer.submodules, shape.residual_multiplier)
     if is_bitwise:
         make_bitwise(layer.submodules)
-    num_layers = get_num_layers_to_build(config, vp_stage=stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+    return layer, norm
 
 
 def has_transformer_engine() -> bool:
@@ -434,7 +454,31 @@ def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) ->
         "moe_router_dtype": None if dtype is torch.float32 else "fp32",
         "moe_grouped_gemm": has_engine,
         "expert_tensor_parallel_size": 1,
+        **_further_expert_settings(shape),
     }
+
+
+def _further_expert_settings(shape: ModelShape) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if shape.shared_expert_size:
+        settings |= {
+            "moe_shared_expert_intermediate_size": shape.shared_expert_size,
+            "moe_shared_expert_gate": shape.has_shared_expert_gate,
+        }
+    if shape.router_scores == "sigmoid":
+        settings |= {
+            "moe_router_score_function": "sigmoid",
+            "moe_router_enable_expert_bias": shape.has_router_bias,
+            # Routers are changed after an optimizer step, if at all, and never within Megatron's.
+            "moe_router_bias_update_rate": 0.0,
+            "moe_router_pre_softmax": False,
+        }
+    if shape.router_scale != 1.0:
+        settings["moe_router_topk_scaling_factor"] = shape.router_scale
+    if shape.dense_layers:
+        # With a list Megatron numbers the layers in a checkpoint; with 1 it stacks them.
+        settings["moe_layer_freq"] = [int(i not in shape.dense_layers) for i in range(shape.num_layers)]
+    return settings
 
 
 def _recompute_settings(recompute: str) -> dict[str, Any]:

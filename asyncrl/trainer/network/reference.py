@@ -20,6 +20,7 @@ from asyncrl.trainer.network.adapters import without_adapters
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy
+from asyncrl.trainer.network.routers import all_weights
 
 
 def build_frozen(
@@ -55,7 +56,7 @@ class Reference:
     @torch.no_grad()
     def copy_from(self, policy: Policy) -> None:
         """Takes over the weights of `policy`, which has the same shape, layout and type."""
-        for own, other in zip(self.model.parameters(), policy.parameters(), strict=True):
+        for own, other in zip(all_weights(self.model), all_weights(policy), strict=True):
             own.copy_(other)
 
 

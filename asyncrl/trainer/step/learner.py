@@ -6,6 +6,7 @@ layout of the ranks changes a step. Every rank of the last pipeline stage comput
 loss; of those that share a model, the first counts it. PPO's critic, if any, steps before the policy.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -41,6 +42,7 @@ from asyncrl.trainer.packing.taught import check_taught
 from asyncrl.trainer.step.critic import CriticLearner, build_critic
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.entropy_target import EntropyTarget
+from asyncrl.trainer.step.expert_loads import ExpertLoads
 from asyncrl.trainer.step.judgments import Judgments
 from asyncrl.trainer.step.loss_scale import loss_scaler
 from asyncrl.trainer.step.objective import LossRecord, importance_ratios, kl_penalties
@@ -101,6 +103,7 @@ class Learner:
             float32_logits=recipe.model.float32_logits,
             is_bitwise=is_bitwise,
             lora=recipe.model.lora,
+            has_frozen_routers=recipe.trainer.router.frozen,
         )
         self.base_digest: str | None = None
         """Digest of the base model that adapters belong to, once it is loaded."""
@@ -109,6 +112,11 @@ class Learner:
         self.schedule = recipe.policy_schedule()
         self.entropy = EntropyTarget(recipe.algorithm)
         self.spikes = SpikeWatch(self.model, self.parallel_chunks)
+        self.loads = (
+            ExpertLoads(shape, self.model, bias_update_rate=recipe.trainer.router.bias_update_rate)
+            if shape.num_experts is not None
+            else None
+        )
         self.reference = (
             make_reference(shape, recipe.model, self.layout, unsampled, self.model, self.parallel_chunks)
             if self.objective.needs_reference()
@@ -245,6 +253,8 @@ class Learner:
                 record=record,
                 version=batch.taken_version,
             )
+            if self.loads is not None:
+                self.loads.collect()
             if metrics["surviving_tokens"] > num_survivors:
                 own_scale = self._rate_scale(tally)
                 own_rate = own_scale * self.schedule.rate(batch.taken_version, i)
@@ -256,6 +266,8 @@ class Learner:
                     rate, scale = own_rate, own_scale
                     norms.append(norm)
                     self.spikes.look(norm)
+                    if self.loads is not None:
+                        self.loads.update_biases()
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
         metrics["optimizer_steps"] = float(len(norms))
@@ -269,6 +281,8 @@ class Learner:
         if self.algorithm.entropy_target is not None:
             metrics["entropy_coefficient"] = self.objective.entropy_coefficient
             self.entropy.saw(metrics["entropy"])
+        if self.loads is not None:
+            metrics |= self.loads.metrics()
         return self.objective.reported(metrics | values)
 
     def _learn_recorded(self, batch: Batch) -> dict[str, float]:
@@ -435,7 +449,10 @@ class Learner:
             )
 
         num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
-        found = self._teach(micro_batches, num_taught, temperature, loss)
+        # A pass that leaves the policy as it is counts no loads.
+        watch = contextlib.nullcontext() if self.loads is None or forward_only else self.loads.counting()
+        with watch:
+            found = self._teach(micro_batches, num_taught, temperature, loss)
         total = sum_over_ranks([kept.sums for _, kept in found], NUM_SUMS)
         largest = max_over_ranks([kept.maxima for _, kept in found], len(MAXIMA))
         tally = tally or Tally()

@@ -18,6 +18,7 @@ from asyncrl.recipe import Model
 from asyncrl.records import Batch, PolicyVersion
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.network.reference import build_frozen
+from asyncrl.trainer.network.routers import all_weights
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
 from asyncrl.trainer.step.passes import Passes
 
@@ -46,7 +47,7 @@ class PastVersions:
         self._kept.pop(version, None)
         while len(self._kept) >= self._num_kept:
             del self._kept[min(self._kept)]
-        self._kept[version] = [weights.detach().to("cpu", copy=True) for weights in policy.parameters()]
+        self._kept[version] = [weights.detach().to("cpu", copy=True) for weights in all_weights(policy)]
 
     def logprobs(
         self, parts: Sequence[Sequence[MicroBatch]], batch: Batch, passes: Passes
@@ -85,5 +86,5 @@ class PastVersions:
 
     @torch.no_grad()
     def _load(self, version: PolicyVersion) -> None:
-        for own, kept in zip(self._model.parameters(), self._kept[version], strict=True):
+        for own, kept in zip(all_weights(self._model), self._kept[version], strict=True):
             own.copy_(kept)

@@ -42,8 +42,8 @@ def write_model(
     family: str = "qwen3",
     **settings: object,
 ) -> Path:
-    """A model with random weights, of the size that the arithmetic recipe trains; `settings` are more of its
-    configuration."""
+    """A model with random weights, of the size that the arithmetic recipe trains; `family` is a model_type,
+    `settings` are more of its configuration."""
     import transformers
 
     config = transformers.AutoConfig.for_model(
@@ -56,10 +56,9 @@ def write_model(
         num_key_value_heads=num_kv_heads,
         head_dim=32,
         max_position_embeddings=context,
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=stop,
-        **settings,
+        **{"tie_word_embeddings": True} | settings,
     )
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -69,6 +68,9 @@ def write_model(
             parameter.mul_(3.0 if parameter.ndim > 1 else 1.0)
             if name.endswith("bias"):
                 parameter.normal_()
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(std=0.2)
     model.save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,0 +1,116 @@
+"""How many tokens each expert of each layer gets, and what follows: metrics, and new biases of routers.
+
+A token counts once for each response token that it predicts: however a batch is packed and divided among
+ranks, the loads are the same. Prompts, which some micro-batches share and others repeat, and padding do not
+count.
+
+Shapes: L layers, E experts, P packed tokens, C of them where a router computes.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+from asyncrl.model.shape import ModelShape
+from asyncrl.trainer.network.model import Policy
+from asyncrl.trainer.network.routers import UPDATED, routers
+from asyncrl.trainer.packing.attention import own_tokens
+from asyncrl.trainer.packing.batch import MicroBatch
+
+
+class ExpertLoads:
+    """Hears what the policy's routers choose. `collect` is a call of every rank."""
+
+    def __init__(self, shape: ModelShape, policy: Policy, *, bias_update_rate: float = 0.0) -> None:
+        """`update_biases` changes biases by `bias_update_rate`; with 0 it leaves them."""
+        assert shape.num_experts is not None
+        self._shape = shape
+        self._rate = bias_update_rate
+        self._routers = {router.layer_number - 1: router for _, router in routers(policy)}
+        self._divides_tokens = policy.config.sequence_parallel
+        device = next(policy.parameters()).device
+        self._own = torch.zeros(shape.num_layers, shape.num_experts, dtype=torch.float64, device=device)
+        self._latest, self._all = self._own.clone(), self._own.clone()
+        self._is_counting = False
+        self._counts: Tensor | None = None
+        for chunk in policy:
+            chunk.register_forward_pre_hook(self._begin)
+            chunk.register_forward_hook(self._end)
+        for layer, router in self._routers.items():
+            router.register_forward_hook(self._counter(layer))
+            if bias_update_rate:
+                setattr(router.expert_bias, UPDATED, True)
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Within, the policy's passes count; their layers that are computed again do not."""
+        self._is_counting = True
+        try:
+            yield
+        finally:
+            self._is_counting = False
+
+    def collect(self) -> None:
+        """Sums what all ranks counted since the last call: the tokens of one optimizer step."""
+        self._latest = self._own.clone()
+        self._own.zero_()
+        # Each layer of each token was counted on one rank.
+        dist.all_reduce(self._latest)
+        self._all += self._latest
+
+    @torch.no_grad()
+    def update_biases(self) -> None:
+        """Biases of experts with less than the mean load of the last step rise, of others fall (Wang et al.
+        2024, arXiv 2408.15664)."""
+        if not self._rate:
+            return
+        for layer, router in self._routers.items():
+            loads = self._latest[layer]
+            router._maintain_float32_expert_bias()
+            router.expert_bias.add_(torch.sign(loads.mean() - loads).float(), alpha=self._rate)
+
+    def metrics(self) -> dict[str, float]:
+        """Of all tokens that were collected since the last call."""
+        found = load_metrics(self._all, self._shape)
+        self._all.zero_()
+        return found
+
+    def _begin(self, chunk: torch.nn.Module, inputs: tuple[MicroBatch, float]) -> None:
+        if not self._is_counting:
+            return
+        micro = inputs[0]
+        counts = own_tokens(torch.bincount(micro.predicting, minlength=len(micro.tokens)).double())
+        if self._divides_tokens:
+            group = parallel_state.get_tensor_model_parallel_group()
+            counts = counts.chunk(group.size())[group.rank()]
+        self._counts = counts
+
+    def _end(self, chunk: torch.nn.Module, inputs: object, outputs: object) -> None:
+        self._counts = None
+
+    def _counter(self, layer: int) -> Callable[[torch.nn.Module, object, tuple[Tensor, Tensor]], None]:
+        def count(router: torch.nn.Module, inputs: object, outputs: tuple[Tensor, Tensor]) -> None:
+            if self._counts is not None:
+                # [C] x [C, E], the second whether an expert got a token.
+                self._own[layer] += self._counts @ outputs[1].double()
+
+        return count
+
+
+def load_metrics(loads: Tensor, shape: ModelShape) -> dict[str, float]:
+    """[L, E] tokens -> of the layer where it is worst: load of the busiest expert as a multiple of the mean,
+    share of the tokens that it gets, share of the experts that get none. Layers without experts have none."""
+    used = loads[loads.sum(1) > 0]
+    if not len(used):
+        return {}
+    busiest = used.max(1).values
+    shares = busiest / (used.sum(1) / shape.experts_per_token)
+    return {
+        "expert_load_max": (busiest / used.mean(1)).max().item(),
+        "busiest_expert_share": shares.max().item(),
+        "idle_expert_share": (used == 0).double().mean(1).max().item(),
+    }

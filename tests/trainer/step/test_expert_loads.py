@@ -1,0 +1,61 @@
+"""Loads of experts against counts by hand, and what the keys of `trainer.router` do with real steps."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.learners import copy_weights, make_learner
+from fakes.models import random_batch, write_model
+from fakes.shapes import tiny_shape
+
+from asyncrl.model.families.glm4_moe import BIAS
+from asyncrl.trainer.network.export import export_model, open_weights
+from asyncrl.trainer.step.expert_loads import load_metrics
+
+GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1}
+RATE = 0.05
+
+
+def test_loads_are_those_of_the_layer_where_they_are_worst():
+    # Two of four experts a token: 10 tokens in either layer; the first layer has no experts.
+    loads = torch.tensor([[0, 0, 0, 0], [5, 5, 5, 5], [10, 8, 2, 0]], dtype=torch.float64)
+    found = load_metrics(loads, dataclasses.replace(tiny_shape(), num_experts=4, experts_per_token=2))
+    assert found == {"expert_load_max": 2.0, "busiest_expert_share": 1.0, "idle_expert_share": 0.25}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), "Glm4Moe", **GLM4_MOE)
+
+
+def test_biases_follow_the_loads_of_all_response_tokens_and_stay_float32(folder: Path, tmp_path: Path):
+    learner = make_learner(
+        folder, model={"dtype": "bfloat16"}, trainer={"router": {"bias_update_rate": RATE}}
+    )
+    batch = random_batch(0)
+    before, base = copy_weights(learner.model), open_weights(folder)
+    metrics = learner.step(batch)
+    after, loads = copy_weights(learner.model), learner.loads._latest
+    num_tokens = sum(len(sequence.response_tokens) for sequence in batch.sequences)
+    assert loads.sum(1).tolist() == [0.0, 2.0 * num_tokens, 2.0 * num_tokens]
+    assert metrics["busiest_expert_share"] == pytest.approx(loads.max().item() / num_tokens)
+    for layer in (1, 2):
+        name = f"model.layers.{layer}.{BIAS}"
+        assert torch.equal(before[name], base(name)), "it was rounded on its way"
+        wanted = RATE * torch.sign(loads[layer].mean() - loads[layer]).float()
+        assert torch.equal(after[name], before[name] + wanted)
+    export_model(learner.model, base=folder, target=tmp_path / "next")
+    assert open_weights(tmp_path / "next")(f"model.layers.1.{BIAS}").dtype is torch.float32
+    assert '"dtype": "bfloat16"' in (tmp_path / "next" / "config.json").read_text()
+
+
+def test_frozen_routers_and_biases_stay_while_all_else_is_trained(folder: Path):
+    learner = make_learner(folder, trainer={"router": {"frozen": True}, "learning_rate": 1e-2})
+    before = copy_weights(learner.model)
+    learner.step(random_batch(0))
+    same = {name for name, tensor in copy_weights(learner.model).items() if torch.equal(tensor, before[name])}
+    # An expert that got no token has no gradient.
+    assert {name for name in same if ".experts." not in name} == {name for name in before if ".gate." in name}
+    assert len(same) < len(before) / 2
