@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "9"
+SCHEMA_VERSION = "10"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -159,6 +159,24 @@ TABLES = (
                 "kept",
                 "BLOB NOT NULL",
                 "the other kept ids of each token, ascending: distances from -1 on as LEB128, then a byte 0",
+            ),
+        ),
+        key="trajectory_id, position",
+        has_rowid=False,
+    ),
+    Table(
+        "routes",
+        "streamed chunk whose tokens train the experts that they took (algorithm.routing_replay: rollout)",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("position", "INTEGER NOT NULL", "that of its segment"),
+            Column(
+                "context", "BLOB NOT NULL", "rows of positions in front of `experts` that no chunk before has"
+            ),
+            Column(
+                "experts",
+                "BLOB NOT NULL",
+                "of the pass that sampled each token: layer after layer its experts, uint8 or (>256) uint16",
             ),
         ),
         key="trajectory_id, position",

@@ -35,6 +35,7 @@ from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
+from asyncrl.model.routes import check_routing_replay
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.teacher import check_length, read_teacher
@@ -77,6 +78,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         read_teacher(recipe)
     check_layout(recipe, base.shape)
     check_bitwise(recipe, base.shape)
+    check_routing_replay(recipe, base.shape)
     check_adapters(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.

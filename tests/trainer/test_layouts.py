@@ -40,6 +40,7 @@ MODELS["muon"] = MODELS["tied"]
 MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
 MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["tied"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
+MODELS["routed"] = MODELS["routed, proximal"] = MODELS["experts"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
 ALGORITHMS = {
     "lora": {"kl_coefficient": 0.1},
@@ -84,6 +85,8 @@ ALGORITHMS = {
     "kept, reward": {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"},
     "turns, critic": {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98},
     "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward", "reduction": "prompt_mean"},
+    "routed": {"routing_replay": "rollout"},
+    "routed, proximal": {"routing_replay": "proximal", "kl_coefficient": 0.1},
     "critic": {
         "advantage": "gae",
         "gae_lambda": 0.9,
@@ -94,9 +97,16 @@ ALGORITHMS = {
 }
 """Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies,
 choices among all tokens of a step."""
-STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2, "judged": 2}
+STEPS_PER_BATCH = {
+    "everything": 2,
+    "critic": 2,
+    "whitened": 2,
+    "turns, critic": 2,
+    "judged": 2,
+    "routed, proximal": 2,
+}
 SCALING = {"judged": "ess"}
-SPLIT = ("everything", "judged", "kept")
+SPLIT = ("everything", "judged", "kept", "routed")
 """Models whose steps measure mismatch and staleness apart."""
 MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
 LORA = {"rank": 2, "alpha": 4.0}
@@ -128,6 +138,12 @@ TWO_RANKS = {
     "granite, pipeline": ("granite", {"pipeline": 2}),
     "granite, context": ("granite", {"context": 2}),
     "expert, pipeline": ("experts", {"pipeline": 2}),
+    "routed, expert": ("routed", {"expert": 2}),
+    "routed, tensor": ("routed", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "routed, pipeline": ("routed", {"pipeline": 2, "virtual_stages": 2}),
+    "routed, context": ("routed", {"context": 2}),
+    "routed, proximal, tensor": ("routed, proximal", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "routed, proximal, pipeline": ("routed, proximal", {"pipeline": 2}),
     "everything, data": ("everything", {}),
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
     "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
@@ -221,6 +237,8 @@ EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
+    *("routed, expert", "routed, tensor", "routed, pipeline", "routed, context"),
+    *("routed, proximal, tensor", "routed, proximal, pipeline"),
     *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data", "dpo, data", "dpo, pipeline"),
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
@@ -288,6 +306,7 @@ def alone(
             turns=has_turns(name),
             stage=stage_of(name),
             kept=name.startswith("kept"),
+            routed=name == "routed",
             lora=lora_of(name),
         )
     return root
@@ -357,6 +376,7 @@ def run_cases(
             "turns": has_turns(model),
             "stage": stage_of(model),
             "kept": model.startswith("kept"),
+            "routed": model == "routed",
             "lora": lora_of(model),
         }
         for name, (model, sizes) in cases.items()
