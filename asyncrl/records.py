@@ -105,6 +105,11 @@ class Segment:
     """Sampled over a KV cache of an older version (rollout.interrupt: continue)."""
     kept: bytes = b""
     """The kept set of each token (asyncrl/model/kept_sets.py); empty where all tokens were kept."""
+    routes: bytearray = field(default_factory=bytearray)
+    """The experts (asyncrl/model/routes.py) of the pass that sampled each token, a row per token; empty where
+    they were not asked for."""
+    context_routes: bytes = b""
+    """Rows of the positions in front of those, as far as no earlier segment has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +328,16 @@ class Trajectory:
     def num_observations(self) -> int:
         return sum(isinstance(segment, Observed) for segment in self.segments)
 
+    def num_routed(self) -> int:
+        """Positions from the first on whose routes its segments have, where they have any: all in front of
+        the last sampled token."""
+        count, found = len(self.prompt_tokens), 0
+        for segment in self.segments:
+            count += len(segment.tokens)
+            if isinstance(segment, Segment):
+                found = count - 1
+        return found
+
     def newest_version(self) -> PolicyVersion | None:
         """The version that sampled its last sampled token; None before the first."""
         return next((s.version for s in reversed(self.segments) if isinstance(s, Segment)), None)
@@ -342,6 +357,7 @@ class Trajectory:
         ):
             last.tokens.extend(segment.tokens)
             last.behavior_logprobs.extend(segment.behavior_logprobs)
+            last.routes.extend(segment.routes)
             if segment.kept:
                 self.segments[-1] = replace(last, kept=last.kept + segment.kept)
         else:
@@ -446,6 +462,8 @@ class ScoredSequence:
     credits: Credits = field(default_factory=list)
     turn_advantages: TurnAdvantages = field(default_factory=list)
     """For all T tokens; empty where each has `advantage`."""
+    routes: bytes = b""
+    """Rows of all positions but the last (asyncrl/model/routes.py); empty where servers sent none."""
     kept: bytes = b""
     """The kept set of each of the T tokens (asyncrl/model/kept_sets.py), whose distribution
     `behavior_logprobs` are of; empty where all tokens were kept."""
@@ -492,6 +510,7 @@ class ScoredSequence:
             observed=observed,
             credits=credits or [],
             turn_advantages=turn_advantages or [],
+            routes=b"".join(part for each in segments for part in (each.context_routes, each.routes)),
             kept=b"".join(segment.kept for segment in segments),
             finish="" if finish is None else finish.value,
             outcome=outcome,
@@ -502,6 +521,16 @@ class ScoredSequence:
 
     def is_correct(self) -> bool:
         return self.outcome == "correct"
+
+    def prompt_routes(self) -> bytes:
+        """Rows of the prompt's positions but the last, which the response's first token has."""
+        if not self.routes:
+            return b""
+        return self.routes[: (len(self.prompt_tokens) - 1) * (len(self.routes) // self.num_inputs())]
+
+    def num_inputs(self) -> int:
+        """Positions that predict something or that others look at: all but the last."""
+        return len(self.prompt_tokens) + max(0, len(self.response_tokens) - 1)
 
     def advantage_runs(self) -> TurnAdvantages:
         """The advantages of all T tokens, as runs of equal ones."""

@@ -25,6 +25,7 @@ from asyncrl.model.memory import (
     parameters_by_kind,
     server_memory,
 )
+from asyncrl.model.routes import check_routing_replay, replayed_row_bytes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.tensors import num_parameters
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when it fits. Raises InputError when not."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     shape = read_model_shape(recipe)
+    check_routing_replay(recipe, shape)
     if arguments.simulate or arguments.gpus is not None:
         check_has_tasks(recipe, "asyncrl plan --simulate")
         print(_forecast(recipe, shape, arguments))
@@ -133,7 +135,7 @@ def describe(
             *_server_lines(recipe, shape, on_gpu),
             *_teacher_lines(recipe, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),
-            *_token_lines(recipe),
+            *_token_lines(recipe, shape),
             f"staleness  at most {recipe.rollout.max_staleness} (rollout.max_staleness)",
         ]
     )
@@ -325,7 +327,7 @@ def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None,
     ]
 
 
-def _token_lines(recipe: Recipe) -> list[str]:
+def _token_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
     rollout = recipe.rollout
     num_groups, repeated = recipe.groups_per_step(), recipe.replay.repeated_groups_per_batch
     again = f" ({repeated} of them again)" if repeated else ""
@@ -337,13 +339,16 @@ def _token_lines(recipe: Recipe) -> list[str]:
             f"; kept sets: 1 more and 1 to 3 for each other kept token, {1 + 3 * (rollout.top_k - 1):,} at "
             f"most (rollout.top_k)"
         )
+    routed = ""
+    if size := replayed_row_bytes(recipe, shape):
+        routed = f"; {size:,} for its experts, and for those of each prompt token (algorithm.routing_replay)"
     taught = f"; {NUMBER_BYTES} more for the teacher's log-prob" if recipe.teacher.is_on() else ""
     if top_k := recipe.teacher.top_k:
         taught += f", {ENTRY_BYTES * top_k} for its {top_k} likeliest tokens (teacher.top_k)"
     return [
         f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
         f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps",
-        f"journal    {2 * NUMBER_BYTES} bytes for each sampled token{kept}{taught}",
+        f"journal    {2 * NUMBER_BYTES} bytes for each sampled token{kept}{taught}{routed}",
     ]
 
 

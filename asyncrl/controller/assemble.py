@@ -49,6 +49,8 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.model.dtype import has_float32_head
+from asyncrl.model.folder import read_shape
+from asyncrl.model.routes import row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics.metrics_file import Metrics
@@ -326,6 +328,7 @@ def _make_fleet(
         is_bitwise=recipe.model.bitwise_agreement,
         unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
         top_k=recipe.rollout.top_k,
+        returns_routes=recipe.replays_routes(),
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
 
@@ -378,7 +381,13 @@ def _make_generator(
         tokens_per_round=rollout.tokens_per_round,
         is_parked=oversampling.is_over,
         stop=inputs.codec.stop,
+        row_bytes=_row_bytes(inputs.recipe),
     )
+
+
+def _row_bytes(recipe: Recipe) -> int:
+    """0, without a look at the model, where servers are not asked for routes."""
+    return row_bytes(read_shape(model_folder(recipe.model))) if recipe.replays_routes() else 0
 
 
 def _make_compaction(recipe: Recipe, queue: ReplayQueue) -> Compaction:

@@ -34,14 +34,15 @@ _GROUP = """
 WITH chosen AS (SELECT * FROM trajectories JOIN groups USING (group_id)
                 WHERE group_id = ? AND advantage IS NOT NULL),
      parts AS (
-         SELECT trajectory_id, position, version, is_continued, tokens, logprobs, kept
+         SELECT trajectory_id, position, version, is_continued, tokens, logprobs, kept, experts, context
          FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
+         LEFT JOIN routes USING (trajectory_id, position)
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen)
          UNION ALL
-         SELECT trajectory_id, position, NULL, NULL, tokens, NULL, NULL FROM observations
+         SELECT trajectory_id, position, NULL, NULL, tokens, NULL, NULL, NULL, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages, finish, outcome, task_id,
-       version, is_continued, tokens, logprobs, kept
+       version, is_continued, tokens, logprobs, kept, experts, context
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
 ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
 """
@@ -111,12 +112,12 @@ def _sequences(
                     "outcome": outcome,
                     "source": source_of(task_id),
                 }
-        token_version, is_continued, tokens, logprobs, kept = part
+        token_version, is_continued, tokens, logprobs, kept, routes, context = part
         if tokens is not None and token_version is None:
             lines[name].segments.append(Observed(unpack_tokens(tokens)))
         elif tokens is not None:
-            numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
-            segment = Segment(token_version, *numbers, bool(is_continued), kept or b"")
+            numbers = unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued)
+            segment = Segment(token_version, *numbers, kept or b"", bytearray(routes or b""), context or b"")
             lines[name].segments.append(segment)
     return [
         sequence

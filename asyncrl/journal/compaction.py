@@ -37,6 +37,7 @@ FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS nu
 GROUP BY trajectory_id"""
 _SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
 _KEPT_SETS = f"DELETE FROM kept_sets WHERE trajectory_id IN ({_TRAJECTORIES})"
+_ROUTES = f"DELETE FROM routes WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TEACHER_LOGPROBS = f"DELETE FROM teacher_logprobs WHERE trajectory_id IN ({_TRAJECTORIES})"
 _OBSERVATIONS = f"DELETE FROM observations WHERE trajectory_id IN ({_TRAJECTORIES})"
 _CALLS = f"DELETE FROM calls WHERE trajectory_id IN ({_TRAJECTORIES})"
@@ -103,6 +104,7 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
         (_SUMMARIES, versions),
         (_SEGMENTS, versions),
         (_KEPT_SETS, versions),
+        (_ROUTES, versions),
         (_TEACHER_LOGPROBS, versions),
         (_OBSERVATIONS, versions),
         (_CALLS, versions),

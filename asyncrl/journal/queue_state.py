@@ -40,10 +40,12 @@ GROUP BY r.taken_version
 """
 
 _PARTS = """
-SELECT position, version, is_continued, tokens, logprobs, kept, NULL
-FROM segments LEFT JOIN kept_sets USING (trajectory_id, position) WHERE trajectory_id = :name
+SELECT position, version, is_continued, tokens, logprobs, kept, experts, context, NULL
+FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
+LEFT JOIN routes USING (trajectory_id, position) WHERE trajectory_id = :name
 UNION ALL
-SELECT position, NULL, NULL, tokens, NULL, NULL, notes FROM observations WHERE trajectory_id = :name
+SELECT position, NULL, NULL, tokens, NULL, NULL, NULL, NULL, notes FROM observations
+WHERE trajectory_id = :name
 ORDER BY position, version
 """
 """An observation may be empty; NULL sorts first, and so before the turn that follows it."""
@@ -196,9 +198,15 @@ def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:
         Observed(unpack_tokens(tokens), notes)
         if version is None
         else Segment(
-            version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued), kept or b""
+            version,
+            unpack_tokens(tokens),
+            unpack_logprobs(logprobs),
+            bool(is_continued),
+            kept or b"",
+            bytearray(routes or b""),
+            context or b"",
         )
-        for _, version, is_continued, tokens, logprobs, kept, notes in journal.read(
+        for _, version, is_continued, tokens, logprobs, kept, routes, context, notes in journal.read(
             _PARTS, {"name": trajectory_id}
         )
     ]

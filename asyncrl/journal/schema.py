@@ -165,6 +165,24 @@ TABLES = (
         has_rowid=False,
     ),
     Table(
+        "routes",
+        "streamed chunk whose tokens train the experts that they took (algorithm.routing_replay: rollout)",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("position", "INTEGER NOT NULL", "that of its segment"),
+            Column(
+                "context", "BLOB NOT NULL", "rows of positions in front of `experts` that no chunk before has"
+            ),
+            Column(
+                "experts",
+                "BLOB NOT NULL",
+                "of the pass that sampled each token: layer after layer its experts, uint8 or (>256) uint16",
+            ),
+        ),
+        key="trajectory_id, position",
+        has_rowid=False,
+    ),
+    Table(
         "teacher_logprobs",
         "trajectory, or branch of one, that the teacher has scored",
         (

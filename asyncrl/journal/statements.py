@@ -88,6 +88,9 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
     ]
     if segment.kept:
         rows.append(("INSERT INTO kept_sets VALUES (?, ?, ?)", (*place, segment.kept)))
+    if segment.routes:
+        routes = segment.context_routes, bytes(segment.routes)
+        rows.append(("INSERT INTO routes VALUES (?, ?, ?, ?)", (*place, *routes)))
     return rows
 
 
@@ -148,7 +151,7 @@ def cut_off(line: Trajectory, num_tokens: int) -> list[Statement]:
     name = line.trajectory_id
     rows: list[Statement] = [
         (f"DELETE FROM {table} WHERE trajectory_id = ? AND position >= ?", (name, num_tokens))
-        for table in ("segments", "kept_sets", "observations")
+        for table in ("segments", "kept_sets", "routes", "observations")
     ]
     if num_tokens == 0:
         rows.append(("DELETE FROM trajectories WHERE trajectory_id = ? AND branch_of IS NOT NULL", (name,)))

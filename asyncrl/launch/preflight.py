@@ -36,6 +36,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.routers import check_router
+from asyncrl.model.routes import check_routing_replay
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.teacher import check_length, read_teacher
@@ -79,6 +80,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     check_layout(recipe, base.shape)
     check_bitwise(recipe, base.shape)
     check_router(recipe, base.shape)
+    check_routing_replay(recipe, base.shape)
     check_adapters(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.

@@ -108,6 +108,7 @@ class LocalServers:
                 seed=role.seed,
                 host=place.bind_address,
                 can_sleep=recipe.placement.colocated and role.name != TEACHER,
+                returns_routes=recipe.replays_routes() and role.name != TEACHER,
             ),
             environment={
                 **engine_environment(
@@ -226,6 +227,7 @@ class LocalServers:
                 unsampled=self._unsampled,
                 is_bitwise=self._recipe.model.bitwise_agreement,
                 top_k=top_k,
+                returns_routes=self._recipe.replays_routes(),
             )
             return
         ready = asyncio.create_task(waiting)

@@ -97,6 +97,7 @@ def cut(segments: Sequence[Segment], num_tokens: int) -> list[Segment]:
                 tokens=segment.tokens[first],
                 behavior_logprobs=segment.behavior_logprobs[first],
                 kept=first_kept_sets(segment.kept, num_tokens),
+                routes=segment.routes[: num_tokens * (len(segment.routes) // len(segment.tokens))],
             )
         )
         num_tokens -= len(segment.tokens)

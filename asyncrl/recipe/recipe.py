@@ -90,6 +90,10 @@ class Recipe(Section):
         """Whether what is trained comes from data.train itself, and not from servers."""
         return self.stage != "rl"
 
+    def replays_routes(self) -> bool:
+        """Whether servers say which experts each token took, and the trainer takes the same."""
+        return self.algorithm.routing_replay == "rollout"
+
     def groups_per_step(self) -> int:
         """Most groups that a step trains on, repeated ones included."""
         return self.rollout.groups_per_batch + self.replay.repeated_groups_per_batch
@@ -161,6 +165,7 @@ class Recipe(Section):
         if not self.teacher.is_alone():
             terms.check_advantage(algorithm, rollout, self.turns, self.agent)
         terms.check_divergence(algorithm, rollout)
+        terms.check_routing_replay(algorithm, trainer)
         groups.check_pilot(algorithm, rollout)
         groups.check_mixture(self.data, rollout)
         self._check_critic()

@@ -67,8 +67,10 @@ REFUSED = {
 }
 """Beginning of an option -> why tokens or weights would be wrong with it, on servers of others too."""
 FLOAT32_HEAD = "--enable-fp32-lm-head"
+ROUTED_EXPERTS = "--enable-return-routed-experts"
 KEYS = {
     FLOAT32_HEAD: "model.float32_logits",
+    ROUTED_EXPERTS: "algorithm.routing_replay",
     "--model-path": "model.path",
     "--tokenizer-path": "model.path",
     "--dtype": "model.dtype",

@@ -122,6 +122,8 @@ class Generator:
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
     """Whether no group may start to stream now (`Oversampling`)."""
+    row_bytes: int = 0
+    """Bytes of the routes that servers say of each position (algorithm.routing_replay); 0: not asked."""
     stop: StopStrings = StopStrings()
     """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
     bounds: dict[str, TurnBounds] = field(default_factory=dict)
@@ -269,6 +271,8 @@ class Generator:
                     self._salt_version(server, t),
                     self.is_cache_recomputed,
                     is_truncated=self.sampling.is_truncated() and not t.is_greedy,
+                    row_bytes=self.row_bytes,
+                    num_context_rows=_num_unrouted(t),
                 ),
                 self._stop(t).search(t.turn_tokens()),
                 now_seconds(),
@@ -291,6 +295,7 @@ class Generator:
             self.sampling,
             salt=f"{self.run_id}-{salt}",
             has_kept_sets=self.sampling.is_truncated(),
+            has_routes=bool(self.row_bytes),
         )
         self.queue.stream_from(server.url, pending)
         if self.plays_turns:
@@ -430,7 +435,7 @@ class Generator:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
         num_left = self._num_left(trajectory)
         limit = min(num_left, self.tokens_per_round or num_left)
-        return Prefix(request_id, tokens, limit, trajectory.is_greedy)
+        return Prefix(request_id, tokens, limit, trajectory.is_greedy, trajectory.num_routed())
 
     def expected_tokens(self, connection: Connection) -> int:
         """Cache tokens that its trajectories will hold; they share their prompt."""
@@ -529,6 +534,11 @@ def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:
     """The trajectories of `group` that the lines are, or are branches of."""
     names = {root_id(line.trajectory_id) for line in lines}
     return [trajectory for trajectory in group.trajectories if trajectory.trajectory_id in names]
+
+
+def _num_unrouted(line: Trajectory) -> int:
+    """Positions without routes in front of the one that samples the next token."""
+    return len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
 
 
 def _has_outlived_version(group: Group, pending: Sequence[Trajectory], server: Server) -> bool:

@@ -20,14 +20,19 @@ class Confirmation:
     """Whether a publish discards all keys and values, those of running requests too (rollout.interrupt)."""
     is_truncated: bool = False
     """Whether servers must say which tokens each one was sampled from (top-p, top-k, min-p)."""
+    row_bytes: int = 0
+    """Bytes of the routes of a position, which servers must say (algorithm.routing_replay); 0: not asked."""
+    num_context_rows: int = 0
+    """Rows in front of those of the tokens."""
     num_confirmed: int = 0
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[float] = field(default_factory=list)
     pending_kept: list[bytes] = field(default_factory=list)
+    pending_routes: bytearray = field(default_factory=bytearray)
 
     def feed(self, chunk: Chunk) -> list[Segment]:
         """Segments confirmed by `chunk`. Raises ServerError when a chunk is missing, doubled or out of place,
-        when its spans do not cover the tokens, or when kept sets are missing."""
+        when its spans do not cover the tokens, or when kept sets or routes are missing."""
         num_received = self.num_confirmed + len(self.pending_tokens) + len(chunk.tokens)
         # A chunk that was lost would move all later tokens to where they were not sampled.
         if chunk.num_tokens_so_far not in (None, num_received):
@@ -40,12 +45,19 @@ class Confirmation:
                 f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.kept)} kept "
                 f"sets (rollout.top_p, top_k, min_p): the trainer could not know their distribution"
             )
+        if self.row_bytes and chunk.tokens:
+            self._check_routes(chunk, is_first=num_received == len(chunk.tokens))
+            self.pending_routes.extend(chunk.routes)
         self.pending_tokens.extend(chunk.tokens)
         self.pending_logprobs.extend(chunk.behavior_logprobs)
         self.pending_kept.extend(chunk.kept)
         if chunk.spans is None or not self.pending_tokens:
             return []
         segments = []
+        context = b""
+        if self.num_confirmed == 0:
+            size = self.num_context_rows * self.row_bytes
+            context, self.pending_routes = bytes(self.pending_routes[:size]), self.pending_routes[size:]
         position, total = self.num_confirmed, self.num_confirmed + len(self.pending_tokens)
         for index, span in enumerate(chunk.spans):
             end = min(span.end, total)
@@ -63,8 +75,11 @@ class Confirmation:
                     self.pending_logprobs[first:last],
                     is_continued_in_place=used_old_cache,
                     kept=b"".join(self.pending_kept[first:last]),
+                    routes=self.pending_routes[first * self.row_bytes : last * self.row_bytes],
+                    context_routes=context,
                 )
             )
+            context = b""
             position = end
         if position != total:
             raise ServerError(
@@ -73,4 +88,14 @@ class Confirmation:
             )
         self.num_confirmed = total
         self.pending_tokens, self.pending_logprobs, self.pending_kept = [], [], []
+        self.pending_routes = bytearray()
         return segments
+
+    def _check_routes(self, chunk: Chunk, *, is_first: bool) -> None:
+        num_rows = len(chunk.tokens) + (self.num_context_rows if is_first else 0)
+        if len(chunk.routes) != num_rows * self.row_bytes:
+            raise ServerError(
+                f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.routes)} bytes "
+                f"of routes, expected {num_rows} rows of {self.row_bytes} (algorithm.routing_replay): the "
+                f"trainer could not take the same experts"
+            )

@@ -31,3 +31,5 @@ class FleetSettings:
     """A server that never samples other tokens than these does not join, where they are given."""
     top_k: int | None = None
     """Tokens that a server must be able to tell as kept (rollout.top_k); None where it is not asked."""
+    returns_routes: bool = False
+    """Whether servers must say which experts each token took (algorithm.routing_replay)."""

@@ -109,6 +109,7 @@ class Join:
             float32_head=settings.float32_head,
             is_bitwise=settings.is_bitwise,
             top_k=settings.top_k,
+            returns_routes=settings.returns_routes,
         )
         await install(
             self._session,

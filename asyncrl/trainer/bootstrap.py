@@ -27,6 +27,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.routers import check_router
+from asyncrl.model.routes import check_routing_replay
 from asyncrl.model.source import model_folder
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import Unsampled
@@ -85,6 +86,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     layout = check_layout(recipe, shape)
     check_bitwise(recipe, shape)
     check_router(recipe, shape)
+    check_routing_replay(recipe, shape)
     check_adapters(recipe, shape)
     check_packages(recipe, shape)
     check_terms(recipe.algorithm)

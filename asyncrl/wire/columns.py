@@ -21,6 +21,7 @@ CODES: dict[str, Any] = {
     "teacher_logprobs": "f",
     "kept": "B",
     "teacher_top": "B",
+    "routes": "B",
 }
 """Column -> type code of a memoryview. The loss takes log-probs in float32, and servers say them in it."""
 _BYTES = tuple(name for name, code in CODES.items() if code == "B")

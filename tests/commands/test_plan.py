@@ -255,6 +255,38 @@ def test_gpus_are_split_between_both_sides(recipe: Path, capsys: pytest.CaptureF
 KEYS = ("serving.num_servers", "trainer.num_processes")
 
 
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_key_value_heads": 4,
+    "intermediate_size": 6144,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+}
+"""Qwen3-30B-A3B, where it differs."""
+
+
+def test_the_bytes_of_routes_are_told_and_a_dense_model_has_none(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["plan", str(recipe), "algorithm.routing_replay=rollout", "--gpu-memory-gb", "10000"]
+    assert cli.main(arguments) == 2
+    said = "algorithm.routing_replay is rollout, but Qwen3ForCausalLM has no experts. Remove"
+    assert said in capsys.readouterr().err
+    config = recipe.parent / "model" / "config.json"
+    config.write_text(json.dumps(CONFIG | MOE))
+    assert cli.main(arguments) == 0
+    # 48 layers x 8 experts x 1 byte.
+    said = "8 bytes for each sampled token; 384 for its experts, and for those of each prompt token"
+    assert said in capsys.readouterr().out
+    config.write_text(json.dumps(CONFIG | MOE | {"num_experts": 512}))
+    assert cli.main(arguments) == 0
+    assert "; 768 for its experts" in capsys.readouterr().out
+
+
 def test_the_bytes_of_kept_sets_are_told(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     assert "journal    8 bytes for each sampled token\n" in capsys.readouterr().out

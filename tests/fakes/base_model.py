@@ -1,4 +1,4 @@
-"""A real, tiny, untrained model folder: Qwen3 with the character tokenizer."""
+"""A real, tiny, untrained model folder: Qwen3, or Qwen3-MoE, with the character tokenizer."""
 
 from pathlib import Path
 
@@ -7,13 +7,17 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 
-def write_base_model(folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None = None) -> Path:
+def write_base_model(
+    folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None = None, num_experts: int | None = None
+) -> Path:
     """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero. Another
     `tokenizer` has its ids 0 to 2 for the same special tokens."""
     import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    import transformers
 
-    config = Qwen3Config(
+    family = "Qwen3" if num_experts is None else "Qwen3Moe"
+    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = getattr(transformers, f"{family}Config")(
         vocab_size=len(CHARACTERS) + 3 if tokenizer is None else tokenizer.get_vocab_size(),
         hidden_size=64,
         num_hidden_layers=2,
@@ -26,10 +30,11 @@ def write_base_model(folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
+        **({} if num_experts is None else experts | {"norm_topk_prob": True}),
     )
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    model.generation_config = transformers.GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     model.save_pretrained(folder)
     file = write_tokenizer(folder) / "tokenizer.json"
     if tokenizer is not None:

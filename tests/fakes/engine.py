@@ -7,6 +7,7 @@ weights. While it sleeps it refuses weights, and a wake-up when it does not.
 """
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncrl.model.routes import FIRST_ROW
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 
 STOP = 1
@@ -41,6 +43,7 @@ class FakeEngine:
         self.may_generate = asyncio.Event()
         self.may_generate.set()
         self.sends_kept_sets = True
+        self.sends_routes = True
         """Whether requests that ask for the kept sets of their tokens get them: each token, and 100 more."""
         self.break_streams = 0
         self.ends_in_aborts = False
@@ -222,6 +225,11 @@ class FakeEngine:
         ]
         for stream, is_asked in zip(streams, body.get("return_sampling_mask", ()), strict=False):
             stream.has_kept_sets = is_asked and self.sends_kept_sets
+        if body.get("return_routed_experts") and self.sends_routes:
+            for stream, prefix, params in zip(
+                streams, body["input_ids"], body["sampling_params"], strict=True
+            ):
+                stream.tokens, stream.num_routed = list(prefix), params["custom_params"][FIRST_ROW]
         while any(not stream.is_done for stream in streams):
             await self.may_generate.wait()
             if self.break_streams:
@@ -259,6 +267,9 @@ class _Stream:
         self.num_scripted = num_scripted
         """Tokens of the script that its prefix holds."""
         self.has_kept_sets = False
+        self.tokens: list[int] = []
+        """Those of its prefix and its own, where routes are asked for."""
+        self.num_routed = 0
         self.is_done = False
 
     def next(self, engine: FakeEngine) -> dict[str, Any]:
@@ -289,6 +300,11 @@ class _Stream:
         if self.has_kept_sets:
             meta["output_token_sampling_mask"] = [[token + 100, token] for token in tokens]
             meta["output_token_sampling_logprobs"] = [-0.25] * len(tokens)
+        if self.tokens:
+            self.tokens += tokens
+            rows = [route(self.tokens, i) for i in range(self.num_routed, len(self.tokens) - 1)]
+            meta["routed_experts"] = base64.b64encode(b"".join(rows)).decode() if rows else None
+            self.num_routed += len(rows)
         if self.is_done or engine.confirms_chunks:
             meta["weight_versions"] = self.spans
         return {"output_ids": tokens, "meta_info": meta}
@@ -297,6 +313,14 @@ class _Stream:
         if self.script is None:
             return [10 + int(engine.version) % 50] * (last - self.num_sent)
         return self.script[self.num_scripted + self.num_sent : self.num_scripted + last]
+
+
+ROW_BYTES = 2
+
+
+def route(tokens: list[int], place: int) -> bytes:
+    """The experts that a position takes: its token and its number."""
+    return bytes([tokens[place] % 256, place % 256])
 
 
 def tensor_names(file: Path) -> set[str]:

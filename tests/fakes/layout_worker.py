@@ -3,12 +3,13 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
-"kept", "top", "stage", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step,
+"kept", "top", "routed", "stage", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step,
 FOLDER/<name>.tokens, the record of tokens, FOLDER/<name>.spike, which row has the largest part of the last
 gradient, and FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint
 before the last step; one that resumes takes that step only, from the checkpoint of another. "turns": whether
 responses have turns, with credits and advantages of their own. "kept": whether they were sampled from some
-tokens only. "top": how many likeliest tokens a teacher told, 0 without one.
+tokens only. "top": how many likeliest tokens a teacher told, 0 without one. "routed": whether they come with
+experts.
 """
 
 import json
@@ -20,7 +21,7 @@ import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
-from fakes.sequences import in_pairs, scored_by_teacher, with_kept_sets, with_turns
+from fakes.sequences import in_pairs, scored_by_teacher, with_kept_sets, with_routes, with_turns
 
 NUM_STEPS = 3
 TRAINER = {
@@ -45,6 +46,7 @@ def take_steps(
     turns: bool = False,
     kept: bool = False,
     top: int = 0,
+    routed: bool = False,
     stage: str = "rl",
     lora: dict | None = None,
 ) -> None:
@@ -82,6 +84,7 @@ def take_steps(
         batch = in_pairs(batch) if stage == "dpo" else batch
         batch = with_kept_sets(batch) if kept else batch
         batch = scored_by_teacher(batch, top) if top else batch
+        batch = with_routes(batch) if routed else batch
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()
@@ -116,7 +119,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "top", "stage", "lora")
+        keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "top", "routed", "stage", "lora")
         options = {key: case[key] for key in keys}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()

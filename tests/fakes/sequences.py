@@ -83,6 +83,22 @@ def scored_by_teacher(batch: Batch, top_k: int = 0, vocabulary: int = 40) -> Bat
     return dataclasses.replace(batch, sequences=sequences)
 
 
+def with_routes(batch: Batch, *, num_layers: int = 4, num_experts: int = 4, num_chosen: int = 2) -> Batch:
+    """Random experts for each position, those of its past: what begins alike took the same, but for every
+    third sequence, which took others all along."""
+    sequences = []
+    for i, one in enumerate(batch.sequences):
+        tokens = [*one.prompt_tokens, *one.response_tokens]
+        rows = []
+        for end in range(1, one.num_inputs() + 1):
+            source = random.Random(f"{batch.taken_version} {i if i % 3 == 2 else None} {tokens[:end]}")
+            rows.append(
+                b"".join(bytes(source.sample(range(num_experts), num_chosen)) for _ in range(num_layers))
+            )
+        sequences.append(dataclasses.replace(one, routes=b"".join(rows)))
+    return dataclasses.replace(batch, sequences=sequences)
+
+
 _NUMBERS = itertools.count()
 
 

@@ -20,8 +20,13 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
             group,
             first,
             [
-                Segment(0, [1, 2], [-0.1, -0.2], kept=b"\x05\0\0"),
-                Segment(1, [3], [-0.3], True, kept=b"\x81\x01\0"),
+                Segment(
+                    *(0, [1, 2], [-0.1, -0.2]),
+                    kept=b"\x05\0\0",
+                    routes=bytearray(b"cd"),
+                    context_routes=b"ab",
+                ),
+                Segment(1, [3], [-0.3], True, kept=b"\x81\x01\0", routes=bytearray(b"e")),
             ],
             Finish.STOP,
         )
@@ -41,6 +46,7 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
     assert from_journal.sequences[0].are_continued == [False, False, True]
     told = [(s.finish, s.outcome, s.source) for s in from_journal.sequences[:2]]
     assert told == [("stop", "correct", "train"), ("length", "wrong", "train")]
+    assert [s.routes for s in from_journal.sequences[:2]] == [b"abcde", b""]
     assert [s.kept for s in from_journal.sequences[:2]] == [b"\x05\0\0\x81\x01\0", b""]
 
 

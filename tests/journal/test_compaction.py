@@ -100,13 +100,18 @@ def test_what_is_not_committed_is_never_touched(tmp_path: Path) -> None:
     assert versions_with_tokens(queue) == [0, 1, 2, 3]
 
 
+def routed(tokens: list[int]) -> Segment:
+    size = len(tokens)
+    return Segment(0, tokens, [-0.5] * size, kept=b"\0" * size, routes=bytearray(size))
+
+
 def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=1, staleness=1)
     compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
     queue.announce(0)
     dropped, open_group = queue.admit(make_task(0)), queue.admit(make_task(1))
-    queue.append(dropped, dropped.trajectories[0], [Segment(0, [1, 2], [-0.5, -0.5], kept=b"\0\0")], None)
-    queue.append(open_group, open_group.trajectories[0], [Segment(0, [3], [-0.5], kept=b"\0")], None)
+    queue.append(dropped, dropped.trajectories[0], [routed([1, 2])], None)
+    queue.append(open_group, open_group.trajectories[0], [routed([3])], None)
     queue.teach(dropped, {"00000000-00": TeacherScores([-0.1, -0.2])})
     queue.teach(open_group, {"00000001-00": TeacherScores([-0.3])})
     queue.drop(dropped, DropReason.SERVER)
@@ -114,7 +119,7 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))
     queue.journal.barrier_blocking()
     run_all(compaction, queue)
-    for table in ("segments", "kept_sets", "teacher_logprobs"):
+    for table in ("segments", "kept_sets", "routes", "teacher_logprobs"):
         assert queue.journal.read(f"SELECT trajectory_id FROM {table}") == [("00000001-00",)]
     assert queue.journal.read("SELECT trajectory_id, num_tokens FROM compacted") == [("00000000-00", 2)]
 

@@ -117,3 +117,5 @@ def test_segments_are_cut_within_the_version_that_sampled_the_last_token() -> No
     assert cut(segments, 2) == segments[:1]
     assert cut(segments, 4) == segments
     assert cut(segments, 0) == []
+    (routed,) = cut([Segment(0, [5, 6, 7], [-1.0] * 3, routes=bytearray(b"abcdef"), context_routes=b"xy")], 2)
+    assert (routed.routes, routed.context_routes) == (b"abcd", b"xy")

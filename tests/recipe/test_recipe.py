@@ -223,6 +223,22 @@ def test_an_impossible_combination_says_which_two_keys_and_what_to_change(
 
 
 @pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({}, "routing_replay is proximal but trainer.optimizer_steps_per_batch is 1"),
+        (
+            {"trainer": {"optimizer_steps_per_batch": 2}, "algorithm": {"proximal": "interpolated"}},
+            "routing_replay is proximal but algorithm.proximal is interpolated",
+        ),
+    ],
+)
+def test_routes_of_the_policy_before_the_batch_need_a_pass_of_it(sections: dict, said: str) -> None:
+    algorithm = {"routing_replay": "proximal"} | sections.get("algorithm", {})
+    with pytest.raises(InputError, match=said):
+        parse_recipe(MINIMAL | sections | {"algorithm": algorithm}, source="test")
+
+
+@pytest.mark.parametrize(
     ("rollout", "said"),
     [
         (

@@ -23,7 +23,14 @@ def call(
     recorded = RecordedCall(ordinal, 0, f"digest {ordinal}", number, turn)
     observation = Observed([50, 51]) if turn else None
     record_call(queue, group, trajectory, recorded, observation)
-    queue.append(group, line, [Segment(0, [1, 2, 3], [-0.5] * 3, kept=b"\x05\0\0\x81\x01\0")], None)
+    num_before = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
+    segment = Segment(
+        *(0, [1, 2, 3], [-0.5] * 3),
+        kept=b"\x05\0\0\x81\x01\0",
+        routes=bytearray([number, turn, 9]),
+        context_routes=bytes(num_before),
+    )
+    queue.append(group, line, [segment], None)
     line.turn_finish = Finish.STOP
     return recorded
 
@@ -46,11 +53,11 @@ def check(queue: ReplayQueue, folder: Path, group: Group) -> None:
     assert fates["generated"] == sum(fates.values()) - fates["generated"] == 12
     queue.journal.barrier_blocking()
     assert read_conservation(queue.journal.path) == fates
-    places = (
-        f"SELECT trajectory_id, position FROM {table} ORDER BY 1, 2" for table in ("segments", "kept_sets")
+    segments, kept_sets, routes = (
+        queue.journal.read(f"SELECT trajectory_id, position FROM {table} ORDER BY 1, 2")
+        for table in ("segments", "kept_sets", "routes")
     )
-    segments, kept_sets = map(queue.journal.read, places)
-    assert segments == kept_sets
+    assert segments == kept_sets == routes
     (mine,) = group.trajectories
     (again,) = reopen(queue, folder, samples=1).live[0].trajectories
     assert again.calls == mine.calls and again.prompt_tokens == mine.prompt_tokens

@@ -17,6 +17,8 @@ from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang.http import new_session
 
+ROUTED = "--enable-return-routed-experts"
+
 
 @pytest.fixture
 async def fixed(one: FakeEngine, tmp_path: Path) -> AsyncIterator[Crew]:
@@ -155,6 +157,19 @@ async def test_a_server_whose_output_layer_has_another_precision_never_serves(
         wanted = ServerState.DEAD if said else ServerState.SERVING
         await crew.until(lambda: server.state is wanted)
         assert said in server.reason
+
+
+@pytest.mark.parametrize(("options", "wanted"), [([], ServerState.DEAD), ([ROUTED], ServerState.SERVING)])
+async def test_a_server_that_says_no_experts_never_serves_a_run_that_replays_them(
+    one: FakeEngine, tmp_path: Path, options: list[str], wanted: ServerState
+) -> None:
+    one.hooks |= {"options": options}
+    async with crew_on([one], tmp_path, returns_routes=True) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.members.servers.values()
+        await crew.until(lambda: server.state is wanted)
+        said = f"was started without {ROUTED}, but algorithm.routing_replay is rollout"
+        assert (said in server.reason) is (wanted is ServerState.DEAD)
 
 
 @pytest.mark.parametrize(

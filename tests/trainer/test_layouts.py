@@ -69,6 +69,7 @@ MODELS["kept"] = MODELS["kept, reward"] = MODELS["tied"]
 MODELS["judged"] = MODELS["sft"] = MODELS["dpo"] = MODELS["taught"] = MODELS["tied"]
 MODELS["sft, experts"] = MODELS["dpo, experts"] = MODELS["experts"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
+MODELS["routed"] = MODELS["routed, proximal"] = MODELS["experts"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
 ALGORITHMS = {
     "lora": {"kl_coefficient": 0.1},
@@ -113,6 +114,8 @@ ALGORITHMS = {
     "kept, reward": {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"},
     "turns, critic": {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98},
     "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward", "reduction": "prompt_mean"},
+    "routed": {"routing_replay": "rollout"},
+    "routed, proximal": {"routing_replay": "proximal", "kl_coefficient": 0.1},
     "critic": {
         "advantage": "gae",
         "gae_lambda": 0.9,
@@ -123,9 +126,16 @@ ALGORITHMS = {
 }
 """Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies,
 choices among all tokens of a step."""
-STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2, "turns, critic": 2, "judged": 2}
+STEPS_PER_BATCH = {
+    "everything": 2,
+    "critic": 2,
+    "whitened": 2,
+    "turns, critic": 2,
+    "judged": 2,
+    "routed, proximal": 2,
+}
 SCALING = {"judged": "ess"}
-SPLIT = ("everything", "judged", "kept")
+SPLIT = ("everything", "judged", "kept", "routed")
 """Models whose steps measure mismatch and staleness apart."""
 MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
 LORA = {"rank": 2, "alpha": 4.0}
@@ -174,6 +184,12 @@ TWO_RANKS = {
     "gemma2, pipeline": ("gemma2", {"pipeline": 2}),
     "gemma2, context": ("gemma2", {"context": 2}),
     "expert, pipeline": ("experts", {"pipeline": 2}),
+    "routed, expert": ("routed", {"expert": 2}),
+    "routed, tensor": ("routed", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "routed, pipeline": ("routed", {"pipeline": 2, "virtual_stages": 2}),
+    "routed, context": ("routed", {"context": 2}),
+    "routed, proximal, tensor": ("routed, proximal", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "routed, proximal, pipeline": ("routed, proximal", {"pipeline": 2}),
     "everything, data": ("everything", {}),
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
     "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
@@ -282,6 +298,8 @@ EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
     *("turns, context", "critic, turns, pipeline", "judged, pipeline", "judged, context"),
+    *("routed, expert", "routed, tensor", "routed, pipeline", "routed, context"),
+    *("routed, proximal, tensor", "routed, proximal, pipeline"),
     *("kept, data", "kept, pipeline", "sft, pipeline", "sft, data", "dpo, data", "dpo, pipeline"),
     *("sft, tensor", "sft, expert", "dpo, tensor", "dpo, expert"),
     *("taught, data", "taught, context", "taught, pipeline"),
@@ -352,6 +370,7 @@ def alone(
             stage=stage_of(name),
             kept=name.startswith("kept"),
             top=top_of(name),
+            routed=name == "routed",
             lora=lora_of(name),
         )
     return root
@@ -427,6 +446,7 @@ def run_cases(
             "stage": stage_of(model),
             "kept": model.startswith("kept"),
             "top": top_of(model),
+            "routed": model == "routed",
             "lora": lora_of(model),
         }
         for name, (model, sizes) in cases.items()

@@ -158,7 +158,7 @@ GROUPS = {
         "sequence_log_ratio_max",
     ),
     "staleness": ("too_stale_tokens",),
-    "mismatch": ("continued_share", "continued_kl"),
+    "mismatch": ("continued_share", "continued_kl", "routing_mismatch"),
     "critic": ("explained_variance",),
     "teacher": (
         "teacher_kl",

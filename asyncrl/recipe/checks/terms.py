@@ -80,6 +80,23 @@ def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
         )
 
 
+def check_routing_replay(algorithm: Algorithm, trainer: Trainer) -> None:
+    if algorithm.routing_replay != "proximal":
+        return
+    why, knob = "", ""
+    if trainer.optimizer_steps_per_batch == 1:
+        why = "trainer.optimizer_steps_per_batch is 1: the policy before the batch is the one that trains"
+        knob = "trainer.optimizer_steps_per_batch to 2 or more"
+    elif algorithm.proximal == "interpolated":
+        why = "algorithm.proximal is interpolated: the policy before the batch computes nothing"
+        knob = "algorithm.proximal to forward"
+    if why:
+        raise ValueError(
+            f"algorithm.routing_replay is proximal but {why}. Set {knob}, or algorithm.routing_replay to "
+            f"rollout or none."
+        )
+
+
 def check_critic(
     algorithm: Algorithm,
     critic: Critic,

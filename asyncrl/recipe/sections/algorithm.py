@@ -276,6 +276,15 @@ class AlgorithmKeys(Section):
     nll_coefficient: NonNegativeFloat = 0.0
     """Weight of the negative log-likelihood of correct responses, a mean over their tokens (VAPO: 0.1): they
     are imitated besides. For tasks that are rarely solved. 0: off."""
+    routing_replay: Literal["none", "rollout", "proximal"] = "none"
+    """Experts that a mixture of experts takes in training; their gates are always those of its router now, so
+    that it learns.
+    none: those that its router chooses now.
+    rollout: for each token those that the server took, prompts and observations included (R3). In 16 bits a
+    router's near ties fall otherwise in the two engines, which is much of their mismatch. Journals grow by a
+    byte per layer and expert of each token; servers of others need --enable-return-routed-experts.
+    proximal: those of the policy before the batch, in its second and later optimizer steps (R2). Servers say
+    nothing."""
     cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     masks_cut_off: bool = False

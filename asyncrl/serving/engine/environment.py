@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
-from asyncrl.recipe.server_options import FLOAT32_HEAD
+from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS
 from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
 from asyncrl.system.proxies import loopback_direct
@@ -69,10 +69,12 @@ def engine_arguments(
     seed: int,
     host: str = "127.0.0.1",
     can_sleep: bool = False,
+    returns_routes: bool = False,
 ) -> list[str]:
     """The command line after the interpreter: `-m sglang.launch_server ...`. The server listens on `host`.
 
-    One that `can_sleep` can release the memory of its GPU; on a CPU each can.
+    One that `can_sleep` can release the memory of its GPU; on a CPU each can. One that `returns_routes` says
+    which experts each token took (algorithm.routing_replay).
     """
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
     arguments += ["--host", host, "--port", str(port), "--random-seed", str(seed)]
@@ -86,6 +88,8 @@ def engine_arguments(
     arguments += ["--stream-interval", str(stream_interval)]
     if model.float32_logits and model.dtype != "float32":
         arguments += [FLOAT32_HEAD]
+    if returns_routes:
+        arguments += [ROUTED_EXPERTS]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:

@@ -10,8 +10,9 @@ def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
     prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input tokens
-    at the temperature, and the list of these hooks; on a CPU lighter processes, batched attention, packed
-    weights, shorter ways to decode, norm, rotate and sample, gates of shared experts, and sleep too. With
+    at the temperature, the experts of each token, and the list of these hooks; on a CPU lighter processes,
+    batched attention, packed weights, shorter ways to decode, norm, rotate and sample, gates of shared
+    experts, and sleep too. With
     ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
     shorter ways to norm and rotate."""
     import torch
@@ -27,6 +28,7 @@ def load() -> None:
         one_address,
         prompt_sharing,
         remote_weights,
+        routed_experts,
         step_in_flight,
         unsampled,
         update_groups,
@@ -47,6 +49,7 @@ def load() -> None:
     prompt_sharing.install()
     unsampled.install()
     input_logprobs.install()
+    routed_experts.install()
     if not torch.cuda.is_available():
         from asyncrl.model.bitwise import is_bitwise
         from asyncrl.serving.engine.cpu import layers as cpu_layers

@@ -7,7 +7,7 @@ import aiohttp
 from asyncrl.errors import ServerError
 from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
-from asyncrl.recipe.server_options import FLOAT32_HEAD, reason_against
+from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS, reason_against
 from asyncrl.serving.sglang import http
 
 SGLANG_VERSION = "0.5.23"
@@ -36,13 +36,14 @@ async def check_hooks(
     float32_head: bool | None = None,
     is_bitwise: bool | None = None,
     top_k: int | None = None,
+    returns_routes: bool = False,
 ) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
     of weights would be missing or wrong. So it does when the tokens that the server never samples are others
     than `unsampled`, or its output layer computes in float32 and the trainer's does not, or the reverse: its
     log-probs would be of another distribution than the trainer's. So it does when its kernels are those of
     model.bitwise_agreement and the run's are not (`is_bitwise`), or the reverse. And so it does when it would
-    not say which `top_k` tokens it kept."""
+    not say which `top_k` tokens it kept, or which experts each token took (`returns_routes`)."""
     found = await http.get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -97,5 +98,11 @@ async def check_hooks(
             f"{url} says which tokens it kept up to {most_kept or 'none'}, but rollout.top_k is {top_k}: the "
             f"trainer could not know their distribution. Start it with the run's version of asyncrl and "
             f"--sampling-mask-max-tokens {top_k}, or lower rollout.top_k."
+        )
+    if returns_routes and ROUTED_EXPERTS not in options:
+        raise ServerError(
+            f"{url} was started without {ROUTED_EXPERTS}, but algorithm.routing_replay is rollout: the "
+            f"trainer could not take the experts that its tokens took. Start it with {ROUTED_EXPERTS}, or "
+            f"set algorithm.routing_replay to proximal or none."
         )
     return engine

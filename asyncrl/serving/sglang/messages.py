@@ -4,6 +4,8 @@ Replies are decoded into typed records; what does not fit is a ServerError that 
 in stream.py.
 """
 
+import base64
+import binascii
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ import msgspec
 
 from asyncrl.errors import ServerError
 from asyncrl.model.kept_sets import pack_kept_set
+from asyncrl.model.routes import FIRST_ROW
 from asyncrl.records import Finish, PolicyVersion, SamplingParams
 
 
@@ -26,6 +29,8 @@ class Prefix:
     tokens: list[int]
     max_new_tokens: int
     is_greedy: bool = False
+    first_row: int = 0
+    """The first position whose routes are asked for, where routes are."""
 
 
 class StreamEnd(StrEnum):
@@ -65,6 +70,9 @@ class Chunk:
     kept: list[bytes] = field(default_factory=list)
     """The kept set of each token (asyncrl/model/kept_sets.py), whose distribution the log-probs are of;
     empty where they were not asked for."""
+    routes: bytes = b""
+    """Rows of the positions from the last chunk's on (asyncrl/model/routes.py); empty where they were not
+    asked for."""
 
 
 def generate_body(
@@ -74,16 +82,21 @@ def generate_body(
     salt: str,
     is_greedy: bool = False,
     has_kept_sets: bool = False,
+    has_routes: bool = False,
 ) -> dict[str, Any]:
     """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart.
-    `has_kept_sets` asks for the kept set of each sampled token, and for log-probs over it."""
+    `has_kept_sets` asks for the kept set of each sampled token, and for log-probs over it, `has_routes` for
+    the routes of all positions from each prefix's first row on."""
     asked = [not (is_greedy or prefix.is_greedy) for prefix in prefixes]
     return {
         **({"return_sampling_mask": asked} if has_kept_sets else {}),
+        **({"return_routed_experts": True} if has_routes else {}),
         "rid": [prefix.request_id for prefix in prefixes],
         "input_ids": [prefix.tokens for prefix in prefixes],
         "sampling_params": [
-            _sampling_params(prefix, sampling, is_greedy=is_greedy or prefix.is_greedy) for prefix in prefixes
+            _sampling_params(prefix, sampling, is_greedy=is_greedy or prefix.is_greedy)
+            | ({"custom_params": {FIRST_ROW: prefix.first_row}} if has_routes else {})
+            for prefix in prefixes
         ],
         "return_logprob": True,
         "stream": True,
@@ -126,6 +139,7 @@ class _Meta(msgspec.Struct):
     output_token_logprobs: list[tuple[float | None, int, Any]] = field(default_factory=list)
     output_token_sampling_mask: list[list[int]] | None = None
     output_token_sampling_logprobs: list[float | None] | None = None
+    routed_experts: str | None = None
     weight_versions: list[_Span] | None = None
     cached_tokens: int = 0
     completion_tokens: int | None = None
@@ -183,7 +197,15 @@ def parse_event(data: bytes) -> Chunk:
         num_tokens_so_far=meta.completion_tokens,
         num_retractions=meta.num_retractions,
         kept=kept,
+        routes=_routes(meta),
     )
+
+
+def _routes(meta: _Meta) -> bytes:
+    try:
+        return base64.b64decode(meta.routed_experts or "", validate=True)
+    except binascii.Error as error:
+        raise ServerError(f"request {meta.id}: its routed_experts are not base64: {error}") from None
 
 
 def _kept_sets(event: _Event) -> tuple[list[float | None], list[bytes]]:

@@ -30,6 +30,7 @@ from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.blocks import Block, make_blocks
 from asyncrl.trainer.packing.picked_rows import pick_rows
 from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
+from asyncrl.trainer.packing.routes import GivenRoutes, RecordedRoutes
 
 CALL_COST = 4000.0
 """Cost of one more attention call, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -51,6 +52,8 @@ class PackedSequences(PackedSeqParams):
     """[P] int64, one place of each packed token."""
     kernel: str
     """One of `attention_kernels.KERNELS`."""
+    routes: GivenRoutes | RecordedRoutes | None = None
+    """The experts that a policy with `network/routing_replay.py` takes; None: those of its router."""
     turns: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [P, 1, D / 2], where `network/bitwise.py` rotates."""
     rotation: tuple[Tensor, Tensor] | None = None

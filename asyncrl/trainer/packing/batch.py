@@ -33,6 +33,7 @@ from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
 from asyncrl.trainer.packing.kept_sets import KeptSets, told_apart, unpack_kept_sets
 from asyncrl.trainer.packing.prefix_tree import num_common, pack_tree, sort_key
+from asyncrl.trainer.packing.routes import give_routes
 from asyncrl.trainer.packing.top_tokens import TopTokens, unpack_top_tokens
 
 
@@ -140,6 +141,20 @@ def check_kept(batch: Batch, *, is_truncated: bool) -> None:
                 f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
                 f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
                 f"over, set run_folder (or name) to a new one."
+            )
+
+
+def check_routes(batch: Batch, *, row_bytes: int) -> None:
+    """Raises InputError for a response without the routes of its positions where the trainer replays them,
+    of `row_bytes` each, and for one with routes where it does not (0)."""
+    for sequence in batch.sequences:
+        wanted = row_bytes * sequence.num_inputs()
+        if len(sequence.routes) != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {len(sequence.routes)} bytes of routes for the "
+                f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected {wanted}: "
+                f"algorithm.routing_replay is {'rollout' if row_bytes else 'not rollout'}. To start over, "
+                f"set run_folder (or name) to a new one."
             )
 
 
@@ -278,11 +293,13 @@ def make_bundles(sequences: list[ScoredSequence], *, max_tokens: int) -> list[Bu
     lines_of: dict[str, list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
         lines_of[root_id(sequence.sequence_id)].append(i)
-    by_prompt: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
+    # A prompt that took other experts is computed again.
+    by_prompt: dict[tuple[tuple[int, ...], bytes], list[list[int]]] = defaultdict(list)
     for lines in lines_of.values():
-        by_prompt[tuple(sequences[lines[0]].prompt_tokens)].append(lines)
+        first = sequences[lines[0]]
+        by_prompt[tuple(first.prompt_tokens), first.prompt_routes()].append(lines)
     bundles = []
-    for prompt, trajectories in by_prompt.items():
+    for (prompt, _), trajectories in by_prompt.items():
         chosen: list[int] = []
         load, last = len(prompt), np.empty(0, np.int64)
         # What two responses share, all between them in this order share too.
@@ -349,9 +366,12 @@ def make_micro_batch(
         rows_of_top = [each for s in sequences for each in split_top(s.teacher_top, s.num_sampled())]
         distinct, copies, rows_of_top = told_apart(copies, rows_of_top)
         top = unpack_top_tokens(rows_of_top)
+    described = describe_pack(rows, positions, kernel=kernel)
+    num_predicted = torch.from_numpy(np.bincount(tree.predicting, minlength=len(tokens)))
+    described.routes = give_routes(sequences, tree.sources, tree.positions, num_predicted)
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
-        sequences=describe_pack(rows, positions, kernel=kernel),
+        sequences=described,
         predicting=torch.from_numpy(tree.predicting),
         targets=torch.from_numpy(targets),
         distinct=torch.from_numpy(distinct),

@@ -3,7 +3,7 @@
 Causal layers give such tokens the same hidden states, so nothing changes but the work; their gradients add
 up. Members of a group share their prompt, prompts share a template or a system prompt, and short responses
 share their first tokens or are equal. The last response token is a target, never an input; observed ones are
-inputs, never targets.
+inputs, never targets. Where sequences come with routes, tokens are one only if they took the same experts.
 
 Shapes: P packed tokens, T sampled response tokens of N sequences, K distinct predictions.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.records import ScoredSequence
+from asyncrl.trainer.packing.routes import routed_symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +31,23 @@ class PackedTree:
     """[K] int64 into T: one of the response tokens that have the same past and are equal."""
     copies: np.ndarray
     """[T] int64 into K: the prediction that each response token is."""
+    sources: np.ndarray
+    """[P] int64, a sequence that each packed token is of, at `positions`."""
 
 
 def pack_tree(sequences: list[ScoredSequence]) -> PackedTree:
     """Packs `sequences`, at least one, each with a prompt of at least one token."""
-    tree, added = _Tree(), {}
-    for i in tree_order(sequences):
-        added[i] = tree.add(sequences[i])
+    tree, added, symbols = _Tree(), {}, routed_symbols(sequences)
+    for i in tree_order(sequences) if symbols is None else routed_order(sequences, symbols):
+        added[i] = tree.add(i, sequences[i], None if symbols is None else symbols[i])
     in_order = [added[i] for i in range(len(sequences))]
     predicting, copies = (np.concatenate(parts) for parts in zip(*in_order, strict=True))
     # The first of each kind: it is written last.
     distinct = np.empty(tree.num_distinct, np.int64)
     distinct[copies[::-1]] = np.arange(len(copies))[::-1]
     tokens, positions = np.concatenate(tree.tokens), np.concatenate(tree.positions)
-    return PackedTree(tokens, positions, tree.rows, predicting, distinct, copies)
+    sources = np.concatenate(tree.sources)
+    return PackedTree(tokens, positions, tree.rows, predicting, distinct, copies, sources)
 
 
 def tree_order(sequences: list[ScoredSequence]) -> list[int]:
@@ -62,6 +66,12 @@ def sort_key(tokens: Sequence[int]) -> bytes:
     return np.asarray(tokens, ">u4").tobytes()
 
 
+def routed_order(sequences: list[ScoredSequence], symbols: list[np.ndarray]) -> list[int]:
+    """`tree_order` of tokens that are told apart by their experts too."""
+    keys = [(own.tolist(), not each.response_tokens) for own, each in zip(symbols, sequences, strict=True)]
+    return sorted(range(len(sequences)), key=keys.__getitem__)
+
+
 class _Tree:
     """Grows by one sequence after the other, in their order."""
 
@@ -69,15 +79,19 @@ class _Tree:
         self.tokens: list[np.ndarray] = []
         self.positions: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
+        self.sources: list[np.ndarray] = []
         self.num_distinct = 0
         self._num_tokens = 0
-        # Of the last sequence: its tokens, their places in the pack, its predictions and its targets' places
-        # among its tokens.
+        # Of the last sequence: its tokens or their symbols, their places in the pack, its predictions and its
+        # targets' places among its tokens.
         nothing = np.empty(0, np.int64)
         self._last = (nothing, nothing, nothing, nothing)
 
-    def add(self, sequence: ScoredSequence) -> tuple[np.ndarray, np.ndarray]:
-        """Its part of `predicting` and of `copies`."""
+    def add(
+        self, number: int, sequence: ScoredSequence, symbols: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The part of `predicting` and of `copies` that sequence `number` has. `symbols` tell its tokens
+        apart where they do not do so themselves."""
         num_prompt, num_response = len(sequence.prompt_tokens), len(sequence.response_tokens)
         assert num_prompt, "a response needs a prompt token before it"
         size = num_prompt + num_response
@@ -85,16 +99,17 @@ class _Tree:
         tokens = np.concatenate([np.asarray(part, np.int64) for part in parts])
         of_last, last_row, last_copies, last_targets = self._last
         targets = num_prompt + _sampled_positions(sequence)
-        shared = num_common(of_last, tokens)
-        row = self._add_row(tokens[: size - min(num_response, 1)], last_row, shared)
+        symbols = tokens if symbols is None else symbols
+        shared = num_common(of_last, symbols)
+        row = self._add_row(number, tokens[: size - min(num_response, 1)], last_row, shared)
         # The same token may be a target here and none there: by a prompt of another length, or as observed.
         known = min(num_common(targets, last_targets), int(np.searchsorted(targets, shared)))
         copies = _extended(last_copies[:known], len(targets), self.num_distinct)
         self.num_distinct += len(targets) - known
-        self._last = (tokens, row, copies, targets)
+        self._last = (symbols, row, copies, targets)
         return row[targets - 1], copies
 
-    def _add_row(self, inputs: np.ndarray, last_row: np.ndarray, shared: int) -> np.ndarray:
+    def _add_row(self, number: int, inputs: np.ndarray, last_row: np.ndarray, shared: int) -> np.ndarray:
         """The places of `inputs`, of which the first `shared` may be those of the last sequence."""
         known = min(shared, len(inputs), len(last_row))
         if known == len(inputs):
@@ -105,6 +120,7 @@ class _Tree:
         self.rows.append(row)
         self.tokens.append(inputs[known:])
         self.positions.append(np.arange(known, len(inputs)))
+        self.sources.append(np.full(len(inputs) - known, number))
         self._num_tokens += len(inputs) - known
         return row
 

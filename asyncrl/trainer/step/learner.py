@@ -20,6 +20,7 @@ from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.layout import make_layout
+from asyncrl.model.routes import replayed_row_bytes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub, model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
@@ -30,10 +31,12 @@ from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, build_policy, device, rank_heads
 from asyncrl.trainer.network.reference import make_reference
+from asyncrl.trainer.network.routing_replay import RoutingReplay, record_routes, unrouted
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
 from asyncrl.trainer.packing.batch import (
     MicroBatch,
     check_kept,
+    check_routes,
     check_sampled,
     mini_batches,
     rank_micro_batches,
@@ -86,6 +89,7 @@ class Learner:
         self._mask_staleness = recipe.rollout.mask_staleness
         self._num_recorded_batches = recipe.num_recorded_groups() // recipe.rollout.groups_per_batch
         self._is_truncated = recipe.rollout.is_truncated()
+        self._row_bytes = replayed_row_bytes(recipe, shape)
         self._teacher = recipe.teacher
         self.objective = make_objective(recipe)
         dtype = DTYPES[recipe.model.dtype]
@@ -131,6 +135,9 @@ class Learner:
         )
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self.past = self._make_past(recipe) if recipe.trainer.splits_staleness else None
+        self.routing: RoutingReplay | None = None
+        if self.algorithm.routing_replay != "none":
+            self.routing = RoutingReplay(self.model, *([self.past.model] if self.past is not None else []))
         self._gradients: GradientWatch | None = None
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
@@ -184,17 +191,21 @@ class Learner:
         gradient overflows float16. The version counts all the same, as its batch is used up, and so does its
         step of the learning rate's schedule. `record` is told of every token that the policy's loss sees.
         Raises Diverged when a gradient is not finite, InputError when a term of the recipe's own breaks its
-        contract or a response has a token that is never sampled, or lacks the kept sets of its tokens.
+        contract or a response has a token that is never sampled, or lacks the kept sets of its tokens or
+        the experts that they took.
         """
         check_sampled(batch, self.unsampled)
         if batch.taken_version < self._num_recorded_batches:
             return self._learn_recorded(batch)
         check_kept(batch, is_truncated=self._is_truncated)
+        check_routes(batch, row_bytes=self._row_bytes)
         check_taught(batch, self._teacher, self.unsampled, self.shape.vocab_size)
         values = self._refresh(batch.taken_version)
         self.objective.entropy_coefficient = self.entropy.coefficient()
         batch = self.objective.finished(batch)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
+        if self.algorithm.routing_replay == "proximal":
+            record_routes(parts[1:])
         tally, norms, num_skipped = Tally(), list[float](), 0
         proximals: list[list[Tensor] | None] = [None] * len(parts)
         penalties = ratios = sampled = None
@@ -227,7 +238,7 @@ class Learner:
             )
             values |= of_critic
             if batch.taken_version < self.critic.warmup_batches:
-                return self._measure(parts, batch, record, sampled) | values
+                return self._measure(parts, batch, record, sampled) | values | self._of_routing()
         elif penalties is not None:
             parts = with_kl_reward(
                 parts,
@@ -283,7 +294,10 @@ class Learner:
             self.entropy.saw(metrics["entropy"])
         if self.loads is not None:
             metrics |= self.loads.metrics()
-        return self.objective.reported(metrics | values)
+        return self.objective.reported(metrics | values | self._of_routing())
+
+    def _of_routing(self) -> dict[str, float]:
+        return {} if self.routing is None else self.routing.take_metrics()
 
     def _learn_recorded(self, batch: Batch) -> dict[str, float]:
         """A step on responses of `critic.warmup_run`. The critic alone learns them, and nothing compares them
@@ -381,7 +395,8 @@ class Learner:
     def _reference_logprobs(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         assert self.reference is not None
         with self.reference.active():
-            return self.passes.whole_logprobs(self.reference.chunks, micro_batches, temperature)
+            # A policy with adapters is its own reference, and the reference routes for itself.
+            return self.passes.whole_logprobs(self.reference.chunks, unrouted(micro_batches), temperature)
 
     def _measure(
         self,

@@ -36,10 +36,10 @@ class PastVersions:
         num_kept: int,
         kernel: str,
     ) -> None:
-        self._model, self._chunks = build_frozen(shape, section, layout, unsampled)
+        self.model, self._chunks = build_frozen(shape, section, layout, unsampled)
         self._layout, self._kernel, self._num_kept = layout, kernel, num_kept
         self._kept: dict[PolicyVersion, list[Tensor]] = {}
-        self._device = next(self._model.parameters()).device
+        self._device = next(self.model.parameters()).device
 
     @torch.no_grad()
     def keep(self, version: PolicyVersion, policy: Policy) -> None:
@@ -86,5 +86,5 @@ class PastVersions:
 
     @torch.no_grad()
     def _load(self, version: PolicyVersion) -> None:
-        for own, kept in zip(all_weights(self._model), self._kept[version], strict=True):
+        for own, kept in zip(all_weights(self.model), self._kept[version], strict=True):
             own.copy_(kept)

@@ -22,6 +22,15 @@ def arguments(*, has_gpu: bool, dtype: Any, float32_logits: bool = False, **serv
     )
 
 
+def test_a_server_of_a_run_with_routing_replay_says_which_experts_tokens_took() -> None:
+    options = {"has_gpu": True, "port": 1, "model_folder": Path("m"), "stream_interval": 8, "seed": 0}
+    plain, routed = (
+        engine_arguments(Serving(), Model(path="m"), **options, returns_routes=is_on)
+        for is_on in (False, True)
+    )
+    assert set(routed) - set(plain) == {"--enable-return-routed-experts"}
+
+
 @pytest.mark.parametrize(
     ("has_gpu", "dtype", "backend"),
     [

@@ -164,6 +164,38 @@ def test_kept_sets_are_asked_for_of_sampled_requests_alone() -> None:
     assert "return_sampling_mask" not in generate_body(prefixes, SAMPLING, salt="s")
 
 
+def test_routes_come_with_their_tokens_the_first_ones_behind_those_of_the_context() -> None:
+    # A prompt of three tokens: rows of two bytes for its first two, then one for each sampled token.
+    confirmation = Confirmation(3, row_bytes=2, num_context_rows=2)
+    unconfirmed = parse_event(event(routed_experts="YWFiYmNjZGQ=", weight_versions=None))
+    assert confirmation.feed(unconfirmed) == []
+    spans = [{"version": "3", "start": 0, "end": 1}, {"version": "4", "start": 1, "end": 3}]
+    last = parse_event(event(tokens=[7], routed_experts="ZWU=", weight_versions=spans))
+    first, second = confirmation.feed(last)
+    assert (first.context_routes, first.routes) == (b"aabb", b"cc")
+    assert (second.context_routes, second.routes) == (b"", b"ddee")
+    assert confirmation.feed(parse_event(event(tokens=[], weight_versions=spans))) == []
+
+
+@pytest.mark.parametrize("routes", ["", "YWFiYmNj"])
+def test_tokens_without_all_of_their_routes_are_an_error(routes: str) -> None:
+    parsed = parse_event(event(routed_experts=routes))
+    with pytest.raises(ServerError, match="2 tokens came with . bytes of routes, expected 4 rows of 2"):
+        Confirmation(3, row_bytes=2, num_context_rows=2).feed(parsed)
+    with pytest.raises(ServerError, match="not base64"):
+        parse_event(event(routed_experts="no!"))
+
+
+def test_routes_are_asked_for_from_each_prefix_s_first_row_on() -> None:
+    prefixes = [Prefix("a", [1, 2], 10), Prefix("b", [1, 2, 3, 4], 10, first_row=3)]
+    asked = generate_body(prefixes, SAMPLING, salt="s", has_routes=True)
+    assert asked["return_routed_experts"] is True
+    rows = [params["custom_params"] for params in asked["sampling_params"]]
+    assert rows == [{"asyncrl_first_row": 0}, {"asyncrl_first_row": 3}]
+    plain = generate_body(prefixes, SAMPLING, salt="s")
+    assert "return_routed_experts" not in plain and "custom_params" not in plain["sampling_params"][0]
+
+
 def recorded(name: str) -> Any:
     return json.loads((Path(__file__).parents[1] / "engine" / "recorded" / f"{name}.json").read_text())
 

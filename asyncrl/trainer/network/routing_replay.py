@@ -1,0 +1,142 @@
+"""Routing replay: the routers of a policy choose the experts that they are told, and compute the gates.
+
+What a pack tells (`PackedSequences.routes`) reaches each layer with its own arguments, in the passes that
+recompute activations too, however micro-batches interleave. Each router has a replay of its own in the
+place of Megatron-core's `RouterReplay`, which is one list for all models of a process: critic and reference
+have none here, and no pack can move their routing. Sources: R2, Zheng et al. 2025 (arXiv 2507.18071); R3, Ma
+et al. 2025 (arXiv 2510.11370).
+
+Shapes: C tokens that this rank's router sees, E experts, K of them chosen.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor
+
+from asyncrl.trainer.network.model import Policy
+from asyncrl.trainer.packing.attention import own_tokens
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes
+
+TopK = Callable[..., tuple[Tensor, Tensor]]
+
+
+def record_routes(parts: Iterable[Sequence[MicroBatch]]) -> None:
+    """The next pass of the policy through these micro-batches chooses, later ones take the same experts."""
+    for part in parts:
+        for micro in part:
+            num_predicted = micro.predicting.bincount(minlength=len(micro.tokens))
+            micro.sequences.routes = RecordedRoutes(num_predicted)
+
+
+def unrouted(micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+    """The same for a model whose routers choose for themselves."""
+    return [
+        micro
+        if micro.sequences.routes is None
+        else replace(micro, sequences=replace(micro.sequences, routes=None))
+        for micro in micro_batches
+    ]
+
+
+class RoutingReplay:
+    """The replay of a policy's routers, and how often they would have chosen otherwise."""
+
+    def __init__(self, *policies: Policy) -> None:
+        """From now on the routers of `policies` choose as the packs say that pass them."""
+        self.counts = Counts()
+        for policy in policies:
+            for chunk in policy:
+                for layer in chunk.decoder.layers:
+                    router = getattr(layer.mlp, "router", None)
+                    if isinstance(router, TopKRouter):
+                        replay = RouterChoice(router, self.counts)
+                        router.router_replay = replay
+                        layer.register_forward_pre_hook(replay.note, with_kwargs=True)
+
+    def take_metrics(self) -> dict[str, float]:
+        """`routing_mismatch`: the share of the replayed choices since the last call, one per response token
+        and layer, that the routers would have made otherwise. A call of every rank."""
+        differing, replayed = self.counts.take()
+        return {"routing_mismatch": differing / replayed if replayed else 0.0}
+
+
+class Counts:
+    """Choices that were replayed on this rank."""
+
+    def __init__(self) -> None:
+        self._found: Tensor | None = None
+
+    def add(self, differs: Tensor, counts: Tensor) -> None:
+        """[C] bool; [C] int64, as how many choices each counts."""
+        found = torch.stack([counts[differs].sum(), counts.sum()])
+        self._found = found if self._found is None else self._found + found
+
+    def take(self) -> tuple[float, float]:
+        """(choices that a router would have made otherwise, all) of all ranks. Counting begins again."""
+        device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+        found = torch.zeros(2, dtype=torch.int64, device=device) if self._found is None else self._found
+        dist.all_reduce(found)
+        self._found = None
+        differing, replayed = found.tolist()
+        return differing, replayed
+
+
+class RouterChoice:
+    """The choice of one router; Megatron-core asks it as it would ask its `RouterReplay`."""
+
+    def __init__(self, router: TopKRouter, counts: Counts) -> None:
+        self._layer = router.layer_number - 1
+        self._num_experts = router.config.num_moe_experts
+        self._is_divided = router.config.sequence_parallel
+        self._counts = counts
+        self._routes: GivenRoutes | RecordedRoutes | None = None
+
+    def note(self, _: torch.nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """The layer of this router is about to compute a pack, for the first time or again."""
+        sequences = keywords["packed_seq_params"]
+        self._routes = sequences.routes
+
+    def get_replay_topk(
+        self,
+        scores: Tensor,
+        topk: int,
+        num_groups: int | None = None,
+        group_topk: int | None = None,
+        default_compute_topk: TopK | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """[C, E] scores -> (those of the chosen [C, K], with gradient; the chosen [C, K] int64)."""
+        assert default_compute_topk is not None
+        found, own = default_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        routes = self._routes
+        if routes is None:
+            return found, own
+        if isinstance(routes, RecordedRoutes) and self._layer not in routes.layers:
+            routes.layers[self._layer] = own.to(torch.int16)
+            return found, own
+        told = self._told(routes, topk).to(scores.device, torch.int64)
+        is_known = (told != UNKNOWN).all(1)
+        chosen = torch.where(is_known[:, None], told, own)
+        differs = (chosen.sort(1).values != own.sort(1).values).any(1)
+        self._counts.add(differs, self._own(routes.num_predicted).to(differs.device) * is_known)
+        return scores.gather(1, chosen), chosen
+
+    def _told(self, routes: GivenRoutes | RecordedRoutes, topk: int) -> Tensor:
+        """[C, K]."""
+        if isinstance(routes, RecordedRoutes):
+            return routes.layers[self._layer]
+        return self._own(routes.of_layer(self._layer, topk, self._num_experts))
+
+    def _own(self, tokens: Tensor) -> Tensor:
+        """[P, ...] -> [C, ...]. Under sequence parallelism the tensor ranks divide the tokens."""
+        tokens = own_tokens(tokens)
+        if self._is_divided:
+            group = parallel_state.get_tensor_model_parallel_group()
+            tokens = tokens.chunk(group.size())[group.rank()]
+        return tokens

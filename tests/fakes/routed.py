@@ -1,0 +1,69 @@
+"""A tiny mixture of experts on a real server, and responses with the experts that they took there."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from fakes.models import VOCABULARY, write_model
+from serving.engine.servers import new_session
+
+from asyncrl.model.folder import read_shape
+from asyncrl.model.routes import row_bytes
+from asyncrl.records import SamplingParams, ScoredSequence, Trajectory
+from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang.messages import Prefix, generate_body
+from asyncrl.serving.sglang.stream import stream
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
+
+
+def write_experts(folder: Path, *, seed: int = 0) -> Path:
+    """A Qwen3-MoE."""
+    return write_model(folder, "Qwen3Moe", seed=seed, **SIZES)
+
+
+def make_prompts(seed: int, count: int, *, shortest: int = 3, longest: int = 30) -> list[list[int]]:
+    source = random.Random(seed)
+    return [source.choices(range(VOCABULARY), k=source.randint(shortest, longest)) for _ in range(count)]
+
+
+async def continue_routed(
+    url: str, folder: Path, trajectories: list[Trajectory], sampling: SamplingParams, *, salt: str = "s"
+) -> None:
+    """Appends what a server samples next to each, as a run does: streamed, with the experts that it took."""
+    size = row_bytes(read_shape(folder))
+    prefixes, confirmations = [], {}
+    for one in trajectories:
+        tokens = [*one.prompt_tokens, *one.response_tokens()]
+        first = one.num_routed()
+        prefixes.append(
+            Prefix(f"{salt}-{one.trajectory_id}", tokens, sampling.max_new_tokens, first_row=first)
+        )
+        confirmations[prefixes[-1].request_id] = (
+            one,
+            Confirmation(0, row_bytes=size, num_context_rows=len(tokens) - 1 - first),
+        )
+    body = generate_body(prefixes, sampling, salt=salt, has_routes=True)
+    async with new_session() as session:
+        async for chunk in stream(session, url, body):
+            trajectory, confirmation = confirmations[chunk.request_id]
+            for segment in confirmation.feed(chunk):
+                trajectory.extend(segment)
+
+
+def sample_routed(
+    url: str, folder: Path, prompts: list[list[int]], *, num_tokens: int = 48, temperature: float = 1.0
+) -> list[ScoredSequence]:
+    """One response to each prompt. The advantages of neighbours are opposite."""
+    sampling = SamplingParams(temperature, num_tokens, (10 * VOCABULARY,))
+    trajectories = [Trajectory(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)]
+    asyncio.run(continue_routed(url, folder, trajectories, sampling, salt=str(random.random())))
+    return [ScoredSequence.of(one, reward=1.0, advantage=(-1.0) ** i) for i, one in enumerate(trajectories)]
