@@ -66,7 +66,7 @@ def pack_sequences(sequences: Sequence[ScoredSequence]) -> Columns:
 
 
 def unpack_sequences(columns: Columns) -> list[ScoredSequence]:
-    """What was packed, with views of `columns` for lists."""
+    """The packed sequences, with views of `columns` for lists."""
     parts: dict[str, list[Any]] = {}
     for name, code in (CODES | RUN_CODES).items():
         flat = columns.values[name]

@@ -26,7 +26,10 @@ SIZES = (
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     """The shape of a model of `architecture` whose sizes are all 1, that of the hidden state 4."""
     family = FAMILIES[architecture]
-    read = family.settings - {"num_local_experts", "no_rope_layers", "partial_rotary_factor"}
+    read = family.settings - {"no_rope_layers", "partial_rotary_factor"}
+    if "num_experts" in read:
+        # One setting by two names.
+        read -= {"num_local_experts"}
     read -= {"sliding_window_pattern", "_sliding_window_pattern"}
     if family.window is not has_no_window:
         read -= {"sliding_window"}

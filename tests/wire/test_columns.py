@@ -57,6 +57,8 @@ def test_a_reply_says_the_same_in_columns():
         turn_advantages=[(1, 0.5), (2, -1.0)],
         kept=b"".join(pack_kept_set(token, [token, 9]) for token in (3, 5, 6)),
         teacher_logprobs=[-1.0, -2.0, -3.0],
+        teacher_top=bytes(range(24)),
+        routes=bytes(range(5)),
         is_masked=True,
     )
     rows = [rich, sequence([7], []), sequence([1] * 300, [2]), rich]

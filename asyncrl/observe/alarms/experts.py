@@ -7,7 +7,7 @@ from asyncrl.observe.alarms.rule import Finding
 from asyncrl.system.rounding import as_percent
 
 TIMES = 1.5
-"""Of few experts one gets many tokens anyway: only a rise is news."""
+"""With few experts, one gets many tokens anyway: only a rise is news."""
 
 
 @dataclass(frozen=True, slots=True)

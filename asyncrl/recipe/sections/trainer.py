@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from asyncrl.recipe.markers import CHANGEABLE, LAYOUT, PER_STEP
-from asyncrl.recipe.sections.router import Router
+from asyncrl.recipe.router import Router
 from asyncrl.recipe.sections.section import (
     Count,
     Fraction,

@@ -74,7 +74,7 @@ class ExpertLoads:
             router.expert_bias.add_(torch.sign(loads.mean() - loads).float(), alpha=self._rate)
 
     def metrics(self) -> dict[str, float]:
-        """Of all tokens that were collected since the last call."""
+        """Loads of all tokens that were collected since the last call."""
         found = load_metrics(self._all, self._shape)
         self._all.zero_()
         return found
