@@ -40,7 +40,7 @@ class ModelShape:
     has_shared_expert_gate: bool = False
     """Its output is multiplied by the sigmoid of a product with the token."""
     router_scores: Literal["softmax", "sigmoid"] = "softmax"
-    """The scores that a router makes of its logits. Sigmoids of the chosen experts are divided by their sum."""
+    """The scores that a router makes of its logits. Sigmoids are divided by the sum of the chosen ones."""
     has_router_bias: bool = False
     """The router chooses by its scores plus a float32 number per expert, and weights by the scores alone
     (auxiliary-loss-free balancing: Wang et al. 2024, arXiv 2408.15664)."""
