@@ -14,6 +14,7 @@ from asyncrl.recipe.unused_keys import USES, unused_keys
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALWAYS_READ = {
     *("preset", "advantage", "credit", "divides_by_batch_std", "least_reward_spread", "proximal"),
+    "routing_replay",
     *("importance_weight", "rejection", "trust_region", "surrogate", "clip_around", "reduction"),
     *("kl_coefficient", "behavior_kl_coefficient", "entropy_coefficient", "entropy_target"),
     *("entropy_control", "probability_damping", "top_entropy_share", "nll_coefficient"),
