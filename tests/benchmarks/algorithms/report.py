@@ -152,6 +152,8 @@ def markdown(rows: Sequence[Row]) -> str:
         f"{', '.join(f'`{name}`' for name in tuned) or 'no arm yet'}.",
         comparison_table(outcomes(rows)),
         UNTUNED,
+        f"**Learning rates**, in multiples of the recipe's, at lag {TUNING_LAG} on seeds of their own",
+        tuning_table(rows),
     ]
     for axis, title in TITLES.items():
         some = any(row.axis == axis for row in current(rows))
@@ -259,7 +261,8 @@ def _draw_areas(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
 
 
 def tuning_table(rows: Sequence[Row]) -> str:
-    """Markdown: mean area of each arm at each rate, and how many of its tuning cells there are."""
+    """Markdown: mean area of each arm at each rate, and how many of its tuning cells there are; arms without
+    any are left out."""
     found = {row.cell: row.area() for row in rows}
     wanted = tuning_cells()
     rates = sorted({cell.rate for cell in wanted})
@@ -267,10 +270,12 @@ def tuning_table(rows: Sequence[Row]) -> str:
     lines.append("|---" * (2 + len(rates)) + "|")
     for arm in ARMS:
         own = [cell for cell in wanted if cell.arm == arm]
+        done = sum(cell in found for cell in own)
+        if not done:
+            continue
         means = []
         for rate in rates:
             areas = [found[cell] for cell in own if cell.rate == rate and cell in found]
             means.append(_points(areas) if areas else NOT_RUN)
-        done = sum(cell in found for cell in own)
         lines.append(f"| `{arm}` | {done} of {len(own)} | " + " | ".join(means) + " |")
     return "\n".join(lines)
