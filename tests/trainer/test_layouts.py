@@ -162,6 +162,13 @@ TWO_RANKS = {
     "context": ("qwen3", {"context": 2}),
     "context, optimizer": ("tied", {"context": 2, "distributed_optimizer": True}),
     "expert": ("experts", {"expert": 2}),
+    "experts, tensor": ("experts", {"tensor": 2, "sequence_parallel": True}),
+    "experts, tensor, optimizer": (
+        "experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
+    "experts, resumed as pipeline": ("experts", {"pipeline": 2}),
+    "lora, experts, tensor": ("lora, experts", {"tensor": 2, "sequence_parallel": True}),
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
@@ -272,6 +279,7 @@ CRITIC_ON_TWO_RANKS = {
 RESUMED = {
     "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
     "shared, resumed as pipeline": "shared, expert, optimizer",
+    "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
@@ -287,6 +295,7 @@ RESUMED = {
     "critic, resumed as pipeline": "critic, tensor",
 }
 EXHAUSTIVE = {
+    *("experts, tensor, optimizer", "experts, resumed as pipeline", "lora, experts, tensor"),
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
