@@ -71,6 +71,7 @@ MODELS["sft, experts"] = MODELS["dpo, experts"] = MODELS["experts"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 MODELS["routed"] = MODELS["routed, proximal"] = MODELS["experts"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
+MODELS["lora, shared"] = MODELS["shared"]
 ALGORITHMS = {
     "lora": {"kl_coefficient": 0.1},
     "everything": {
@@ -168,7 +169,11 @@ TWO_RANKS = {
         {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
     ),
     "experts, resumed as pipeline": ("experts", {"pipeline": 2}),
-    "lora, experts, tensor": ("lora, experts", {"tensor": 2, "sequence_parallel": True}),
+    "lora, shared, tensor": ("lora, shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "lora, experts, tensor": (
+        "lora, experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
@@ -296,6 +301,7 @@ RESUMED = {
 }
 EXHAUSTIVE = {
     *("experts, tensor, optimizer", "experts, resumed as pipeline", "lora, experts, tensor"),
+    "lora, shared, tensor",
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
