@@ -110,7 +110,7 @@ def export_adapter(model: Policy, *, base: str, target: Path) -> None:
 
 
 def _peft_targets(names: Iterable[str], lora: Lora) -> dict[str, Any]:
-    """What adapter_config.json says of the matrices that have adapters of these `names`.
+    """The keys of adapter_config.json that name the matrices with adapters of these `names`.
 
     Names of modules alone, where peft 0.21 finds them all. Where experts are stacked it takes gate_proj for a
     part of these and overlooks shared experts and layers without experts. There all feed-forward matrices
