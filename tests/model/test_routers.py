@@ -1,4 +1,4 @@
-"""Keys of `trainer.router` against models that have nothing for them."""
+"""Routers that are trained, and keys of `trainer.router` against models that have nothing for them."""
 
 import dataclasses
 from pathlib import Path
@@ -9,6 +9,7 @@ from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
 from asyncrl.model.routers import check_router
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 
 EXPERTS = dataclasses.replace(
@@ -45,3 +46,11 @@ def test_biases_that_follow_loads_are_for_routers_that_have_some():
 def test_a_recipe_that_leaves_routers_alone_is_for_any_model():
     for shape in (tiny_shape(), EXPERTS, BIASED):
         check_router(recipe_of(), shape)
+
+
+@pytest.mark.parametrize("shape", [EXPERTS, BIASED])
+def test_one_expert_per_token_is_refused_where_its_weight_is_divided_by_itself(shape: ModelShape):
+    one = dataclasses.replace(shape, experts_per_token=1)
+    with pytest.raises(InputError, match=r"m: num_experts_per_tok is 1, .* makes every weight 1"):
+        check_router(recipe_of(), one)
+    check_router(recipe_of(), dataclasses.replace(one, are_expert_weights_normalised=False))
