@@ -344,6 +344,10 @@ FOUR_RANKS = {
         "experts",
         {"tensor": 2, "sequence_parallel": True, "expert": 2, "distributed_optimizer": True},
     ),
+    "experts, tensor, sequence, data, optimizer": (
+        "experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
     "expert, data": ("experts", {"expert": 2}),
     "critic, tensor, pipeline, optimizer": (
         "critic",
