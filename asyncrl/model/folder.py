@@ -14,7 +14,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
 from asyncrl.model.families.known import FAMILIES, nearest
-from asyncrl.model.rotary import Rotation, read_rotation, rotary_fields
+from asyncrl.model.rotary import Rotation, check_served, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors
@@ -189,6 +189,9 @@ def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str
     usual = _read_kind(file, config, family, named.get("full_attention") or scaling, theta)
     base = config.get("rope_local_base_freq", family.sliding_rope_theta)
     sliding = _read_kind(file, config, family, named.get("sliding_attention") or {}, base)
+    if family.served_rope_theta is not None:
+        base = config.get("rope_theta", family.served_rope_theta)
+        check_served(file, usual, sliding, _read_kind(file, config, family, scaling, base))
     return rotary_fields(usual, sliding)
 
 

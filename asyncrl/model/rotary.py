@@ -101,6 +101,29 @@ def rotary_fields(rotation: Rotation, sliding: Rotation | None = None) -> dict[s
     }
 
 
+def check_served(file: Path, usual: Rotation, sliding: Rotation, served: Rotation) -> None:
+    """Raises InputError unless servers, which rotate full layers by `served` and sliding ones by its base
+    alone, rotate both as they are trained."""
+    if sliding != Rotation(usual.theta):
+        raise InputError(
+            f"{file}: rotary positions are {_written(usual)} in full layers and {_written(sliding)} in "
+            f"sliding ones, but servers rotate the latter by the base of the former, unscaled. Only models "
+            f"with such rope_parameters can be trained."
+        )
+    if usual != served:
+        theta, scaling = usual.theta, {"rope_type": usual.kind} | dict(usual.numbers)
+        raise InputError(
+            f"{file}: rotary positions are {_written(usual)}, but servers would take {_written(served)}: "
+            f"they read rope_theta and rope_scaling alone. Beside rope_parameters, set rope_theta to {theta} "
+            f"and rope_scaling to {as_written(scaling)}."
+        )
+
+
+def _written(rotation: Rotation) -> str:
+    numbers = "".join(f", {name} {value:g}" for name, value in rotation.numbers)
+    return f"{rotation.kind} (base {rotation.theta:g}{numbers})"
+
+
 def _check_number(file: Path, kind: str, name: str, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:

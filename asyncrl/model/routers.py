@@ -1,4 +1,4 @@
-"""Which models the keys of `trainer.router` are for. No torch."""
+"""Which routers are trained, and which models the keys of `trainer.router` are for. No torch."""
 
 from asyncrl.errors import InputError
 from asyncrl.model.shape import ModelShape
@@ -6,8 +6,16 @@ from asyncrl.recipe import Recipe
 
 
 def check_router(recipe: Recipe, shape: ModelShape) -> None:
-    """Raises InputError for a key of `trainer.router` that the model has nothing for."""
+    """Raises InputError for a router that Megatron has not, and for a key of `trainer.router` that the model
+    has nothing for."""
     section = recipe.trainer.router
+    if shape.num_experts is not None and shape.experts_per_token == 1 and shape.are_expert_weights_normalised:
+        raise InputError(
+            f"{recipe.model.path}: num_experts_per_tok is 1, and {shape.architecture} divides the weights of "
+            f"the chosen experts by their sum, which makes every weight 1. Megatron's router does not: it "
+            f"would train another model. Choose a model.path with 2 or more experts per token, or, where the "
+            f"family has the setting, with norm_topk_prob false."
+        )
     if section.frozen and shape.num_experts is None:
         raise InputError(
             f"trainer.router.frozen is true, but {shape.architecture} has no experts, so no routers. Remove "

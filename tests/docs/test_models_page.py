@@ -35,6 +35,8 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
     config |= {"hidden_size": 4}
+    if family.served_rope_theta is not None:
+        config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 

@@ -146,6 +146,39 @@ def test_olmo_3_scales_full_layers_alone(tmp_path: Path) -> None:
     assert shape.sliding_layers == tuple(i for i in range(32) if i % 4 != 3)
 
 
+NESTED = {
+    "full_attention": OLMO3["rope_scaling"] | {"rope_theta": 500000},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500000},
+}
+"""The rotary positions of OLMo 3 as transformers 5 writes them."""
+
+
+def test_olmo_3_as_transformers_5_writes_it_needs_the_keys_that_servers_read(tmp_path: Path) -> None:
+    bare = {key: value for key, value in OLMO3.items() if not key.startswith("rope")}
+    both = OLMO3 | {"rope_parameters": NESTED}
+    assert read(tmp_path, both) == read(tmp_path, OLMO3)
+    message = (
+        r"servers would take default \(base 10000\): .* set rope_theta to 500000.0 and rope_scaling to .*yarn"
+    )
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, bare | {"rope_parameters": NESTED})
+    with pytest.raises(InputError, match=r"servers would take default \(base 500000\)"):
+        read(tmp_path, bare | {"rope_parameters": NESTED, "rope_theta": 500000})
+    # transformers takes 500000 where none is written.
+    with pytest.raises(
+        InputError, match=r"default \(base 500000\), but servers would take default \(base 10000"
+    ):
+        read(tmp_path, bare)
+    plain = dict.fromkeys(NESTED, {"rope_type": "default", "rope_theta": 777.0})
+    assert read(tmp_path, bare | {"rope_parameters": plain, "rope_theta": 777.0}).rope_theta == 777.0
+
+
+def test_sliding_layers_of_olmo_3_with_a_rotation_of_their_own_are_refused(tmp_path: Path) -> None:
+    for sliding in ({"rope_theta": 10000.0}, NESTED["full_attention"]):
+        with pytest.raises(InputError, match="servers rotate the latter by the base of the former, unscaled"):
+            read(tmp_path, OLMO3 | {"rope_parameters": NESTED | {"sliding_attention": sliding}})
+
+
 def test_every_fourth_layer_of_smollm3_is_not_rotated(tmp_path: Path) -> None:
     shape = read(tmp_path, SMOLLM3)
     assert shape.unrotated_layers == tuple(range(3, 36, 4))

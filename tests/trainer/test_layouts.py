@@ -71,6 +71,7 @@ MODELS["sft, experts"] = MODELS["dpo, experts"] = MODELS["experts"]
 MODELS["whitened"] = MODELS["rloo"] = MODELS["turns"] = MODELS["turns, critic"] = MODELS["tied"]
 MODELS["routed"] = MODELS["routed, proximal"] = MODELS["experts"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
+MODELS["lora, shared"] = MODELS["shared"]
 ALGORITHMS = {
     "lora": {"kl_coefficient": 0.1},
     "everything": {
@@ -162,6 +163,17 @@ TWO_RANKS = {
     "context": ("qwen3", {"context": 2}),
     "context, optimizer": ("tied", {"context": 2, "distributed_optimizer": True}),
     "expert": ("experts", {"expert": 2}),
+    "experts, tensor": ("experts", {"tensor": 2, "sequence_parallel": True}),
+    "experts, tensor, optimizer": (
+        "experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
+    "experts, resumed as pipeline": ("experts", {"pipeline": 2}),
+    "lora, shared, tensor": ("lora, shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "lora, experts, tensor": (
+        "lora, experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
@@ -272,6 +284,7 @@ CRITIC_ON_TWO_RANKS = {
 RESUMED = {
     "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
     "shared, resumed as pipeline": "shared, expert, optimizer",
+    "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
@@ -287,6 +300,8 @@ RESUMED = {
     "critic, resumed as pipeline": "critic, tensor",
 }
 EXHAUSTIVE = {
+    *("experts, tensor, optimizer", "experts, resumed as pipeline", "lora, experts, tensor"),
+    "lora, shared, tensor",
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
@@ -328,6 +343,10 @@ FOUR_RANKS = {
     "tensor, sequence, expert, data": (
         "experts",
         {"tensor": 2, "sequence_parallel": True, "expert": 2, "distributed_optimizer": True},
+    ),
+    "experts, tensor, sequence, data, optimizer": (
+        "experts",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
     ),
     "expert, data": ("experts", {"expert": 2}),
     "critic, tensor, pipeline, optimizer": (

@@ -133,6 +133,9 @@ class Family:
     """Base of rotary positions where config.json has none."""
     sliding_rope_theta: float | None = None
     """Base of sliding layers where config.json has none; None: these are rotated as all others."""
+    served_rope_theta: float | None = None
+    """Base that servers take where config.json has no rope_theta, if of rotary positions they read rope_theta
+    and rope_scaling alone; None: they read all that is read here."""
     rotated_share: float = 1.0
     """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
     is_rotation_interleaved: bool = False

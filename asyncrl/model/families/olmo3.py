@@ -1,4 +1,7 @@
-"""OLMo 3: OLMo 2 with sliding layers, whose rotary positions are not scaled."""
+"""OLMo 3: OLMo 2 with sliding layers, whose rotary positions are not scaled.
+
+SGLang 0.5.23 has a configuration of its own for it, with the rotary keys of transformers 4.
+"""
 
 from typing import Any
 
@@ -22,6 +25,7 @@ OLMO3 = Family(
     layer_types=frozenset(("full_attention", "sliding_attention")),
     rope_theta=500000.0,
     sliding_rope_theta=500000.0,
+    served_rope_theta=10000.0,
     layer_tensors=layer_tensors,
     layer_names=LAYER_NAMES | NAMES_BEHIND,
 )

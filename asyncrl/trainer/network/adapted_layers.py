@@ -80,6 +80,7 @@ class AdaptedLayer(torch.nn.Module):
 
     weight: Tensor
     tp_group: dist.ProcessGroup
+    is_expert: bool
     is_adapted = True
     """Whether the adapters count: without them the layer is the base model's."""
     cut_of_adapters: tuple[str, int]
@@ -103,6 +104,10 @@ class AdaptedLayer(torch.nn.Module):
             for matrix in adapter.parameters():
                 # Experts that are dealt have groups of their own for their gradients.
                 matrix.allreduce = self.weight.allreduce  # type: ignore[attr-defined]
+                if self.is_expert:
+                    # Experts are never cut. What is not marked as cut is counted in the gradient's norm on
+                    # the first tensor rank alone, which lacks the experts of the others.
+                    matrix.tensor_model_parallel = True  # type: ignore[attr-defined]
         setattr(self.weight, OWNER, self)
 
     def merged(self) -> Tensor:

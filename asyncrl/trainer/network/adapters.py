@@ -7,23 +7,28 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from asyncrl.recipe.lora import Lora
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.folders import fresh_part, replace, sync_tree
 from asyncrl.trainer.network.adapted_layers import adapted_layers
-from asyncrl.trainer.network.convert import export_weights, load_adapters, load_weights
+from asyncrl.trainer.network.convert import PEFT, export_weights, load_adapters, load_weights
+from asyncrl.trainer.network.experts import is_of_expert
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.ranks import ranks
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
+STACKED = r".*\.gate_up_proj"
+"""peft's pattern of the gate and up matrices of all experts of a layer."""
 
 
 def load_adapted(model: Policy, fetch: Callable[[str], Tensor], seed: int) -> str:
@@ -91,7 +96,7 @@ def export_adapter(model: Policy, *, base: str, target: Path) -> None:
         "r": model.lora.rank,
         "lora_alpha": model.lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted({name.split(".")[-3] for name in weights}),
+        **_peft_targets(weights, model.lora),
         "bias": "none",
         "use_rslora": False,
         "use_dora": False,
@@ -102,3 +107,29 @@ def export_adapter(model: Policy, *, base: str, target: Path) -> None:
     (part / PEFT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     sync_tree(part)
     replace(part, target)
+
+
+def _peft_targets(names: Iterable[str], lora: Lora) -> dict[str, Any]:
+    """The keys of adapter_config.json that name the matrices with adapters of these `names`.
+
+    Names of modules alone, where peft 0.21 finds them all. Where experts are stacked it takes gate_proj for a
+    part of these and overlooks shared experts and layers without experts. There all feed-forward matrices
+    are named as parameters, the stacked ones as transformers 5 has them.
+    """
+    matrices = {name.removeprefix(PEFT).partition(".lora_")[0] for name in names}
+    targets = {name.rpartition(".")[2] for name in matrices}
+    alone = {name for name in matrices if ".mlp." in name and not is_of_expert(name)}
+    stacked = {name.rpartition(".")[2] for name in matrices if is_of_expert(name)}
+    if not alone or not stacked:
+        return {"target_modules": sorted(targets)}
+    parameters = {f"{name}.weight" for name in alone}
+    found: dict[str, Any] = {}
+    if "down_proj" in stacked:
+        parameters.add("experts.down_proj")
+    if "gate_proj" in stacked:
+        parameters.add("experts.gate_up_proj")
+        # Two matrices with an adapter each: twice the rank at the same scale.
+        found["rank_pattern"] = {STACKED: 2 * lora.rank}
+        found["alpha_pattern"] = {STACKED: 2 * lora.alpha}
+    modules = {name.rpartition(".")[2] for name in matrices - alone if not is_of_expert(name)}
+    return found | {"target_modules": sorted(modules), "target_parameters": sorted(parameters)}

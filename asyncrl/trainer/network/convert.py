@@ -19,6 +19,7 @@ from torch import Tensor
 from asyncrl.model.families.family import FUSED
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
+from asyncrl.trainer.network.experts import is_of_expert
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.routers import UPDATED, router_biases
 
@@ -266,13 +267,9 @@ def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
     return [entry for each in reversed(box) for entry in each]
 
 
-def _is_expert(names: tuple[str, ...]) -> bool:
-    return ".experts." in names[0]
-
-
 def _is_shared(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> bool:
     """Whether tensor ranks hold a part each. Experts are dealt whole."""
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 or _is_expert(names):
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 or is_of_expert(names[0]):
         return False
     return getattr(parameter, "tensor_model_parallel", False)
 
@@ -285,7 +282,7 @@ def _partition_dim(parameter: torch.nn.Parameter) -> int:
 
 def _group_owner(names: tuple[str, ...]) -> int:
     """The first of the ranks that hold a copy of an own parameter together with this one."""
-    if _is_expert(names):
+    if is_of_expert(names[0]):
         return dist.get_rank()
     return dist.get_global_rank(parallel_state.get_tensor_model_parallel_group(), 0)
 

@@ -43,6 +43,7 @@ from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
+from asyncrl.trainer.network.experts import sum_over_copies
 from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
@@ -257,6 +258,8 @@ def _build_chunk(
         multiply_embedding(model, shape.embedding_multiplier, is_rounded=is_rounded)
     if lora is not None:
         _train_adapters_alone(model)
+    if layout.tensor > 1:
+        sum_over_copies(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
 

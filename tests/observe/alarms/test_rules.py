@@ -409,3 +409,37 @@ def test_optimizer_steps_that_are_skipped_one_after_the_other(model: str) -> Non
     # As the scale is tried too large now and then.
     now_and_then = {"skipped_steps": lambda step: float(step % 3 > 0), "loss_scale": 128.0}
     assert alarms_of(series(60, **now_and_then)) == set()
+
+
+def test_a_router_that_sends_most_tokens_to_one_expert() -> None:
+    rising: Any = {"busiest_expert_share": after(7, 0.3, 0.9)}
+    log = AlarmLog()
+    # Means over 5 steps: four of 0.3 and 0.9 are 0.42, 0.9 twice 0.54.
+    assert log.run(series(9, **rising)) == [("router_collapse", 9, True)]
+    assert log.texts[0].startswith(
+        "alarm router_collapse: one expert of a layer gets 54% of the tokens, up from 30% in the first "
+        "steps; limit 0.5 (alarms.busiest_expert_share)."
+    )
+    assert alarms_of(series(9, **rising), busiest_expert_share=0.6) == set()
+    assert alarms_of(series(9, **rising), busiest_expert_share=None) == set()
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        # Two experts, of which each token takes one or both.
+        0.95,
+        # It rises by less than half.
+        after(7, 0.6, 0.89),
+        # It becomes less.
+        after(7, 0.9, 0.6),
+        # It doubles, and is still one of many.
+        after(7, 0.2, 0.4),
+        # A single step.
+        lambda step: 0.9 if step == 30 else 0.3,
+        # Models without experts have no such column.
+        ABSENT,
+    ],
+)
+def test_a_busy_expert_alone_is_no_collapse(share: Any) -> None:
+    assert alarms_of(series(40, busiest_expert_share=share)) == set()

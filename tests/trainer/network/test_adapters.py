@@ -19,6 +19,12 @@ from asyncrl.trainer.packing.batch import make_micro_batch
 
 LORA = Lora(rank=3, alpha=6.0)
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
+GLM4_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
+WITH_EXPERTS = {"Qwen3Moe": EXPERTS, "Qwen2Moe": SHARED, "Glm4Moe": GLM4_MOE}
+OF_NETWORKS = {"Qwen3Moe": 2 * 4, "Qwen2Moe": 2 * (4 + 1), "Glm4Moe": 1 + 2 * (4 + 1)}
+"""Feed-forward networks in all layers: experts, shared experts, and those of layers that have no experts."""
 FAMILIES = {
     "Llama": {},
     "Qwen2": {"tie_word_embeddings": True},
@@ -132,11 +138,12 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def test_experts_have_adapters_of_their_own(tmp_path: Path):
-    folder = write_model(tmp_path, "Qwen3Moe", **EXPERTS)
+@pytest.mark.parametrize("family", WITH_EXPERTS)
+def test_experts_have_adapters_of_their_own(family: str, tmp_path: Path):
+    folder = write_model(tmp_path, family, **WITH_EXPERTS[family])
     policy = adapted_policy(folder, Lora(rank=2, alpha=4.0, targets=["gate_proj", "up_proj", "down_proj"]))
     adapters = adapters_of(policy)
-    assert len(adapters) == 2 * 4 * 3 * 2
+    assert len(adapters) == OF_NETWORKS[family] * 3 * 2
     sums = summed_weights(read(folder), adapters, 2.0)
     published = dict(export_weights(policy))
     assert published.keys() == sums.keys()
@@ -186,13 +193,16 @@ def test_a_matrix_that_is_no_target_has_no_adapter_and_no_gradient(tmp_path: Pat
 
 # peft 0.21 looks for its patterns of stacked experts among modules, where there are none, and applies them.
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning")
-@pytest.mark.parametrize("family", [*FAMILIES, "Qwen3Moe"])
+@pytest.mark.parametrize("family", [*FAMILIES, *WITH_EXPERTS])
 def test_an_exported_adapter_is_one_of_peft(family: str, tmp_path: Path):
-    folder = write_model(tmp_path / "base", family, **FAMILIES.get(family, EXPERTS))
+    folder = write_model(tmp_path / "base", family, **(FAMILIES | WITH_EXPERTS)[family])
     policy = adapted_policy(folder)
     export_adapter(policy, base=str(folder), target=tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (3, 6.0, sorted(TARGETS))
+    assert (config["r"], config["lora_alpha"]) == (3, 6.0)
+    parameters = (name.removesuffix(".weight") for name in config.get("target_parameters", ()))
+    named = {*config["target_modules"], *(name.rpartition(".")[2] for name in parameters)}
+    assert named - {"gate_up_proj"} == {*TARGETS}
     matrices = safetensors.torch.load_file(tmp_path / "adapter/adapter_model.safetensors")
     sums = summed_weights(read(folder), matrices, config["lora_alpha"] / config["r"])
     assert all((tensor - sums[name]).abs().max() < 1e-6 for name, tensor in export_weights(policy))

@@ -55,6 +55,7 @@ MODELS = {
     ),
     "experts": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": True}),
     "experts, not normalised": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False}),
+    "experts, one per token": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False, "num_experts_per_tok": 1}),
 }
 
 

@@ -10,6 +10,7 @@ from fakes.models import random_batch, write_model
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.families.glm4_moe import BIAS
+from asyncrl.trainer.network.convert import exported_tensors
 from asyncrl.trainer.network.export import export_model, open_weights
 from asyncrl.trainer.step.expert_loads import load_metrics
 
@@ -59,3 +60,37 @@ def test_frozen_routers_and_biases_stay_while_all_else_is_trained(folder: Path):
     # An expert that got no token has no gradient.
     assert {name for name in same if ".experts." not in name} == {name for name in before if ".gate." in name}
     assert len(same) < len(before) / 2
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_frozen_routers_are_published_as_they_were_loaded(folder: Path, tmp_path: Path, lora: dict | None):
+    learner = make_learner(
+        folder, model={"lora": lora}, trainer={"router": {"frozen": True}, "learning_rate": 1e-2}
+    )
+    for step in range(2):
+        learner.step(random_batch(step))
+    of_routers = {name for name in copy_weights(learner.model) if ".gate." in name}
+    assert of_routers <= {each.name for each in exported_tensors(learner.model) if each.is_fixed}
+    export_model(learner.model, base=folder, target=tmp_path / "next")
+    published, base = open_weights(tmp_path / "next"), open_weights(folder)
+    assert all(torch.equal(published(name), base(name)) for name in of_routers) and len(of_routers) == 4
+    name = "model.layers.1.self_attn.q_proj.weight"
+    assert not torch.equal(published(name), base(name))
+
+
+def test_frozen_routers_are_those_of_reference_and_past_versions(folder: Path):
+    learner = make_learner(
+        folder,
+        trainer={"router": {"frozen": True}, "learning_rate": 1e-2, "splits_staleness": True},
+        algorithm={"kl_coefficient": 0.1, "reference_refresh_steps": 1},
+    )
+    base = copy_weights(learner.model)
+    for step in range(3):
+        metrics = learner.step(random_batch(step))
+    assert metrics["staleness_unknown_share"] < 1.0, "no past version was loaded"
+    assert learner.reference is not None and learner.past is not None
+    for model in (learner.reference.model, learner.past.model):
+        found = copy_weights(model)
+        same = {name for name in base if torch.equal(found[name], base[name])}
+        assert {name for name in base if ".gate." in name} <= same
+        assert "model.layers.1.self_attn.q_proj.weight" not in same
