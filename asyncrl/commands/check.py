@@ -22,6 +22,7 @@ from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.teacher import read_teacher
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import find_unsampled
+from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     remarks = check_unfinished(inputs, folder.journal) if resumes else []
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
+    for note in disk_notes(recipe, shape):
+        print(f"# note      {note}")
     if recipe.turns.is_on() and inputs.kit is not None:
         for note in history_notes(inputs.kit, recipe.turns, is_rendered=recipe.renders_history()):
             print(f"# note      {note}")

@@ -30,6 +30,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.top_tokens import ENTRY_BYTES
+from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.planning.devices import GPUS, LIKELY_GPU
 from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
@@ -133,6 +134,7 @@ def describe(
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
             *_server_lines(recipe, shape, on_gpu),
+            *(f"  {note}" for note in disk_notes(recipe, shape)),
             *_teacher_lines(recipe, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),
             *_token_lines(recipe, shape),

@@ -4,6 +4,7 @@ Owns every rule on which sizes go together, and the environment variables of a r
 and the launcher know them too. Megatron numbers the ranks: tensor fastest, then context, data, pipeline.
 """
 
+import os
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
@@ -11,6 +12,10 @@ from asyncrl.model.device import uses_gpu
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.system.machine import KERNEL_CACHES
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Hardware queues between a process and its GPU. With one, kernels run in the order of their launch:
+Megatron's tensor-parallel layers rely on it to begin a message before the product that hides it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,8 @@ def rank_environment(section: Trainer, rank: int, *, port: int, host: str = "127
     }
     if section.num_processes > 1:
         environment |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+    if section.parallel.tensor > 1:
+        environment[QUEUES] = os.environ.get(QUEUES, "1")
     return environment
 
 

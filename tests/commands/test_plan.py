@@ -107,6 +107,15 @@ def test_a_cache_whose_size_the_recipe_says_counts(recipe: Path, capsys: pytest.
     assert "key-value cache             4.5 GiB             32768 tokens" in capsys.readouterr().out
 
 
+def test_what_many_servers_would_read_from_a_disk_is_told_with_the_other_transport(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    for num_servers, is_told in ((1, False), (100, True)):
+        cli.main(["plan", str(recipe), f"serving.num_servers={num_servers}", "--gpu-memory-gb", "180"])
+        out = capsys.readouterr().out
+        assert ("100 servers read 16.4 GB each, 1,638 GB in all, for every version" in out) is is_told
+
+
 def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     output = capsys.readouterr().out

@@ -119,3 +119,16 @@ def test_a_rank_finds_the_others_by_its_environment_and_one_alone_needs_no_port(
     assert first["MASTER_PORT"] == second["MASTER_PORT"] == "1234"
     assert "MASTER_PORT" not in rank_environment(Trainer(), 0, port=1234)
     assert rank_environment(Trainer(threads_per_process=3), 0, port=0)["OMP_NUM_THREADS"] == "3"
+
+
+def test_tensor_ranks_send_kernels_to_their_gpu_in_order_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    tensor, other = (
+        Trainer(num_processes=2, parallel=parallel) for parallel in ({"tensor": 2}, {"pipeline": 2})
+    )
+    assert rank_environment(tensor, 0, port=0)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in rank_environment(other, 0, port=0)
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert rank_environment(tensor, 0, port=0)["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"

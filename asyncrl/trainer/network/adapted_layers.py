@@ -33,6 +33,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from asyncrl.recipe.lora import Lora
+from asyncrl.trainer.network.specs import parts_of
 
 OWNER = "adapted_layer"
 """Attribute of a matrix that has adapters: its layer."""
@@ -202,15 +203,16 @@ class AdaptedRows(AdaptedLayer, RowParallelLinear):
 
 def adapt(layer: ModuleSpec, lora: Lora) -> None:
     """Puts layers with adapters into the local spec of a transformer layer, where `lora` has targets."""
-    attention = layer.submodules.self_attention.submodules
+    layer_parts = parts_of(layer)
+    attention = parts_of(layer_parts.self_attention)
     attention.linear_qkv = (
         _adapted(AdaptedColumns, lora, "q_proj", "k_proj", "v_proj") or attention.linear_qkv
     )
     attention.linear_proj = _adapted(AdaptedRows, lora, "o_proj") or attention.linear_proj
-    network = layer.submodules.mlp.submodules
+    network = parts_of(layer_parts.mlp)
     experts = getattr(network, "experts", None)
     # Megatron's spec has a shared expert also where the model has none.
-    for each in (network,) if experts is None else (experts.submodules, network.shared_experts.submodules):
+    for each in (network,) if experts is None else (parts_of(experts), parts_of(network.shared_experts)):
         each.linear_fc1 = _adapted(AdaptedColumns, lora, "gate_proj", "up_proj") or each.linear_fc1
         each.linear_fc2 = _adapted(AdaptedRows, lora, "down_proj") or each.linear_fc2
 

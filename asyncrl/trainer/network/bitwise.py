@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.serving.kernels import rows as kernels
+from asyncrl.trainer.network.specs import parts_of
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
 
 
@@ -115,7 +116,7 @@ class BitwiseAttention(PackedAttention):
 
 def make_bitwise(layer: TransformerLayerSubmodules) -> None:
     """Replaces the parts of Megatron's own dense layer; those that add residuals stay, they are exact."""
-    attention, ffn = layer.self_attention.submodules, layer.mlp.submodules
+    attention, ffn = parts_of(layer.self_attention), parts_of(layer.mlp)
     attention.linear_qkv, attention.linear_proj = BitwiseHeads, BitwiseRows
     attention.core_attention = BitwiseAttention
     ffn.linear_fc1, ffn.linear_fc2 = BitwiseColumns, BitwiseRows

@@ -389,7 +389,7 @@ def transformer_config(
         ffn_hidden_size=shape.ffn_size,
         layernorm_epsilon=shape.norm_epsilon,
         normalization="RMSNorm",
-        qk_layernorm=shape.has_qk_norm,
+        qk_layernorm=shape.has_qk_norm or shape.has_wide_qk_norm,
         gated_linear_unit=True,
         activation_func=ACTIVATIONS[shape.activation],
         add_bias_linear=False,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.records import PublishOutcome
-from asyncrl.serving.publication import Publication
+from asyncrl.serving.publication import INSTALL_SECONDS, Publication
 from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer.network.convert import export_stages, exported_tensors
@@ -53,9 +53,23 @@ class MemoryBroadcast:
     """Kept for the whole run. Owns the groups and one copy of this rank's buckets in the CPU's memory, which
     is what the publication's folder is written from. A call of every rank unless it says otherwise."""
 
-    def __init__(self, keys: Keys, *, bucket_bytes: int | None, interrupt: str) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        bucket_bytes: int | None,
+        interrupt: str,
+        timeout_seconds: float = INSTALL_SECONDS,
+    ) -> None:
+        """`timeout_seconds` (serving.request_timeout_seconds) bounds a server's part, and the wait for the
+        first broadcast of a group to begin."""
+        self._timeout_seconds = timeout_seconds
         self._bucket_bytes = bucket_bytes or BUCKET_BYTES[find_device().type]
-        self._receivers = Receivers(keys, interrupt=interrupt) if ranks.is_first() else None
+        self._receivers = (
+            Receivers(keys, interrupt=interrupt, timeout_seconds=timeout_seconds)
+            if ranks.is_first()
+            else None
+        )
         self._plan: list[Bucket] = []
         self._copies: dict[int, Tensor] = {}
         """Number of an own bucket -> its bytes, pinned where there is a GPU."""
@@ -194,7 +208,7 @@ class MemoryBroadcast:
             tensors = {} if weights is None else dict(itertools.islice(weights, len(bucket.tensors)))
             flat = self._packed(number, tensors)
             if group is not None and sent.error is None:
-                sent.error = _wait(work)
+                sent.error = _wait(work) or self._connect(group, flat.device)
                 work = group.send(flat) if sent.error is None else None
             # Of what the model holds, not of what was packed: a fault of packing shows, too.
             digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
@@ -208,6 +222,20 @@ class MemoryBroadcast:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return sent
+
+    def _connect(self, group: UpdateGroup, device: torch.device) -> str | None:
+        """Connects a group to its servers before the first bucket; returns the error, if any."""
+        try:
+            group.connect(device, timeout_seconds=self._timeout_seconds)
+        except TimeoutError:
+            return (
+                f"the first broadcast to {', '.join(self._members)} did not begin within "
+                f"{self._timeout_seconds:g} s (serving.request_timeout_seconds): a server hangs, or NCCL "
+                f"cannot reach it"
+            )
+        except RuntimeError as error:
+            return str(error).strip().splitlines()[0]
+        return None
 
     def _packed(self, number: int, tensors: Mapping[str, Tensor]) -> Tensor:
         """The bytes of an own bucket on the model's device: of `tensors`, else of its copy."""

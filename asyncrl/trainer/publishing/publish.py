@@ -74,7 +74,9 @@ class Publisher:
         self._writer = FolderWriter(failed)
         self._fixed = FixedTensors(folder)
         self._memory = (
-            MemoryBroadcast(self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt)
+            MemoryBroadcast(
+                self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt, timeout_seconds=timeout_seconds
+            )
             if transport == "distributed"
             else None
         )

@@ -17,7 +17,7 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PublishOutcome
-from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
 from asyncrl.serving.sglang import health, hooks, http, weights
 from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.trainer.publishing.buckets import Bucket
@@ -73,7 +73,9 @@ class Round:
 class Receivers:
     """Calls from the trainer's thread; everything else happens in the loop's."""
 
-    def __init__(self, keys: Keys, *, interrupt: str) -> None:
+    def __init__(self, keys: Keys, *, interrupt: str, timeout_seconds: float = INSTALL_SECONDS) -> None:
+        """A server that has not taken a version within `timeout_seconds` has failed."""
+        self._timeout_seconds = timeout_seconds
         self._interrupt = interrupt
         self._keys = keys
         self._session: aiohttp.ClientSession | None = None
@@ -140,7 +142,14 @@ class Receivers:
             await self._receive(session, url, round_)
 
         try:
-            await install(self._session, url, round_.publication, load=receive, interrupt=self._interrupt)
+            await install(
+                self._session,
+                url,
+                round_.publication,
+                load=receive,
+                interrupt=self._interrupt,
+                timeout_seconds=self._timeout_seconds,
+            )
         except ServerError as error:
             is_of_sending = url in round_.ready and not isinstance(error, WeightMismatch)
             round_.failures[url] = Failure(str(error), is_of_sending)

@@ -3,7 +3,9 @@ trainer's own groups. NCCL between GPUs, gloo between CPUs.
 """
 
 import socket
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -73,6 +75,23 @@ class UpdateGroup:
             )
         c10d._set_pg_timeout(timedelta(seconds=GROUP_SECONDS), self._group)
         c10d._world.pg_group_ranks[self._group] = {rank: rank for rank in range(size)}
+        self._is_connected = False
+
+    def connect(self, device: torch.device, *, timeout_seconds: float) -> None:
+        """Connects to the servers as they begin to receive; returns at once when that is done.
+
+        NCCL connects with the first broadcast and waits without limit for a server that hangs. Raises
+        TimeoutError, and RuntimeError where NCCL fails. The thread that waits is left behind: nothing ends
+        its wait, and it sends nothing should the server wake up.
+        """
+        if self._is_connected:
+            return
+        done: Future[None] = Future()
+        threading.Thread(
+            target=_connect, args=(self._group, device, done), name="connect-servers", daemon=True
+        ).start()
+        done.result(timeout_seconds)
+        self._is_connected = True
 
     def send(self, flat: Tensor) -> dist.Work:
         """Begins to broadcast `flat`, which must not change until the work is waited for."""
@@ -82,3 +101,14 @@ class UpdateGroup:
     def close(self) -> None:
         """Leaves it, whatever the servers do."""
         weight_group.end(self._group)
+
+
+def _connect(group: dist.ProcessGroup, device: torch.device, done: "Future[None]") -> None:
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        # Does nothing on gloo, which has connected as the group was made.
+        group._get_backend(device).eager_connect_single_device(device)
+        done.set_result(None)
+    except Exception as error:
+        done.set_exception(error)

@@ -1,5 +1,6 @@
 """Weights broadcast from memory, over real gloo groups, to processes that load them into a state dict."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.ranks.update_group import UpdateGroup
 
 BUCKET_BYTES = 20_000
 """Some buckets, one of them a tensor larger than that."""
@@ -176,6 +178,29 @@ def test_a_server_that_dies_in_the_middle_is_an_outcome_and_the_others_take_the_
     _, outcomes = publish(publisher, 12, model, members)
     assert {url for url, outcome in outcomes.items() if not outcome.is_installed} == {lost}
     assert [state_of(url)["version"] for url in members if url != lost] == ["12"] * 3
+
+
+def test_a_first_broadcast_that_does_not_begin_is_given_up_with_the_servers_and_the_knob(
+    publisher: Publisher,
+    model: PolicyModel,
+    servers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    connect, num_groups = UpdateGroup.connect, itertools.count()
+
+    def connect_late_at_first(group: UpdateGroup, device: torch.device, *, timeout_seconds: float) -> None:
+        if next(num_groups) == 0:
+            raise TimeoutError
+        connect(group, device, timeout_seconds=timeout_seconds)
+
+    monkeypatch.setattr(UpdateGroup, "connect", connect_late_at_first)
+    _, outcomes = publish(publisher, 15, model, servers[:2])
+    # In groups of their own they answer.
+    assert all(outcome.is_installed for outcome in outcomes.values())
+    message = caplog.records[0].getMessage()
+    assert "did not begin within 300 s (serving.request_timeout_seconds)" in message
+    assert all(url in message for url in servers[:2])
 
 
 def test_a_server_that_was_restarted_at_its_address_joins_the_others_again(

@@ -1,0 +1,57 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recipes import make_recipe
+from fakes.shapes import tiny_shape
+
+from asyncrl.model.shape import ModelShape
+from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weight_traffic import disk_notes
+
+# The 7.6 billion parameters of Qwen2.5-7B.
+SEVEN_B = dataclasses.replace(
+    tiny_shape(),
+    num_layers=28,
+    hidden_size=3584,
+    num_heads=28,
+    num_kv_heads=4,
+    head_size=128,
+    ffn_size=18944,
+    vocab_size=152064,
+    is_tied=False,
+)
+
+
+def notes(shape: ModelShape = SEVEN_B, **sections: Any) -> list[str]:
+    sections["serving"] = {"num_servers": 100} | sections.get("serving", {})
+    sections["model"] = {"path": "model", "dtype": "bfloat16"} | sections.get("model", {})
+    return disk_notes(make_recipe(Path("model"), **sections), shape)
+
+
+def test_a_hundred_servers_of_seven_billion_parameters_read_a_terabyte_and_a_half() -> None:
+    assert num_parameters(SEVEN_B) == pytest.approx(7.6e9, rel=0.01)
+    (note,) = notes()
+    assert note.startswith("100 servers read 15.2 GB each, 1,523 GB in all, for every version")
+    assert "Set serving.weight_transport to distributed" in note
+
+
+def test_in_float32_they_read_twice_as_much() -> None:
+    (note,) = notes(model={"dtype": "float32"})
+    assert "30.5 GB each, 3,046 GB in all" in note
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"serving": {"num_servers": 6}},
+        {"model": {"lora": {"rank": 8}}},
+        {"serving": {"num_servers": 8}, "trainer": {"num_processes": 8}, "placement": {"colocated": True}},
+        {"serving": {"weight_transport": "distributed"}},
+        {"shape": tiny_shape()},
+        {"shape": dataclasses.replace(SEVEN_B, num_layers=700), "serving": {"num_servers": 1}},
+    ],
+)
+def test_nothing_is_said_where_a_broadcast_gains_little(changes: dict[str, Any]) -> None:
+    assert notes(**changes) == []
