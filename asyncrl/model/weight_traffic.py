@@ -1,4 +1,4 @@
-"""What a new version costs servers that read it from a disk (serving.weight_transport disk)."""
+"""The bytes of a new version that servers read from a disk (serving.weight_transport disk)."""
 
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.shape import ModelShape
