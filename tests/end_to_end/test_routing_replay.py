@@ -42,7 +42,7 @@ def test_a_killed_run_resumes_with_the_experts_of_every_token(
         assert max(experts) < 8
     steps = run.steps()
     # Nothing is stale in the first step: both engines would choose the same, in float32.
-    assert steps[0]["routing_mismatch"] < 0.01 < steps[-1]["routing_mismatch"] < 0.9
+    assert steps[0]["routing_mismatch"] < 0.01 < steps[-1]["routing_mismatch"]
     assert steps[0]["mismatch_kl"] < 1e-9
     # What another version goes on from after the kill keeps the experts of the first, where the server took
     # its own.
