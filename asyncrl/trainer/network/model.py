@@ -239,6 +239,8 @@ def _build_chunk(
     lora: Lora | None,
 ) -> GPTModel:
     place = {"ignore_virtual": False, "vp_stage": stage}
+    # Megatron-core 0.19 builds no norm of queries and keys without it.
+    config.qk_layernorm = shape.has_qk_norm or shape.has_wide_qk_norm
     model = kind(
         config,
         block_spec(config, shape, stage, is_bitwise=is_bitwise, lora=lora),
@@ -251,6 +253,9 @@ def _build_chunk(
         post_process=parallel_state.is_pipeline_last_stage(**place),
         vp_stage=stage,
     )
+    # In training it means norms of single heads, whose gradients are summed over tensor ranks: a wide one has
+    # the whole gradient of its own heads.
+    config.qk_layernorm = shape.has_qk_norm
     model.shape = shape
     model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
     if model.pre_process and shape.embedding_multiplier != 1.0:
@@ -389,7 +394,7 @@ def transformer_config(
         ffn_hidden_size=shape.ffn_size,
         layernorm_epsilon=shape.norm_epsilon,
         normalization="RMSNorm",
-        qk_layernorm=shape.has_qk_norm or shape.has_wide_qk_norm,
+        qk_layernorm=shape.has_qk_norm,
         gated_linear_unit=True,
         activation_func=ACTIVATIONS[shape.activation],
         add_bias_linear=False,
