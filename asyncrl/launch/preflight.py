@@ -30,15 +30,12 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.launch.turn_trial import try_turns
-from asyncrl.model.adapters import check_adapters
-from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
-from asyncrl.model.routers import check_router
-from asyncrl.model.routes import check_routing_replay
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
+from asyncrl.model.supported import check_supported
 from asyncrl.model.teacher import check_length, read_teacher
 from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Recipe
@@ -78,10 +75,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         # Before the data, which may take minutes to read.
         read_teacher(recipe)
     check_layout(recipe, base.shape)
-    check_bitwise(recipe, base.shape)
-    check_router(recipe, base.shape)
-    check_routing_replay(recipe, base.shape)
-    check_adapters(recipe, base.shape)
+    check_supported(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)

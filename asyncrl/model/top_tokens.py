@@ -24,8 +24,8 @@ def pack_top(rows: Sequence[Sequence[tuple[float, int]]], never: Collection[int]
 
 
 def top_size(packed: bytes, num_tokens: int) -> int:
-    """k of the bytes of so many positions; 0 of no bytes. Raises ValueError where they are not of that
-    many."""
+    """The k that `packed` has for each of `num_tokens` positions; 0 where it is empty. Raises ValueError
+    where its size does not fit them."""
     size, rest = divmod(len(packed), ENTRY_BYTES * num_tokens) if num_tokens else (0, len(packed))
     if rest:
         raise ValueError(f"{len(packed)} bytes are not the likeliest tokens of {num_tokens} positions")

@@ -20,15 +20,12 @@ import torch
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLost
-from asyncrl.model.adapters import check_adapters
-from asyncrl.model.bitwise import check_bitwise
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
-from asyncrl.model.routers import check_router
-from asyncrl.model.routes import check_routing_replay
 from asyncrl.model.source import model_folder
+from asyncrl.model.supported import check_supported
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
@@ -84,10 +81,7 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     _choose_device(recipe.placement.device)
     shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe, shape)
-    check_bitwise(recipe, shape)
-    check_router(recipe, shape)
-    check_routing_replay(recipe, shape)
-    check_adapters(recipe, shape)
+    check_supported(recipe, shape)
     check_packages(recipe, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints

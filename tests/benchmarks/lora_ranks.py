@@ -42,7 +42,7 @@ BUDGET = 2048
 
 
 def read_rows(path: Path, folder: Path, longest: int) -> list[ScoredSequence]:
-    """Of at most `longest` tokens, question as prompt and answer as response."""
+    """Rows of at most `longest` tokens, question as prompt and answer as response."""
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     found = []
     for i, line in enumerate(path.read_text(encoding="utf-8").splitlines()):

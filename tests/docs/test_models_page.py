@@ -64,7 +64,7 @@ def row_of(family: Family, folder: Path) -> str:
 
 
 def layers_of(shape: ModelShape) -> str:
-    """What differs from a Llama's layers."""
+    """The differences from a Llama's layers, as the page names them."""
     parts = {
         "norms behind": shape.norm_places == "behind",
         "norms before and behind": shape.norm_places == "both",

@@ -44,8 +44,8 @@ def test_a_killed_run_resumes_with_the_experts_of_every_token(
     # Nothing is stale in the first step: both engines would choose the same, in float32.
     assert steps[0]["routing_mismatch"] < 0.01 < steps[-1]["routing_mismatch"]
     assert steps[0]["mismatch_kl"] < 1e-9
-    # What another version goes on from after the kill keeps the experts of the first, where the server took
-    # its own.
+    # A prefix that another version continues after the kill keeps the experts of the first, where the server
+    # took its own.
     assert all(step["mismatch_kl"] is None or step["mismatch_kl"] < 1e-5 for step in steps)
     capfd.readouterr()
     assert cli.main(["reproduce", str(run.run_folder), "4"]) == 0

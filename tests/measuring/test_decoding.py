@@ -9,7 +9,7 @@ from tests.benchmarks.decoding import TinyModel, sample
 
 END = 1
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11]]
-"""Of several lengths, so that the shorter ones are padded."""
+"""Several lengths, so that the shorter ones are padded."""
 
 
 @pytest.fixture(scope="module")

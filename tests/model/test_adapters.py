@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.recipes import make_recipe
-from fakes.shapes import tiny_shape
+from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.errors import InputError
 from asyncrl.model.adapters import adapter_parameters, check_adapters, largest_matrix, trained_in_short
@@ -14,19 +14,7 @@ from asyncrl.model.memory import rank_memory
 from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe.lora import Lora
 
-QWEN_7B = dataclasses.replace(
-    tiny_shape(),
-    architecture="Qwen2ForCausalLM",
-    num_layers=28,
-    hidden_size=3584,
-    num_heads=28,
-    num_kv_heads=4,
-    head_size=128,
-    ffn_size=18944,
-    vocab_size=152064,
-    has_qkv_bias=True,
-    has_qk_norm=False,
-)
+QWEN_7B = seven_b_shape()
 
 
 def test_the_adapters_of_a_published_model_are_as_many_as_those_of_peft():

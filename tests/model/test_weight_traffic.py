@@ -4,24 +4,13 @@ from typing import Any
 
 import pytest
 from fakes.recipes import make_recipe
-from fakes.shapes import tiny_shape
+from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import num_parameters
 from asyncrl.model.weight_traffic import disk_notes
 
-# The 7.6 billion parameters of Qwen2.5-7B.
-SEVEN_B = dataclasses.replace(
-    tiny_shape(),
-    num_layers=28,
-    hidden_size=3584,
-    num_heads=28,
-    num_kv_heads=4,
-    head_size=128,
-    ffn_size=18944,
-    vocab_size=152064,
-    is_tied=False,
-)
+SEVEN_B = seven_b_shape()
 
 
 def notes(shape: ModelShape = SEVEN_B, **sections: Any) -> list[str]:

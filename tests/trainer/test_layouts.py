@@ -403,7 +403,7 @@ def together(
     template: Template,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """What two ranks make of the cases that the test's parameter is."""
+    """The folder of what two ranks make of the cases that the test's parameter is."""
     cases = asked(request.param, request)
     return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("together"))
 

@@ -87,6 +87,12 @@ def swiglu(prefix: str, hidden: int, width: int) -> Tensors:
     yield prefix + "down_proj.weight", (hidden, width)
 
 
+def fused_swiglu(shape: ModelShape) -> Tensors:
+    """Gate and up in one matrix."""
+    yield "mlp.gate_up_proj.weight", (2 * shape.ffn_size, shape.hidden_size)
+    yield "mlp.down_proj.weight", (shape.hidden_size, shape.ffn_size)
+
+
 def reads_nothing(config: Config) -> dict[str, Any]:
     return {}
 

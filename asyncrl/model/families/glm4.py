@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from asyncrl.model.families.family import LAYER_NAMES, Config, Family, Tensors, separate_attention
+from asyncrl.model.families.family import (
+    LAYER_NAMES,
+    Config,
+    Family,
+    Tensors,
+    fused_swiglu,
+    separate_attention,
+)
 from asyncrl.model.shape import ModelShape
 
 NORMS = (
@@ -19,8 +26,7 @@ def _layer_tensors(shape: ModelShape) -> Tensors:
     for name in NORMS:
         yield name, (shape.hidden_size,)
     yield from separate_attention(shape)
-    yield "mlp.gate_up_proj.weight", (2 * shape.ffn_size, shape.hidden_size)
-    yield "mlp.down_proj.weight", (shape.hidden_size, shape.ffn_size)
+    yield from fused_swiglu(shape)
 
 
 GLM4 = Family(

@@ -3,7 +3,7 @@
 The versions for 128k tokens (longrope) and Phi-4-mini (which rotates a part of each head) are refused.
 """
 
-from asyncrl.model.families.family import LAYER_NAMES, Family, Tensors, norms, sliding_window
+from asyncrl.model.families.family import LAYER_NAMES, Family, Tensors, fused_swiglu, norms, sliding_window
 from asyncrl.model.shape import ModelShape
 
 
@@ -12,8 +12,7 @@ def _layer_tensors(shape: ModelShape) -> Tensors:
     rows = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size
     yield "self_attn.qkv_proj.weight", (rows, shape.hidden_size)
     yield "self_attn.o_proj.weight", (shape.hidden_size, shape.num_heads * shape.head_size)
-    yield "mlp.gate_up_proj.weight", (2 * shape.ffn_size, shape.hidden_size)
-    yield "mlp.down_proj.weight", (shape.hidden_size, shape.ffn_size)
+    yield from fused_swiglu(shape)
 
 
 PHI3 = Family(

@@ -99,7 +99,7 @@ async def score_with_top(
 def _top_rows(
     url: str, rows: Sequence[list[tuple[float | None, int, Any]] | None], num_tokens: int, top_k: int
 ) -> list[TopRow]:
-    """[num_tokens][top_k]. Raises ServerError where it is not so many."""
+    """[num_tokens][top_k]. Raises ServerError for other numbers of them."""
     sizes = {len(row or ()) for row in rows}
     if len(rows) != num_tokens or sizes - {top_k}:
         raise ServerError(

@@ -1,4 +1,4 @@
-"""Whose gradients of experts are summed."""
+"""Parameters of experts, whose gradients are summed over all their copies."""
 
 import torch
 

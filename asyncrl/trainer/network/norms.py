@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.identity_op import IdentityOp
@@ -19,6 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
+from torch.distributed.nn.functional import all_reduce
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.trainer.network.norm import rms_norm
@@ -74,7 +74,10 @@ class WideNorm(torch.nn.Module):
     def forward(self, heads: Tensor) -> Tensor:
         """[P, 1, G, D] -> [P, 1, G, D]."""
         wide = heads.float().flatten(-2)
-        total: Tensor = _SumOverRanks.apply(wide.square().sum(-1, keepdim=True), self.group)
+        total = wide.square().sum(-1, keepdim=True)
+        if self.group.size() > 1:
+            # Each rank uses the sum, so its gradients are summed too.
+            total = all_reduce(total, group=self.group)
         normed = wide * (total / self.size + self.eps).rsqrt() * self.weight.float()
         return normed.to(heads.dtype).view(heads.shape)
 
@@ -85,27 +88,6 @@ class WideNorm(torch.nn.Module):
             self.state_dict(keep_vars=True), prefix, {"weight": 0}, sharded_offsets
         )
         return sharded
-
-
-class _SumOverRanks(torch.autograd.Function):
-    """The sum over the ranks of `group`, on each of which it is used: so its gradients are summed too."""
-
-    @staticmethod
-    def forward(context: Any, part: Tensor, group: dist.ProcessGroup) -> Tensor:
-        context.group = group
-        return _sum(part, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _sum(gradient, context.group), None
-
-
-def _sum(part: Tensor, group: dist.ProcessGroup) -> Tensor:
-    if group.size() == 1:
-        return part
-    total = part.clone()
-    dist.all_reduce(total, group=group)
-    return total
 
 
 class NormedAdd(torch.nn.Module):

@@ -51,7 +51,7 @@ def told(sequence: ScoredSequence) -> np.ndarray:
 
 
 def make_take(router: torch.nn.Module, chosen: np.ndarray) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """What transformers' router would say if it chose `chosen` [positions but the last, chosen]."""
+    """The output of transformers' router if it chose `chosen` [positions but the last, chosen]."""
     last = np.arange(NUM_CHOSEN)[None]
     indices = torch.from_numpy(np.concatenate([chosen, last]).astype(np.int64))
 
