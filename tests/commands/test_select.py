@@ -159,9 +159,9 @@ def test_parquet_has_the_same_rows_and_tokens_of_the_journal(
     lines, _ = selected(capsys, "--tokens")
     assert lines[0]["prompt_tokens"] == [1] and lines[0]["response_tokens"] == [0, 1, 2]
     assert lines[0]["response_sampled"] == [True] * 3
-    assert selected(capsys, "--tokens", out="out.parquet")[0] == lines
+    assert selected(capsys, "--tokens", out="a/new/folder/out.parquet")[0] == lines
     assert (
-        str(pyarrow.parquet.read_schema("out.parquet").field("response_tokens").type)
+        str(pyarrow.parquet.read_schema("a/new/folder/out.parquet").field("response_tokens").type)
         == "list<element: int32>"
     )
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
         (["--choose", "shortes"], "--choose is shortes, expected best, correct, shortest, majority, pairs, "),
         (["--choose", "shortes"], " Did you mean shortest?"),
         (["--out", "out.csv"], "--out is out.csv, expected a file that ends in .jsonl or .parquet."),
-        (["--out", "no/such/x.jsonl"], "--out is no/such/x.jsonl, whose folder does not exist."),
+        (["--out", "runs/mine/recipe.yaml/x.jsonl"], "/runs/mine/recipe.yaml is a file. Name another one."),
         (["--limit", "0"], "--limit is 0, expected more than 0."),
         (["--steps", "3-1"], "--steps is 3-1, expected a range of numbers from 1, such as 10-20."),
         (["--score", "2"], "--score is 2, expected a range of scores within 0 and 1, such as 0.5-1."),

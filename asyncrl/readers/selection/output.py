@@ -31,10 +31,11 @@ def check_output(path: Path, *, replaces: bool) -> None:
         raise InputError(f"--out is {path}, which is a folder. Name a file.")
     if path.exists() and not replaces:
         raise InputError(f"--out is {path}, which exists. Name another file, or give --force to replace it.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"--out is {path}, whose folder does not exist. Make it, or name another one.")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise InputError(f"--out is {path}, whose folder cannot be written to. Name another one.")
+    folder = next(above for above in path.absolute().parents if above.exists())
+    if not folder.is_dir():
+        raise InputError(f"--out is {path}, but {folder} is a file. Name another one.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"--out is {path}, but {folder} cannot be written to. Name another one.")
 
 
 class Output:
@@ -53,6 +54,7 @@ class Output:
 
     def __enter__(self) -> "Output":
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.suffix == JSONL:
                 self._lines = self._part.open("w", encoding="utf-8")
         except OSError as error:
