@@ -61,8 +61,10 @@ def is_as_written(path: Path) -> bool:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:SHOWN_DIGEST] == digest_of_name(path)
 
 
-def source_of_data(data: Data, name: str, files: CallFiles) -> Any:
-    """`data` as a recipe names it; rows go to a file. `name` is the parameter, for sentences."""
+def source_of_data(data: Data, name: str, files: CallFiles, *, is_graded: bool = False) -> Any:
+    """`data` as a recipe names it; rows go to a file. `name` is the parameter, for sentences; `is_graded`:
+    the call names a verifier. Raises InputError for what is no row, and for rows that name another
+    verifier."""
     match data:
         case Path():
             return str(data.expanduser().absolute())
@@ -70,7 +72,16 @@ def source_of_data(data: Data, name: str, files: CallFiles) -> Any:
             return data
         case Mapping():
             return dict(data)
-    return str(files.add(name, ".jsonl", _lines(rows_of(data, name), name)))
+    rows = rows_of(data, name)
+    if (
+        is_graded
+        and (row := next((row for row in rows if row.get("verifier") is not None), None)) is not None
+    ):
+        raise InputError(
+            f"{name} has a row that names its verifier, {row['verifier']!r}, and the call names one, too. "
+            f"Leave out the one that is not meant."
+        )
+    return str(files.add(name, ".jsonl", _lines(rows, name)))
 
 
 def rows_of(data: Any, name: str) -> list[Mapping[str, Any]]:

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import asyncrl
 from asyncrl.errors import InputError
 
 Definition = FunctionType | type[Any]
@@ -106,9 +105,8 @@ class _Carrier:
         if not is_whole:
             raise InputError(
                 f"{self._what} uses {name}, an object of {type(value).__name__}, which worker processes "
-                f"cannot "
-                f"be given. Make it inside of the function, or write the verifier to a file and name it as "
-                f"./my_verifier.py:Name."
+                f"cannot be given. Make it inside of the function, or write the verifier to a file and name "
+                f"it as ./my_verifier.py:Name."
             )
         return text
 
@@ -127,9 +125,8 @@ def _source_of(definition: Definition, what: str) -> str:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
     raise InputError(
-        f"{what}: the source of {name} is not to be found: it was not made in a file or a cell. Write it "
-        f"to a "
-        f"file and name it as ./my_verifier.py:{name}."
+        f"{what}: the source of {name} is not to be found: it was not made in a file or a cell. Write it to "
+        f"a file and name it as ./my_verifier.py:{name}."
     )
 
 
@@ -238,6 +235,6 @@ def _folder_of(module: ModuleType) -> Path | None:
 
 def _is_installed(folder: Path) -> bool:
     """Whether every Python process of this environment looks for modules there."""
-    ours = Path(asyncrl.__file__).parents[1]
-    roots = [ours, *site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    return any(folder.is_relative_to(Path(root).resolve()) for root in roots)
+    roots = [*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    ours = Path(__file__).parents[2]
+    return any(folder.is_relative_to(root) for root in (ours, *(Path(root).resolve() for root in roots)))

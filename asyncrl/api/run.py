@@ -132,9 +132,10 @@ class Run:
         at: Sequence[str | int] = ("base", "last"),
         k: int | None = None,
         **options: Any,
-    ) -> dict[str, Any]:
+    ) -> Table:
         """`asyncrl eval`: the run's models side by side on benchmarks, by name or files of rows; without any
-        on its held-out tasks. `options` are those of the command, such as num_tasks=100 or regrade=True.
+        on its held-out tasks. A row for each benchmark and model. `options` are those of the command, such as
+        num_tasks=100 or regrade=True.
 
         Raises InputError and RunFailed.
         """
@@ -155,8 +156,7 @@ class Run:
             program.end()
             if not result.exists():
                 raise RunFailed("the evaluation was stopped before it had a result.")
-            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-            return found
+            return _evaluated(json.loads(result.read_text(encoding="utf-8")))
 
     def wait(self, *, quiet: bool = False) -> "Run":
         """Returns once the run has ended or was stopped; until then shows its live line, in a notebook a
@@ -211,6 +211,19 @@ class Run:
 
 def _table(rows: Sequence[Row]) -> Table:
     return Table({"step": row["step"], **row} for row in rows)
+
+
+def _evaluated(found: dict[str, Any]) -> Table:
+    """A row for each benchmark and model, without the results of single tasks."""
+    return Table(
+        {
+            "benchmark": each["benchmark"],
+            "model": model,
+            **{name: value for name, value in result.items() if not isinstance(value, list | dict)},
+        }
+        for each in found["benchmarks"]
+        for model, result in each["results"].items()
+    )
 
 
 def _steps(step: int | tuple[int, int] | None) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def train(
     files = CallFiles(place / CALL)
     if model is not None:
         _section(raw, "model")["path"] = str(model.folder if isinstance(model, Run) else model)
-    _add_data(raw, data, heldout, files)
+    _add_data(raw, data, heldout, files, is_graded=verifier is not None)
     if verifier is not None:
         _section(raw, "verifying")["default"] = verifier_name(verifier, files)
     if algorithm is not None:
@@ -105,16 +105,14 @@ def resume(
         if file.parent == place / CALL and not (file.is_file() and is_as_written(file)):
             raise InputError(
                 f"{file} is not as `asyncrl.train` wrote it. Put it back, or start another run with the "
-                f"verifier "
-                f"that you want: rewards of one run are of one verifier."
+                f"verifier that you want: rewards of one run are of one verifier."
             )
     if verifier is not None:
         files = CallFiles(place / CALL)
         if (now := verifier_name(verifier, files)) != recipe.verifying.default:
             raise InputError(
                 f"{place} was graded by {recipe.verifying.default}, and the verifier is another one now "
-                f"({now}). "
-                f"Leave it out to resume with the first one, or start another run."
+                f"({now}). Leave it out to resume with the first one, or start another run."
             )
     words = [str(place / RECIPE)] + ([] if steps is None else [f"trainer.num_steps={steps}"])
     return _start(place, CallFiles(place / CALL), words, detach=detach, quiet=quiet)
@@ -166,20 +164,21 @@ def _await_start(program: Program, place: Path, *, quiet: bool) -> None:
     program.end()
 
 
-def _add_data(raw: dict[str, Any], data: Data | None, heldout: Data | int | None, files: CallFiles) -> None:
+def _add_data(
+    raw: dict[str, Any], data: Data | None, heldout: Data | int | None, files: CallFiles, *, is_graded: bool
+) -> None:
     if isinstance(heldout, int):
         if data is None or isinstance(data, str | Path | Mapping):
             raise InputError(
-                f"heldout is {heldout}, but data is no list of rows that some could be set apart of. Name "
-                f"a file, "
-                f"or give rows."
+                f"heldout is {heldout}, but data is no list of rows, of which some could be set apart. Name "
+                f"a file, or give rows."
             )
         seed = raw.get("seed", 0)
         data, heldout = set_apart(rows_of(data, "data"), heldout, seed=seed if isinstance(seed, int) else 0)
     if data is not None:
-        _section(raw, "data")["train"] = source_of_data(data, "data", files)
+        _section(raw, "data")["train"] = source_of_data(data, "data", files, is_graded=is_graded)
     if heldout is not None:
-        _section(raw, "data")["heldout"] = source_of_data(heldout, "heldout", files)
+        _section(raw, "data")["heldout"] = source_of_data(heldout, "heldout", files, is_graded=is_graded)
 
 
 def _section(raw: dict[str, Any], name: str) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def test_what_is_no_verifier_is_refused(files: CallFiles) -> None:
         ({"algorithm": "dappo"}, "algorithm.preset is 'dappo', which is no preset. Did you mean"),
         ({"rollout": {"temperature": object()}}, "rollout.temperature is an object of object"),
         ({"heldout": 3, "data": "train.jsonl"}, "heldout is 3, but data is no list of rows"),
+        ({"data": [{**ROWS[0], "verifier": "math"}], "verifier": "exact"}, "names its verifier, 'math'"),
         ({"recipe": "no_such.yaml"}, "There is no recipe at no_such.yaml."),
     ],
 )
