@@ -90,6 +90,10 @@ $(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(INSTALL) --no-deps -r docs.lock
 	@touch $@
 
+# The site of docs/, in .bench/site/html.
+docs: $(DOCS_READY)
+	@$(BIN)/python .make/site.py
+
 train: setup
 	@$(BIN)/asyncrl train $(RECIPE) $(ARGS)
 
