@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -13,6 +13,7 @@ GYM_READY := .venv/.ready-gym
 RAY_READY := .venv/.ready-ray
 TRACKERS_READY := .venv/.ready-trackers
 AGENTS_READY := .venv/.ready-agents
+DOCS_READY := .venv/.ready-docs
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -28,9 +29,9 @@ SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e
 # Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
+.PHONY: setup docs gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
 
-setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -83,6 +84,15 @@ $(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
 $(AGENTS_READY): agents.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(INSTALL) --no-deps -r agents.lock
 	@touch $@
+
+# Of `make setup DOCS=1`: the site of docs/, and Jupyter for its notebooks.
+$(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
+	@$(INSTALL) --no-deps -r docs.lock
+	@touch $@
+
+# The site of docs/, in .bench/site/html.
+docs: $(DOCS_READY)
+	@$(BIN)/python .make/site.py
 
 train: setup
 	@$(BIN)/asyncrl train $(RECIPE) $(ARGS)

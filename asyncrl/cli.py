@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, ModuleType
 
 from asyncrl.errors import InputError, did_you_mean
@@ -49,8 +49,12 @@ COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand; returns its exit code."""
+def print_refusal(error: InputError) -> None:
+    print(error, file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None, *, refuse: Callable[[InputError], None] = print_refusal) -> int:
+    """Runs one subcommand; returns its exit code. `refuse` is told what the user can correct."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"asyncrl {importlib.metadata.version('asyncrl')}")
@@ -63,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_distribution()
     except InputError as error:
-        print(error, file=sys.stderr)
+        refuse(error)
         return 2
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
-        code = _run(arguments[0], arguments[1:])
+        code = _run(arguments[0], arguments[1:], refuse)
     return 128 + received[0] if received else code
 
 
@@ -78,13 +82,13 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     return parser.parse_intermixed_args(words)
 
 
-def _run(name: str, words: Sequence[str]) -> int:
+def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) -> int:
     try:
         # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
         parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
         command.add_arguments(parser)
-        code = _run_explained(command, _parse(parser, words))
+        code = _run_explained(command, _parse(parser, words), refuse)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -104,12 +108,14 @@ def _run(name: str, words: Sequence[str]) -> int:
     return code
 
 
-def _run_explained(command: ModuleType, arguments: argparse.Namespace) -> int:
+def _run_explained(
+    command: ModuleType, arguments: argparse.Namespace, refuse: Callable[[InputError], None]
+) -> int:
     """The exit code of the command; 2 and a sentence for what the user can correct."""
     try:
         code: int = command.run(arguments)
     except InputError as error:
-        print(error, file=sys.stderr)
+        refuse(error)
         return 2
     return code
 

@@ -7,6 +7,7 @@ AsyncrlError
 │   └── WeightMismatch    its weights are not the published ones
 ├── DiskError             a file of the run could not be written: no space, or no permission
 ├── Diverged              a gradient is not finite
+├── RunFailed             a run that Python code started has failed
 ├── RankLost              another rank of the trainer does not answer any more
 ├── QueueError            a call that the state of the replay queue does not allow
 │   └── Superseded        a request of a trainer that is gone: a later one came
@@ -23,6 +24,10 @@ class AsyncrlError(Exception):
 
 class InputError(AsyncrlError, ValueError):
     """Something the user can correct. The message: what is wrong, the value, what was expected, the knob."""
+
+
+class RunFailed(AsyncrlError):
+    """A run that `asyncrl.train` started has failed; the message is its cause."""
 
 
 class ServerError(AsyncrlError):

@@ -126,6 +126,18 @@ def test_agents_find_what_they_need_and_change_no_package(base: str) -> None:
     assert unmet(optional["agents"], locked) == []
 
 
+@pytest.mark.parametrize("base", ["cpu.lock", "gpu.lock"])
+def test_the_site_and_the_notebooks_find_what_they_need_and_change_no_package(base: str) -> None:
+    for name in ("mkdocs", "ipykernel"):
+        pytest.importorskip(name, reason="make setup DOCS=1")
+    added, there = pins("docs.lock"), pins(base)
+    assert {name: version for name, version in added.items() if there.get(name, version) != version} == {}
+    needed = {name: unmet(importlib.metadata.requires(name) or [], there | added) for name in ("ipython", *added)}
+    assert {name: missing for name, missing in needed.items() if missing} == {}
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert unmet(optional["docs"], there | added) == []
+
+
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "trackers.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
@@ -217,7 +229,7 @@ def test_the_containerfile_copies_what_is_there() -> None:
     assert [word for word in copied if not (ROOT / word).exists()] == []
 
 
-@pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS", "AGENTS"])
+@pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS", "AGENTS", "DOCS"])
 def test_an_extra_of_an_environment_for_gpus_installs_no_cpu_build(extra: str, tmp_path: Path) -> None:
     # Of a clone where nothing is set up, whatever this one has.
     for name in ("Makefile", "pyproject.toml", "cpu.lock", "gpu.lock", f"{extra.lower()}.lock"):

@@ -68,7 +68,7 @@ def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence[str]) -> Recipe:
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
-    _make_absolute(raw, folder, raw)
+    make_absolute(raw, folder, raw)
     _follow_move(raw, folder)
     for override in overrides:
         if override.startswith(OVERLAY):
@@ -206,7 +206,7 @@ def _value_of(override: str, folder: Path, recipe: dict[str, Any]) -> Any:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
     for parent in reversed(parents):
         given = {parent: given}
-    _make_absolute(given, folder, recipe)
+    make_absolute(given, folder, recipe)
     for parent in parents:
         given = given[parent]
     return given[last]
@@ -219,7 +219,7 @@ def _overlay_path(override: str) -> Path:
 def _apply_overlay(raw: dict[str, Any], path: Path) -> None:
     """Merges the keys in the file at `path` into `raw`; paths in it are relative to its folder."""
     overlay = _read_yaml(path, kind="overlay")
-    _make_absolute(overlay, path.parent, raw)
+    make_absolute(overlay, path.parent, raw)
     _merge(raw, overlay)
 
 
@@ -232,7 +232,7 @@ def _merge(raw: dict[str, Any], overlay: dict[str, Any]) -> None:
             raw[key] = value
 
 
-def _make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:
+def make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:
     """Makes the paths in `raw`, a part of `recipe`, absolute, as seen from `folder`. A hub id stays."""
 
     def change(marker: Marker, path: str) -> str:

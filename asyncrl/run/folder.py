@@ -26,7 +26,17 @@ from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.run.resuming import Resumption, find_resumption, rate_remarks
 from asyncrl.system.kinds import as_written
-from asyncrl.system.run_files import CHECKPOINTS, CONTROLLER_URL, JOURNAL, LOCK, LOGS, METRICS, RECIPE, TOKEN
+from asyncrl.system.run_files import (
+    CALL,
+    CHECKPOINTS,
+    CONTROLLER_URL,
+    JOURNAL,
+    LOCK,
+    LOGS,
+    METRICS,
+    RECIPE,
+    TOKEN,
+)
 from asyncrl.system.whole_file import write_whole
 
 
@@ -49,7 +59,7 @@ class RunFolder:
     def check(self, recipe: Recipe) -> bool:
         """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
         if not os.path.isfile(self.path / RECIPE):
-            if self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir()):
+            if self.path.is_dir() and any(entry.name not in (LOCK, CALL) for entry in self.path.iterdir()):
                 raise InputError(
                     f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
                 )

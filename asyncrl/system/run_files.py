@@ -16,6 +16,8 @@ PUBLICATIONS = "publications"
 EVALUATION = "evaluation"
 """Versions that evaluation servers hold while the trainer publishes others."""
 LOGS = "logs"
+CALL = "call"
+"""Files of a call of `asyncrl.train`, there before the run is."""
 TRACKERS = "trackers"
 
 LOCK = ".lock"

@@ -1,0 +1,158 @@
+"""`make docs`: the site of docs/ in .bench/site, by mkdocs-material. Every link must lead somewhere.
+
+Pages keep their places (README.md, docs/, verifiers/README.md, ...), so their links are those of the
+repository; files that they name are copied beside them. The navigation is the tables of docs/README.md. The
+page of commands is what each command says with --help.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".bench" / "site"
+SOURCE, BUILT = FOLDER / "source", FOLDER / "html"
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "verifiers/README.md")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+KEY = re.compile(r"^- `([a-z_.]+)`(?= \()", re.MULTILINE)
+"""A key of docs/keys.md, which becomes an anchor: keys.html#rollout.temperature."""
+COMMANDS = "docs/commands.md"
+SLUGIFY = "as GitHub"
+"""Stands for a function, which plain YAML cannot hold."""
+SLUGIFY_TAG = "!!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}"
+
+
+def main() -> int:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    for page in (*PAGES, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*")))):
+        copy(page)
+    for page in sorted(SOURCE.rglob("*.md")):
+        for named in linked(page):
+            copy(str(named.relative_to(ROOT)))
+    keys = SOURCE / "docs" / "keys.md"
+    keys.write_text(
+        KEY.sub(r'- <span id="\1"></span>`\1`', keys.read_text(encoding="utf-8")), encoding="utf-8"
+    )
+    (SOURCE / COMMANDS).write_text(commands_page(), encoding="utf-8")
+    config = FOLDER / "mkdocs.yml"
+    text = yaml.safe_dump(settings(), sort_keys=False)
+    config.write_text(text.replace(f"slugify: {SLUGIFY}", f"slugify: {SLUGIFY_TAG}"), encoding="utf-8")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true", "DISABLE_MKDOCS_2_WARNING": "true"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(config)]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code == 0:
+        print(f"{(BUILT / 'index.html').relative_to(ROOT)}: {len(list(BUILT.rglob('*.html')))} pages")
+    return code
+
+
+def copy(name: str) -> None:
+    source, target = ROOT / name, SOURCE / name
+    if source.is_file() and not target.exists() and "__pycache__" not in source.parts:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def linked(page: Path) -> Iterator[Path]:
+    """Files of the repository that a page links to."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        path = (ROOT / page.relative_to(SOURCE)).parent / target
+        if "://" not in target and path.is_file():
+            yield Path(os.path.normpath(path))
+
+
+def navigation() -> list[dict[str, object]]:
+    """The sections of docs/README.md with their pages, titled as the pages are."""
+    sections: list[dict[str, object]] = [{"asyncrl": "README.md"}]
+    for title, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", index(), re.MULTILINE | re.DOTALL):
+        pages = dict.fromkeys(link for link in LINK.findall(body) if link.endswith(".md"))
+        places = [os.path.normpath(f"docs/{page}") for page in pages]
+        sections.append({title: [{heading(SOURCE / place): place} for place in places]})
+    sections[-1][next(iter(sections[-1]))] += [{"Changelog": "CHANGELOG.md"}]  # type: ignore[operator]
+    sections.insert(2, {"Commands": COMMANDS})
+    return sections
+
+
+def index() -> str:
+    return (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+
+
+def heading(page: Path) -> str:
+    found = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else page.stem
+
+
+def commands_page() -> str:
+    """Every command with what it says of itself."""
+    sys.path.insert(0, str(ROOT))
+    from asyncrl.cli import COMMANDS as commands
+
+    parts = ["# Commands\n"]
+    for name, text in commands.items():
+        command = [sys.executable, "-m", "asyncrl.cli", name, "--help"]
+        said = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        parts.append(f"## {name}\n\n{text[0].upper()}{text[1:]}.\n\n```text\n{said.stdout.strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def version() -> str:
+    found = re.search(
+        r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    return found[1]
+
+
+def settings() -> dict[str, object]:
+    return {
+        "site_name": f"asyncrl {version()}",
+        "docs_dir": str(SOURCE),
+        "site_dir": str(BUILT),
+        # Pages open from a disk, without a server.
+        "use_directory_urls": False,
+        "theme": {
+            "name": "material",
+            # No fonts of others: a reader's browser asks nobody.
+            "font": False,
+            "features": [
+                "navigation.sections",
+                "navigation.top",
+                "search.highlight",
+                "content.code.copy",
+                "toc.follow",
+            ],
+            "palette": [
+                {"media": "(prefers-color-scheme: light)", "scheme": "default"},
+                {"media": "(prefers-color-scheme: dark)", "scheme": "slate"},
+            ],
+        },
+        "plugins": ["search"],
+        "markdown_extensions": [
+            "tables",
+            "attr_list",
+            {"toc": {"permalink": True, "slugify": SLUGIFY}},
+            "pymdownx.superfences",
+            "pymdownx.highlight",
+        ],
+        "validation": {"links": {"not_found": "warn", "anchors": "warn", "unrecognized_links": "warn"}},
+        "nav": navigation(),
+        "not_in_nav": "/docs/README.md\n",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

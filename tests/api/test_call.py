@@ -1,0 +1,111 @@
+"""The files of a call: what it says is written once, and said again it is the same run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+
+import asyncrl
+from asyncrl.api.call import CallFiles, is_as_written, rows_of, set_apart, source_of_data, verifier_name
+from asyncrl.errors import InputError
+
+ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(10)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CallFiles:
+    return CallFiles(tmp_path / "run" / "call")
+
+
+def written(files: CallFiles) -> dict[str, str]:
+    files.write()
+    return {path.name: path.read_text() for path in files.folder.iterdir()}
+
+
+def test_rows_of_any_kind_are_the_same_file(files: CallFiles) -> None:
+    numbers = [{**row, "answer": numpy.str_(row["answer"])} for row in ROWS]
+    places = {
+        source_of_data(rows, "data", files) for rows in (ROWS, iter(ROWS), pandas.DataFrame(ROWS), numbers)
+    }
+    assert len(places) == 1
+    (text,) = written(files).values()
+    assert [json.loads(line) for line in text.splitlines()] == ROWS
+
+
+def test_a_place_or_a_source_stays_what_it_is(files: CallFiles) -> None:
+    assert source_of_data("openai/gsm8k", "data", files) == "openai/gsm8k"
+    assert source_of_data({"path": "x.jsonl", "columns": "gsm8k"}, "data", files)["columns"] == "gsm8k"
+    assert written(files) == {}
+
+
+def test_other_rows_are_another_file_and_a_changed_file_is_noticed(files: CallFiles) -> None:
+    one, two = (Path(source_of_data(rows, "data", files)) for rows in (ROWS, ROWS[1:]))
+    files.write()
+    assert one != two and is_as_written(one)
+    one.write_text("{}\n")
+    assert not is_as_written(one)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([], "data has no rows."),
+        (7, "data is int, expected rows, a path or a hub id."),
+        ([ROWS[0], "1+1="], "data, row 2 is '1+1=', expected a mapping such as"),
+        ([{"prompt": object()}], "data, row 1 cannot be written as JSON: it holds an object of object."),
+    ],
+)
+def test_what_is_no_row_is_said_with_its_number(files: CallFiles, rows: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence.replace("+", r"\+")):
+        source_of_data(rows, "data", files)
+
+
+def test_rows_set_apart_are_chosen_by_the_seed_and_keep_their_order() -> None:
+    others, apart = set_apart(rows_of(ROWS, "data"), 3, seed=0)
+    assert len(apart) == 3 and sorted([*others, *apart], key=ROWS.index) == ROWS
+    assert others == sorted(others, key=ROWS.index) and apart == sorted(apart, key=ROWS.index)
+    assert set_apart(ROWS, 3, seed=0) == (others, apart) != set_apart(ROWS, 3, seed=1)
+    with pytest.raises(InputError, match="heldout is 10, expected rows, or a number below that of data"):
+        set_apart(ROWS, 10, seed=0)
+
+
+def test_what_is_no_verifier_is_refused(files: CallFiles) -> None:
+    assert verifier_name("math", files) == "math"
+    with pytest.raises(InputError, match="verifier is int, expected a name, a function"):
+        verifier_name(7, files)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"expected \(response, reference\)"):
+        verifier_name(lambda response: True, files)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"rollot": {}}, "rollot"),
+        ({"rollout": {"temprature": 1.0}}, "rollout.temprature"),
+        ({"trainer": 3}, "trainer is 3, expected the keys of a recipe's section as a mapping."),
+        ({}, "model.path is "),
+        ({"algorithm": "dappo"}, "algorithm.preset is 'dappo', which is no preset. Did you mean"),
+        ({"rollout": {"temperature": object()}}, "rollout.temperature is an object of object"),
+        ({"heldout": 3, "data": "train.jsonl"}, "heldout is 3, but data is no list of rows"),
+        ({"data": [{**ROWS[0], "verifier": "math"}], "verifier": "exact"}, "names its verifier, 'math'"),
+        ({"recipe": "no_such.yaml"}, "There is no recipe at no_such.yaml."),
+    ],
+)
+def test_a_mistake_is_an_exception_with_the_sentence_and_leaves_nothing(
+    words: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as error:
+        asyncrl.train("model", **{"data": ROWS, "steps": 2, **words}, quiet=True)
+    assert sentence in str(error.value)
+    assert list(Path("runs").rglob("*.*")) == [] if Path("runs").exists() else True
+
+
+def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a run folder"):
+        asyncrl.Run(tmp_path)
+    with pytest.raises(InputError, match="is not a run folder"):
+        asyncrl.resume(tmp_path)

@@ -1,0 +1,93 @@
+"""A script trains by `asyncrl.train`, on real engines: processes and run folder are the command line's."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.base_model import write_base_model
+
+from asyncrl.api.run import Run
+from asyncrl.api.train import resume
+from asyncrl.errors import InputError, RunFailed
+from asyncrl.journal.conservation import read_conservation
+
+SCRIPT = Path(__file__).parents[1] / "fakes" / "python_caller.py"
+LONG = 100_000
+"""Steps of a run that is stopped."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("python")
+    write_base_model(folder / "model")
+    return folder
+
+
+def call(folder: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", str(SCRIPT), str(folder), json.dumps(settings)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
+
+
+def ended(run: Run) -> str:
+    """The state of a run of no process of ours, once it has ended."""
+    while run.is_running:
+        time.sleep(0.2)
+    return run.state
+
+
+def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
+    folder: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    left = call(folder, steps=LONG, serving=elsewhere, until=2)
+    assert left.returncode == 0 and "the same call resumes it" in left.stderr, left.stderr
+    run = Run(folder / "runs" / "sevens")
+    assert run.state == "stopped" and 2 <= run.status.step < LONG
+    killed = call(folder, steps=LONG, serving=elsewhere, until=len(run.metrics) + 1, is_killed=True)
+    assert killed.returncode == -9
+    # Nothing told it: it has seen that its parent is gone.
+    assert ended(run) == "stopped"
+    end = run.status.step + 2
+    resumed = call(folder, resumes=end)
+    assert resumed.returncode == 0, resumed.stderr
+    found = json.loads(resumed.stdout.splitlines()[-1])
+    assert found["state"] == "finished" and len(found["rewards"]) == end
+    assert found["responses"] == 4 * 8 and found["lr"] == 1e-2
+    assert (Path(found["model"]) / "model.safetensors").is_file()
+    generated, *fates = read_conservation(run.folder / "journal.sqlite").values()
+    assert generated == sum(fates) > 0
+
+
+def test_a_verifier_that_was_edited_or_is_another_one_is_refused(folder: Path) -> None:
+    place = folder / "runs" / "sevens"
+    (file,) = (place / "call").glob("writes_sevens-*.py")
+
+    def writes_sevens(response: str, reference: str) -> float:
+        return 0.0
+
+    with pytest.raises(InputError, match="and the verifier is another one now"):
+        resume(place, verifier=writes_sevens)
+    text = file.read_text()
+    file.write_text(text.replace("len(text)", "2"))
+    with pytest.raises(InputError, match=r"writes_sevens-\w+\.py is not as `asyncrl\.train` wrote it"):
+        resume(place)
+    file.write_text(text)
+
+
+def test_what_fails_in_the_run_is_raised_with_its_cause(folder: Path, tmp_path: Path) -> None:
+    # Nothing listens there.
+    nowhere = {"servers": ["http://127.0.0.1:9"], "start_timeout_seconds": 2}
+    write_base_model(tmp_path / "model")
+    said = call(tmp_path, steps=2, serving=nowhere)
+    assert said.returncode == 1
+    assert "RunFailed" in said.stderr or "InputError" in said.stderr, said.stderr
+    assert "http://127.0.0.1:9" in said.stderr
+
+
+def test_errors_of_a_run_are_errors_of_ours() -> None:
+    from asyncrl.errors import AsyncrlError
+
+    assert issubclass(RunFailed, AsyncrlError)
