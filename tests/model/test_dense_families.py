@@ -104,6 +104,24 @@ GLM4 = config(
     rope_theta=10000.0,
 )
 
+PHI4_MINI = config(
+    "Phi3ForCausalLM",
+    "phi3",
+    (32, 3072, 24, 8, 8192, 200064, 131072),
+    partial_rotary_factor=0.75,
+    original_max_position_embeddings=4096,
+    rope_scaling={"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48},
+    rope_theta=10000.0,
+    sliding_window=262144,
+    tie_word_embeddings=True,
+    embd_pdrop=0.0,
+    resid_pdrop=0.0,
+    full_attn_mod=1,
+    interpolate_factor=1,
+    lm_head_bias=False,
+)
+
+
 
 def read(folder: Path, settings: dict[str, Any]) -> ModelShape:
     (folder / "config.json").write_text(json.dumps(settings))
@@ -119,8 +137,9 @@ def read(folder: Path, settings: dict[str, Any]) -> ModelShape:
         # By hand: 2 x 100352 x 4096, 32 x (4 x 4096^2 + 3 x 4096 x 11008 + 4 x 4096), 4096.
         (OLMO2, 7_298_617_344),
         (OLMO3, 7_298_617_344 - 2 * (100352 - 100278) * 4096),
+        (PHI4_MINI, 3_836_021_760),
     ],
-    ids=("gemma2", "gemma3", "smollm3", "olmo2", "olmo3"),
+    ids=("gemma2", "gemma3", "smollm3", "olmo2", "olmo3", "phi4-mini"),
 )
 def test_a_published_model_has_as_many_parameters_as_its_card_says(
     settings: dict[str, Any], count: int, tmp_path: Path
@@ -177,6 +196,26 @@ def test_sliding_layers_of_olmo_3_with_a_rotation_of_their_own_are_refused(tmp_p
     for sliding in ({"rope_theta": 10000.0}, NESTED["full_attention"]):
         with pytest.raises(InputError, match="servers rotate the latter by the base of the former, unscaled"):
             read(tmp_path, OLMO3 | {"rope_parameters": NESTED | {"sliding_attention": sliding}})
+
+
+def test_phi_4_mini_is_trained_at_its_original_positions(tmp_path: Path) -> None:
+    shape = read(tmp_path, PHI4_MINI)
+    assert shape.max_positions == 4096 and shape.is_tied
+    assert shape.rotation is not None and shape.rotation.share == 0.75
+    assert dict(shape.rotation.numbers) == {"factor": 32.0, "original_max_position_embeddings": 4096.0}
+    rope = PHI4_MINI["rope_scaling"]
+    for changes, message in (
+        ({"rope_scaling": rope | {"factor": 16.0}}, "factor of longrope is 16.0; servers take 32"),
+        (
+            {"rope_scaling": rope | {"partial_rotary_factor": 0.75}, "partial_rotary_factor": None},
+            "servers read it beside them, where it is missing",
+        ),
+        ({"partial_rotary_factor": None}, "expected a list of 64 numbers"),
+        ({"original_max_position_embeddings": 0}, "original_max_position_embeddings is 0, expected a whole"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "the kinds that can are default, longrope"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(tmp_path, PHI4_MINI | changes)
 
 
 def test_every_fourth_layer_of_smollm3_is_not_rotated(tmp_path: Path) -> None:

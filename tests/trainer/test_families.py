@@ -44,6 +44,14 @@ LLAMA3 = {
     "high_freq_factor": 6.0,
     "original_max_position_embeddings": 32,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "short_factor": [1.0 + i / 4 for i in range(12)],
+    "long_factor": [2.0 + i for i in range(12)],
+}
+PHI4_MINI = {"pad_token_id": None, "partial_rotary_factor": 0.75, "rope_parameters": LONGROPE}
+PHI4_MINI |= {"original_max_position_embeddings": 64, "context": 512}
 LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 3.0}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 GEMMA = {
@@ -57,6 +65,7 @@ GEMMA = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {"sliding_window": None}),
     "phi3": ("phi3", {"pad_token_id": None}),
+    "phi4-mini": ("phi3", PHI4_MINI),
     "granite": ("granite", GRANITE),
     "yarn": ("qwen3", {"rope_parameters": YARN, "context": 128}),
     "llama3, other numbers": ("llama", {"rope_parameters": LLAMA3, "context": 128}),
