@@ -35,6 +35,8 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
     config |= {"hidden_size": 4}
+    if family.sliding_rope_theta is None and "rope_scaling" not in settings:
+        config["rope_parameters"] = {"rope_type": "default"}
     if family.served_rope_theta is not None:
         config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -72,6 +74,9 @@ def layers_of(shape: ModelShape) -> str:
         "GeGLU": shape.activation == "gelu_tanh",
         "multipliers": shape.has_multipliers() and not shape.norms_add_one,
         "sliding layers": bool(shape.sliding_layers),
+        "sinks": shape.has_sinks,
+        "biases of all layers": shape.has_linear_biases,
+        "clamped SwiGLU": shape.gate_limit is not None,
         "soft caps": shape.attention_cap is not None,
         "two rotary bases": shape.sliding_rotation is not None,
         "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,

@@ -155,5 +155,7 @@ class Family:
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
     unread: str | None = None
     """Pattern of tensors that a folder may have and transformers does not read."""
+    unquantized: str = "Use the original."
+    """What to do about quantized weights."""
     takes_adapters: bool = True
     """Whether model.lora finds the matrices that it names."""
