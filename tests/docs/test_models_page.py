@@ -15,6 +15,7 @@ from asyncrl.model.rotary import NEEDED
 from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import TRAINED_FROM
+from asyncrl.recipe.lora import TARGETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 SIZES = (
@@ -59,7 +60,7 @@ def row_of(family: Family, folder: Path) -> str:
         answers[shape.has_qkv_bias],
         answers[shape.has_qk_norm or shape.has_wide_qk_norm],
         layers_of(shape),
-        answers[family.takes_adapters],
+        {TARGETS: "yes", (): "no"}.get(family.adapter_targets, "attention alone"),
         answers[family.architecture in gguf.ARCHITECTURES.values()],
     )
     return f"| {' | '.join(cells)} |"

@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.model.rotary import USUAL_KINDS
 from asyncrl.model.shape import ModelShape
+from asyncrl.recipe.lora import TARGETS
 
 Config = Mapping[str, Any]
 """A config.json."""
@@ -157,5 +158,5 @@ class Family:
     """Pattern of tensors that a folder may have and transformers does not read."""
     unquantized: str = "Use the original."
     """What to do about quantized weights."""
-    takes_adapters: bool = True
-    """Whether model.lora finds the matrices that it names."""
+    adapter_targets: tuple[str, ...] = TARGETS
+    """Those of model.lora.targets that name matrices of it."""

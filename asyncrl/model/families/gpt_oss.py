@@ -86,7 +86,7 @@ GPT_OSS = Family(
         "mlp.experts.linear_fc2.weight": (EXPERTS + "down_proj.{}",),
         "mlp.experts.linear_fc2.bias": (EXPERTS + "down_proj_bias.{}",),
     },
-    takes_adapters=False,
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
     unquantized="Use its conversion to BF16, such as unsloth/gpt-oss-20b-BF16, or save one by transformers: "
     "AutoModelForCausalLM.from_pretrained(ID, quantization_config=Mxfp4Config(dequantize=True))"
     ".save_pretrained(FOLDER).",

@@ -65,5 +65,5 @@ PHI3 = Family(
         "self_attention.linear_qkv.weight": ("self_attn.qkv_proj.weight",),
         "mlp.linear_fc1.weight": ("mlp.gate_up_proj.weight",),
     },
-    takes_adapters=False,
+    adapter_targets=(),
 )
