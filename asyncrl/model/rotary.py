@@ -40,15 +40,15 @@ class Rotation:
     """One of NEEDED, as `rope_type` names it."""
     numbers: tuple[tuple[str, float], ...] = ()
     """The numbers of the kind, by their names in config.json."""
+    share: float = 1.0
+    """Share of each head that is rotated, from its beginning."""
+    is_interleaved: bool = False
+    """Whether neighbors turn together; else the two halves of what is rotated."""
     factors: tuple[float, ...] = ()
     """`short_factor` of longrope: a divisor of each angle. Beyond the original positions others divide: by
     the sequence in transformers, by the longest one of a step in SGLang."""
     is_truncated: bool = True
     """Whether yarn rounds the ends of its ramp to whole dimensions."""
-    share: float = 1.0
-    """Share of each head that is rotated, from its beginning."""
-    is_interleaved: bool = False
-    """Whether neighbors turn together; else the two halves of what is rotated."""
 
     def is_plain(self) -> bool:
         return self.kind == "default" and self.share == 1.0 and not self.is_interleaved

@@ -157,6 +157,6 @@ class Family:
     unread: str | None = None
     """Pattern of tensors that a folder may have and transformers does not read."""
     unquantized: str = "Use the original."
-    """What to do about quantized weights."""
+    """Advice where weights are quantized."""
     adapter_targets: tuple[str, ...] = TARGETS
     """Those of model.lora.targets that name matrices of it."""

@@ -44,7 +44,7 @@ def frequencies(rotation: Rotation, shape: ModelShape) -> tuple[Tensor, float]:
 
 
 def _kinds_own(rotation: Rotation) -> dict[str, Any]:
-    """What a kind has beside numbers; no sequence reaches the long factors."""
+    """Settings of a kind beside its numbers; no sequence reaches the long factors."""
     if rotation.kind == "yarn":
         return {"truncate": rotation.is_truncated}
     return {name: list(rotation.factors) for name in ("short_factor", "long_factor") if rotation.factors}
