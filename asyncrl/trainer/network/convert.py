@@ -2,8 +2,8 @@
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
 changes its name. What a layer's tensors are called is in asyncrl/model/families. Tensors pass one at a time:
-no rank ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
-matrices that they change, or alone, under the names of peft.
+no rank ever holds more of the whole model than one of Megatron's parameters or of a folder's tensors.
+Adapters are exported within the matrices that they change, or alone, under the names of peft.
 """
 
 import re
