@@ -217,7 +217,9 @@ def _read_base(recipe: Recipe) -> _Base:
     if context_tokens > shape.max_positions:
         raise InputError(
             f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
-            f"positions (max_position_embeddings or sliding_window of {folder}). Lower model.context_tokens."
+            f"positions (max_position_embeddings or sliding_window of {folder}; of longrope "
+            f"original_max_position_embeddings, beyond which servers and transformers choose other angles). "
+            f"Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(

@@ -23,13 +23,21 @@ FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", 
 def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
     """Raises InputError where `model.lora` is set and the model keeps its matrices otherwise than peft names
     them, or where peft could not load the adapters."""
-    if recipe.model.lora is not None and not FAMILIES[shape.architecture].takes_adapters:
+    if recipe.model.lora is None:
+        return
+    named = FAMILIES[shape.architecture].adapter_targets
+    if not named:
         raise InputError(
             f"model.lora is set, but {shape.architecture} has matrices of other names (such as "
             f"{', '.join((*FUSED_IN_FOLDERS, 'w1'))}), which get no adapters. Remove model.lora, which "
             f"trains all weights."
         )
-    if recipe.model.lora is not None and shape.num_experts is not None:
+    if others := [name for name in recipe.model.lora.targets if name not in named]:
+        raise InputError(
+            f"model.lora.targets has {', '.join(others)}, but {shape.architecture} keeps those of all "
+            f"experts in one tensor: they get no adapters. Set model.lora.targets to [{', '.join(named)}]."
+        )
+    if shape.num_experts is not None:
         own = [name for name in FUSED_EXPERTS if name in recipe.model.lora.targets]
         if len(own) == 1:
             (lacking,) = {*FUSED_EXPERTS} - {*own}

@@ -30,6 +30,7 @@ SIZES = (
     *("intermediate_size", "vocab_size", "max_position_embeddings"),
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     *("shared_expert_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts"),
+    "original_max_position_embeddings",
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
@@ -125,11 +126,13 @@ def _read_shape(file: Path) -> ModelShape:
         usual: dict[str, Any] = {
             "num_kv_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
             "head_size": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            # A window that the context fits into hides nothing.
-            "max_positions": min(config["max_position_embeddings"], family.window(config) or math.inf),
             "is_tied": bool(config.get("tie_word_embeddings", False)),
             **_read_rotary(file, config, family),
         }
+        # A window that the context fits into hides nothing.
+        limits = [config["max_position_embeddings"], family.window(config) or math.inf]
+        if usual["rotation"] is not None:
+            limits.append(usual["rotation"].max_positions())
         return ModelShape(
             architecture=architecture,
             num_layers=config["num_hidden_layers"],
@@ -138,6 +141,7 @@ def _read_shape(file: Path) -> ModelShape:
             ffn_size=config["intermediate_size"],
             vocab_size=config["vocab_size"],
             norm_epsilon=config["rms_norm_eps"],
+            max_positions=int(min(limits)),
             **usual | family.read(config),
         )
     except KeyError as error:
@@ -160,7 +164,7 @@ def _refuse_unsupported(file: Path, config: dict[str, Any], family: Family) -> N
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
         raise InputError(
-            f"{file}: the model is quantized ({method}), which cannot be trained. Use the original."
+            f"{file}: the model is quantized ({method}), which cannot be trained. {family.unquantized}"
         )
     kinds = config.get("layer_types") or ()
     if other := set(kinds) - family.layer_types:
@@ -199,6 +203,10 @@ def _read_kind(
     file: Path, config: dict[str, Any], family: Family, rope: dict[str, Any], theta: float
 ) -> Rotation:
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if family.original_positions is not None:
+        original = config.get("original_max_position_embeddings", family.original_positions)
+        factor = config["max_position_embeddings"] / original
+        rope = rope | {"original_max_position_embeddings": original, "factor": factor}
     return read_rotation(
         file,
         rope,
@@ -206,6 +214,7 @@ def _read_kind(
         head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
         share=family.rotated_share if share is None else share,
         is_interleaved=family.is_rotation_interleaved,
+        kinds=family.rope_kinds,
     )
 
 

@@ -105,3 +105,22 @@ def turn_end(codec: TextCodec) -> str | None:
         return None
     places = {text: behind.find(text) for text in codec.added_texts().values() if text in behind}
     return min(places, key=lambda text: (places[text], -len(text)), default=None)
+
+
+@cache
+def end_in_history(codec: TextCodec) -> str | None:
+    """The text of another token that the chat template writes where a turn has ended that others follow, in
+    place of the model's end token (harmony: <|end|> for <|return|>); None where there is none."""
+    if codec.template is None or turn_end(codec) not in codec.end_texts():
+        return None
+    added, asked = codec.added_texts().values(), [{"role": "user", "content": "Three plus four?"}]
+    header = codec.template.render_all(asked).removeprefix(codec.template.render_closed(asked))
+    history = [*asked, {"role": "assistant", "content": _WORD}, *asked]
+    behind = codec.template.render_all(history).rpartition(_WORD)[2]
+    for text in set(added) - set(codec.end_texts()):
+        # What opens each message is no end.
+        next_message = behind.removeprefix(text)
+        is_followed = any(header.startswith(one) and next_message.startswith(one) for one in added)
+        if behind.startswith(text) and is_followed:
+            return text
+    return None

@@ -235,7 +235,7 @@ def _rank_matrices(shape: ModelShape, layout: Layout) -> int:
     matrices = (
         math.prod(size)
         for name, size in expected_tensors(shape)
-        if len(size) == 2 and _kind(name) not in ("embedding", "output layer")
+        if len(size) > 1 and not name.endswith("bias") and _kind(name) not in ("embedding", "output layer")
     )
     return round(math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers * sum(matrices))
 

@@ -36,7 +36,7 @@ ROPE_KEYS = frozenset(
     (
         *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
         *("original_max_position_embeddings", "partial_rotary_factor", "attention_factor", "truncate"),
-        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "short_factor", "long_factor"),
     )
 )
 """Understood in rope_parameters and rope_scaling."""

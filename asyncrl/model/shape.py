@@ -26,6 +26,8 @@ class ModelShape:
     is_tied: bool
     """The output layer is the embedding."""
     has_qkv_bias: bool = False
+    has_linear_biases: bool = False
+    """Attention's output, routers and experts have biases, too (gpt-oss)."""
     has_qk_norm: bool = False
     num_experts: int | None = None
     """Feed-forward networks in each layer, of which a router chooses; None: one, without a router."""
@@ -79,8 +81,14 @@ class ModelShape:
     """c of scores c tanh(score / c), in each layer (Gemma 2)."""
     logits_cap: float | None = None
     """c of logits c tanh(logit / c), before the temperature (Gemma 2)."""
-    activation: Literal["silu", "gelu_tanh"] = "silu"
-    """Activation of the gate of the feed-forward network."""
+    has_sinks: bool = False
+    """Each head has a learned logit in the denominator of its softmax, with no value (gpt-oss)."""
+    activation: Literal["silu", "gelu_tanh", "quick_gelu"] = "silu"
+    """Activation of the gate of the feed-forward network; the last is x sigmoid(1.702 x)."""
+    gate_limit: float | None = None
+    """Gates are clamped above at it, and what they multiply on both sides (gpt-oss)."""
+    gate_offset: float = 0.0
+    """Added to what a gate multiplies."""
     is_embedding_multiplier_rounded: bool = False
     """Whether the multiplier is rounded to the weights' type first (Gemma)."""
 
@@ -95,12 +103,13 @@ class ModelShape:
     def has_layer_kinds(self) -> bool:
         """Whether attention is more than plain rotary positions and causality, the same in each layer."""
         has_rotation = self.rotation is not None or bool(self.unrotated_layers)
-        return has_rotation or bool(self.sliding_layers) or self.attention_cap is not None
+        has_scores = self.has_sinks or self.attention_cap is not None
+        return has_rotation or bool(self.sliding_layers) or has_scores
 
     def is_plain(self) -> bool:
         """Whether it is no more than a Llama with biases or norms of queries and keys, or with experts."""
         has_norms = self.norm_places == "before" and not self.norms_add_one and not self.has_wide_qk_norm
-        has_ends = self.logits_cap is None and self.activation == "silu"
+        has_ends = self.logits_cap is None and self.activation == "silu" and not self.has_linear_biases
         return has_norms and has_ends and not self.has_layer_kinds() and not self.has_multipliers()
 
     def has_multipliers(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
+from asyncrl.model.learned_turns import end_in_history
 from asyncrl.model.templates import ChatTemplate
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.environment import Message
@@ -96,8 +97,8 @@ class Dialogue:
         """The template's text behind a turn that already ended itself, by whichever end token."""
         # Some templates pad what an assistant wrote.
         stripped = text.lstrip(" ")
-        for end in self._codec.end_texts():
-            if stripped.startswith(end):
+        for end in (*self._codec.end_texts(), end_in_history(self._codec)):
+            if end is not None and stripped.startswith(end):
                 return stripped[len(end) :]
         return text
 

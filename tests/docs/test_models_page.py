@@ -15,6 +15,7 @@ from asyncrl.model.rotary import NEEDED
 from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import TRAINED_FROM
+from asyncrl.recipe.lora import TARGETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 SIZES = (
@@ -35,6 +36,8 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
     config |= {"hidden_size": 4}
+    if family.sliding_rope_theta is None and "rope_scaling" not in settings:
+        config["rope_parameters"] = {"rope_type": "default"}
     if family.served_rope_theta is not None:
         config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -57,7 +60,7 @@ def row_of(family: Family, folder: Path) -> str:
         answers[shape.has_qkv_bias],
         answers[shape.has_qk_norm or shape.has_wide_qk_norm],
         layers_of(shape),
-        answers[family.takes_adapters],
+        {TARGETS: "yes", (): "no"}.get(family.adapter_targets, "attention alone"),
         answers[family.architecture in gguf.ARCHITECTURES.values()],
     )
     return f"| {' | '.join(cells)} |"
@@ -72,6 +75,9 @@ def layers_of(shape: ModelShape) -> str:
         "GeGLU": shape.activation == "gelu_tanh",
         "multipliers": shape.has_multipliers() and not shape.norms_add_one,
         "sliding layers": bool(shape.sliding_layers),
+        "sinks": shape.has_sinks,
+        "biases of all layers": shape.has_linear_biases,
+        "clamped SwiGLU": shape.gate_limit is not None,
         "soft caps": shape.attention_cap is not None,
         "two rotary bases": shape.sliding_rotation is not None,
         "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,

@@ -66,3 +66,19 @@ def test_models_with_fused_matrices_take_no_adapters():
     with pytest.raises(InputError, match=r"Phi3ForCausalLM has matrices .* qkv_proj, gate_up_proj"):
         check_adapters(recipe, phi)
     check_adapters(make_recipe(Path("m")), phi)
+
+
+def test_the_experts_of_gpt_oss_take_none():
+    experts = dataclasses.replace(tiny_shape(), num_experts=4, expert_ffn_size=16, experts_per_token=2)
+    shape = dataclasses.replace(
+        experts, architecture="GptOssForCausalLM", has_linear_biases=True, has_sinks=True
+    )
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    check_adapters(make_recipe(Path("m"), model={"lora": {"rank": 2, "targets": attention}}), shape)
+    with pytest.raises(
+        InputError, match=r"has gate_proj, up_proj, down_proj, .* \[q_proj, k_proj, v_proj, o_proj\]"
+    ):
+        check_adapters(make_recipe(Path("m"), model={"lora": {"rank": 2}}), shape)
+    # q and o, [32, 32] each, k and v, [16, 32] each, in two layers.
+    lora = Lora(rank=1, targets=attention)
+    assert adapter_parameters(shape, lora) == (2 * (2 * (32 + 32) + 2 * (16 + 32)), 0)

@@ -104,6 +104,49 @@ GLM4 = config(
     rope_theta=10000.0,
 )
 
+PHI4_MINI = config(
+    "Phi3ForCausalLM",
+    "phi3",
+    (32, 3072, 24, 8, 8192, 200064, 131072),
+    partial_rotary_factor=0.75,
+    original_max_position_embeddings=4096,
+    rope_scaling={"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48},
+    rope_theta=10000.0,
+    sliding_window=262144,
+    tie_word_embeddings=True,
+    embd_pdrop=0.0,
+    resid_pdrop=0.0,
+    full_attn_mod=1,
+    interpolate_factor=1,
+    lm_head_bias=False,
+)
+
+GPT_OSS = config(
+    "GptOssForCausalLM",
+    "gpt_oss",
+    (24, 2880, 64, 8, 2880, 201088, 131072),
+    attention_bias=True,
+    experts_per_token=4,
+    head_dim=64,
+    initial_context_length=4096,
+    layer_types=["sliding_attention", "full_attention"] * 12,
+    num_experts_per_tok=4,
+    num_local_experts=32,
+    rope_scaling={
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    rope_theta=150000,
+    router_aux_loss_coef=0.9,
+    sliding_window=128,
+    swiglu_limit=7.0,
+    tie_word_embeddings=False,
+)
+
 
 def read(folder: Path, settings: dict[str, Any]) -> ModelShape:
     (folder / "config.json").write_text(json.dumps(settings))
@@ -119,8 +162,11 @@ def read(folder: Path, settings: dict[str, Any]) -> ModelShape:
         # By hand: 2 x 100352 x 4096, 32 x (4 x 4096^2 + 3 x 4096 x 11008 + 4 x 4096), 4096.
         (OLMO2, 7_298_617_344),
         (OLMO3, 7_298_617_344 - 2 * (100352 - 100278) * 4096),
+        (PHI4_MINI, 3_836_021_760),
+        (GPT_OSS, 20_914_757_184),
+        (GPT_OSS | {"num_hidden_layers": 36, "num_local_experts": 128, "layer_types": None}, 116_829_156_672),
     ],
-    ids=("gemma2", "gemma3", "smollm3", "olmo2", "olmo3"),
+    ids=("gemma2", "gemma3", "smollm3", "olmo2", "olmo3", "phi4-mini", "gpt-oss-20b", "gpt-oss-120b"),
 )
 def test_a_published_model_has_as_many_parameters_as_its_card_says(
     settings: dict[str, Any], count: int, tmp_path: Path
@@ -179,6 +225,35 @@ def test_sliding_layers_of_olmo_3_with_a_rotation_of_their_own_are_refused(tmp_p
             read(tmp_path, OLMO3 | {"rope_parameters": NESTED | {"sliding_attention": sliding}})
 
 
+def test_phi_4_mini_is_trained_at_its_original_positions(tmp_path: Path) -> None:
+    shape = read(tmp_path, PHI4_MINI)
+    assert shape.max_positions == 4096 and shape.is_tied
+    assert shape.rotation is not None and shape.rotation.share == 0.75
+    assert dict(shape.rotation.numbers) == {"factor": 32.0, "original_max_position_embeddings": 4096.0}
+    rope = PHI4_MINI["rope_scaling"]
+    for changes, message in (
+        ({"rope_scaling": rope | {"factor": 16.0}}, "factor of longrope is 16.0; servers take 32"),
+        (
+            {"rope_scaling": rope | {"partial_rotary_factor": 0.75}, "partial_rotary_factor": None},
+            "servers read it beside them, where it is missing",
+        ),
+        ({"partial_rotary_factor": None}, "expected a list of 64 numbers"),
+        ({"original_max_position_embeddings": 0}, "original_max_position_embeddings is 0, expected a whole"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "the kinds that can are default, longrope"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(tmp_path, PHI4_MINI | changes)
+
+
+def test_gpt_oss_has_sinks_and_biases_and_slides_in_every_other_layer(tmp_path: Path) -> None:
+    shape = read(tmp_path, GPT_OSS)
+    assert shape.has_sinks and shape.has_qkv_bias and shape.has_linear_biases
+    assert (shape.window, shape.sliding_layers) == (128, tuple(range(0, 24, 2)))
+    assert (shape.activation, shape.gate_limit, shape.gate_offset) == ("quick_gelu", 7.0, 1.0)
+    assert shape.rotation is not None and not shape.rotation.is_truncated
+    assert not shape.is_plain() and shape.max_positions == 131072
+
+
 def test_every_fourth_layer_of_smollm3_is_not_rotated(tmp_path: Path) -> None:
     shape = read(tmp_path, SMOLLM3)
     assert shape.unrotated_layers == tuple(range(3, 36, 4))
@@ -203,6 +278,13 @@ def test_glm_4_rotates_half_of_each_head_neighbor_by_neighbor(tmp_path: Path) ->
         (OLMO3 | {"layer_types": OLMO3_KINDS[:-1]}, "layer_types has 31 entries"),
         (OLMO2 | {"layer_types": ["sliding_attention"] * 32}, "only full_attention can be trained"),
         (SMOLLM3 | {"use_sliding_window": True}, "use_sliding_window"),
+        (
+            GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}},
+            r"quantized \(mxfp4\).* conversion to BF16",
+        ),
+        (GPT_OSS | {"attention_bias": False}, "attention_bias is false; only true"),
+        (GPT_OSS | {"swiglu_alpha": 1.0}, "swiglu_alpha"),
+        (GPT_OSS | {"rope_scaling": None}, "neither rope_parameters nor rope_scaling"),
     ],
 )
 def test_a_setting_that_servers_or_the_trainer_lack_is_refused(

@@ -1,5 +1,6 @@
 """The parts of a conversation that supervised training learns, under the chat template of each family."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from fakes.chat_codec import make_chat_codec
 
 from asyncrl.errors import InputError
-from asyncrl.model.learned_turns import stretches, turn_end
+from asyncrl.model.learned_turns import end_in_history, stretches, turn_end
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.tasks.demonstration import of_messages, of_response
 
 FAMILIES = Path(__file__).parent / "chat_templates"
@@ -22,6 +24,7 @@ ENDS = {
     "smollm2": "<|im_end|>",
     "zephyr": "</s>",
 }
+HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|return|>")
 SPECIAL = [
     "<s>",
     "</s>",
@@ -113,3 +116,27 @@ def test_a_response_follows_the_prompt_that_the_model_is_asked_and_ends_once(tmp
     assert of_response(codec, "2+3=", "5<|im_end|>") == plain
     with pytest.raises(InputError, match="\"response\" is ' ': there is nothing to learn"):
         of_response(codec, "2+3=", " ")
+
+
+def test_harmony_learns_the_last_turn_with_its_channel_and_its_own_end(tmp_path: Path) -> None:
+    codec = make_chat_codec(tmp_path, template=FAMILIES / "gpt_oss.jinja", added=[*HARMONY, "<|end|>"])
+    codec = with_end(tmp_path, codec, "<|return|>")
+    assert (turn_end(codec), end_in_history(codec)) == ("<|return|>", "<|end|>")
+    *_, last = stretches(codec, TWO_TURNS, last_alone=True)
+    assert last.is_learned and last.text == "<|channel|>final<|message|>9<|return|>"
+    # The end of a turn that others follow is not the one that the model is asked to write.
+    with pytest.raises(InputError, match="Set sft.loss_on to response, or make a row of each turn"):
+        stretches(codec, TWO_TURNS, last_alone=False)
+
+
+@pytest.mark.parametrize("family", ENDS)
+def test_other_families_end_each_turn_alike(tmp_path: Path, family: str) -> None:
+    codec = with_end(tmp_path, codec_of(tmp_path, family), ENDS[family])
+    assert end_in_history(codec) is None
+
+
+def with_end(folder: Path, codec: Any, end: str) -> Any:
+    """The same for a model that ends its turns by `end`."""
+    ids = [token for token, text in codec.added_texts().items() if text == end]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    return TextCodec(folder)

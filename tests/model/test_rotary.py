@@ -64,13 +64,52 @@ def test_the_attention_factor_that_follows_from_the_factor_is_accepted() -> None
         ({"rope_type": "linear", "factor": -1.0}, "factor .* is -1.0, expected a number above 0"),
         ({"rope_type": "llama3", "factor": 8.0}, "low_freq_factor of rotary positions of kind llama3"),
         (YARN | {"attention_factor": 2.0}, r"attention_factor of yarn is 2.0; servers take 1.13863"),
-        (YARN | {"truncate": False}, "truncate of yarn is false"),
         (YARN | {"mscale": 1.0}, "mscale 1.0 and mscale_all_dim null"),
     ],
 )
 def test_what_servers_would_compute_otherwise_is_refused(rope: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(rope)
+
+
+LONGROPE = {
+    "type": "longrope",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "short_factor": [1.0 + i / 8 for i in range(24)],
+    "long_factor": [1.0 + i for i in range(24)],
+}
+
+
+def read_long(**changes: Any) -> Rotation:
+    return read(LONGROPE | changes, share=0.75, kinds=("default", "longrope"))
+
+
+def test_yarn_is_read_with_an_untruncated_ramp() -> None:
+    assert read(YARN).is_truncated and not read(YARN | {"truncate": False}).is_truncated
+
+
+def test_longrope_is_its_short_factors_up_to_the_original_positions() -> None:
+    rotation = read_long()
+    assert rotation.factors == tuple(LONGROPE["short_factor"])
+    assert rotation.max_positions() == 4096
+    # The root of 1 + ln 32 / ln 4096.
+    assert read_long(attention_factor=1.1902380714238083) == rotation
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_factor": 1.0}, "attention_factor of longrope is 1.0; servers take 1.19024"),
+        ({"short_factor": [1.0] * 32}, "short_factor of longrope is .*, expected a list of 24 numbers"),
+        ({"long_factor": None}, "long_factor of longrope is null, expected a list"),
+        ({"short_factor": [0.0] * 24}, "short_factor of rotary positions of kind longrope is 0.0"),
+        ({"type": "su"}, "kind 'su' cannot be trained; the kinds that can are default, longrope"),
+    ],
+)
+def test_factors_of_longrope_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_long(**changes)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 1.5, 0.55])

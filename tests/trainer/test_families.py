@@ -30,6 +30,8 @@ EXPERTS |= {"tie_word_embeddings": False}
 GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 GLM4_MOE |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
 GLM4_MOE |= {"tie_word_embeddings": False}
+GPT_OSS = {"pad_token_id": None, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
+GPT_OSS |= {"swiglu_limit": 1.0, "tie_word_embeddings": False, "context": 128}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 300.0,
@@ -44,6 +46,14 @@ LLAMA3 = {
     "high_freq_factor": 6.0,
     "original_max_position_embeddings": 32,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "short_factor": [1.0 + i / 4 for i in range(12)],
+    "long_factor": [2.0 + i for i in range(12)],
+}
+PHI4_MINI = {"pad_token_id": None, "partial_rotary_factor": 0.75, "rope_parameters": LONGROPE}
+PHI4_MINI |= {"original_max_position_embeddings": 64, "context": 512}
 LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 3.0}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 GEMMA = {
@@ -57,6 +67,7 @@ GEMMA = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {"sliding_window": None}),
     "phi3": ("phi3", {"pad_token_id": None}),
+    "phi4-mini": ("phi3", PHI4_MINI),
     "granite": ("granite", GRANITE),
     "yarn": ("qwen3", {"rope_parameters": YARN, "context": 128}),
     "llama3, other numbers": ("llama", {"rope_parameters": LLAMA3, "context": 128}),
@@ -64,6 +75,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 128}),
     "glm4_moe": ("glm4_moe", GLM4_MOE),
+    "gpt-oss": ("gpt_oss", GPT_OSS | {"rope_parameters": YARN | {"truncate": False}}),
     "linear": ("qwen2", {"rope_parameters": LINEAR, "context": 128}),
     "olmo2": ("olmo2", {"pad_token_id": None}),
     "smollm3": ("smollm3", {"pad_token_id": None, "no_rope_layer_interval": 2}),

@@ -62,6 +62,14 @@ MODELS |= {
         | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0},
     ),
 }
+MODELS["gpt_oss"] = (
+    "GptOss",
+    SIZES
+    | NO_PAD
+    | SLIDING
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "swiglu_limit": 0.5}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+)
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
@@ -178,6 +186,11 @@ TWO_RANKS = {
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
     "mixtral, expert": ("mixtral", {"expert": 2}),
+    "gpt_oss, tensor": ("gpt_oss", {"tensor": 2, "sequence_parallel": True}),
+    "gpt_oss, tensor, expert": ("gpt_oss", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "gpt_oss, expert": ("gpt_oss", {"expert": 2, "distributed_optimizer": True}),
+    "gpt_oss, context": ("gpt_oss", {"context": 2}),
+    "gpt_oss, resumed as pipeline": ("gpt_oss", {"pipeline": 2}),
     "shared, tensor, expert": ("shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "shared, expert, optimizer": ("shared", {"expert": 2, "distributed_optimizer": True}),
     "shared, pipeline": ("shared", {"pipeline": 2, "virtual_stages": 2}),
@@ -282,6 +295,7 @@ CRITIC_ON_TWO_RANKS = {
 }
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
+    "gpt_oss, resumed as pipeline": "gpt_oss, tensor",
     "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
     "shared, resumed as pipeline": "shared, expert, optimizer",
     "experts, resumed as pipeline": "experts, tensor, optimizer",
@@ -301,6 +315,7 @@ RESUMED = {
 }
 CASES_PER_SPAWN = 10
 EXHAUSTIVE = {
+    *("gpt_oss, tensor", "gpt_oss, expert", "gpt_oss, context", "gpt_oss, resumed as pipeline"),
     *("experts, tensor, optimizer", "experts, resumed as pipeline", "lora, experts, tensor"),
     "lora, shared, tensor",
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),

@@ -17,7 +17,9 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 
 EXPERTS |= {"shared_expert_intermediate_size": 48}
 GLM4_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
 GLM4_MOE |= {"first_k_dense_replace": 1}
-FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
+GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "pad_token_id": None}
+GPT_OSS |= {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}
+FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe", "num_local_experts": "GptOss"}
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -40,6 +42,7 @@ def num_bytes(tensors) -> int:
         ("Qwen2", {}),
         ("Llama", {"num_hidden_layers": 3}),
         ("Qwen2Moe", EXPERTS),
+        ("GptOss", GPT_OSS),
     ],
 )
 def test_parameters_are_those_of_the_model_that_is_trained(tmp_path: Path, family: str, overrides: dict):
@@ -79,6 +82,7 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         {"num_attention_heads": 8, "num_key_value_heads": 8},
         EXPERTS,
         GLM4_MOE,
+        GPT_OSS,
         EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )

@@ -1,4 +1,4 @@
-"""Text between two turns, for ten families of chat templates, with a tokenizer that merges wherever it
+"""Text between two turns, for each family of chat templates, with a tokenizer that merges wherever it
 can."""
 
 import json
@@ -21,13 +21,19 @@ ENDS = {
     "gemma": "<end_of_turn>",
     "phi3": "<|end|>",
     "deepseek_r1": "<｜end▁of▁sentence｜>",
+    "gpt_oss": "<|return|>",
 }
 """Family -> the token that ends a turn; </s> where none is named."""
+IN_HISTORY = {"gpt_oss": "<|end|>"}
+"""Family -> what its template writes in place of that token where messages follow."""
+CHANNEL = {"gpt_oss": "<|channel|>final<|message|>"}
+"""Text that the model writes in front of a turn's content."""
 PREFILL = {"deepseek_r1": "<think>"}
 """Text of the header that a template leaves out of the history."""
 SPECIAL = [
     *("</s>", "<s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<end_of_turn>", "<|end|>", "<｜end▁of▁sentence｜>"),
+    *("<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"),
 ]
 ASKED = {"role": "user", "content": "Guess."}
 
@@ -69,14 +75,15 @@ def test_the_conversation_reads_as_the_template_writes_it(family: str, tmp_path:
     codec = make_codec(tmp_path, family)
     end = ENDS.get(family, "</s>")
     text, prompt = codec.render_prompt([ASKED])
-    turn = codec.encode(f"5{end}", add_special_tokens=False)
+    turn = codec.encode(f"{CHANNEL.get(family, '')}5{end}", add_special_tokens=False)
     tokens = [*prompt, *turn, *dialogue(codec).answer(turn, [{"role": "user", "content": "lower"}])]
     messages = [ASKED, {"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"}]
     assert codec.template is not None
     whole = codec.template.render_all(messages)
     written = codec.exact_text(tokens)
     # Sampled, not rendered again: the prefill stays, which DeepSeek-R1 leaves out of a later rendering.
-    assert _squeezed(written) == _squeezed(whole).replace(f"5{end}", f"{PREFILL.get(family, '')}5{end}")
+    ended = f"5{IN_HISTORY.get(family, end)}"
+    assert _squeezed(written) == _squeezed(whole).replace(ended, f"{PREFILL.get(family, '')}5{end}")
     assert tuple(tokens[: len(prompt) + len(turn)]) == (*prompt, *turn)
 
 

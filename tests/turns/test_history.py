@@ -36,7 +36,7 @@ def rendered(codec: TextCodec, messages: list[Message]) -> str:
     return codec.template.render_all(messages)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in (*PADS, "deepseek_r1")])
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*PADS, "deepseek_r1", "gpt_oss"}))
 def test_a_template_that_rewrites_nothing_continues_with_the_tokens_of_as_sampled(
     family: str, tmp_path: Path
 ) -> None:

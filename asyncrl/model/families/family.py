@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.model.rotary import USUAL_KINDS
 from asyncrl.model.shape import ModelShape
+from asyncrl.recipe.lora import TARGETS
 
 Config = Mapping[str, Any]
 """A config.json."""
@@ -142,6 +144,10 @@ class Family:
     served_rope_theta: float | None = None
     """Base that servers take where config.json has no rope_theta, if of rotary positions they read rope_theta
     and rope_scaling alone; None: they read all that is read here."""
+    rope_kinds: tuple[str, ...] = USUAL_KINDS
+    """Kinds of rotary positions that transformers and servers compute alike."""
+    original_positions: int | None = None
+    """`original_max_position_embeddings` where config.json has none, if it stands beside the rotary keys."""
     rotated_share: float = 1.0
     """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
     is_rotation_interleaved: bool = False
@@ -150,5 +156,7 @@ class Family:
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
     unread: str | None = None
     """Pattern of tensors that a folder may have and transformers does not read."""
-    takes_adapters: bool = True
-    """Whether model.lora finds the matrices that it names."""
+    unquantized: str = "Use the original."
+    """Advice where weights are quantized."""
+    adapter_targets: tuple[str, ...] = TARGETS
+    """Those of model.lora.targets that name matrices of it."""

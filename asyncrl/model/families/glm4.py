@@ -44,5 +44,5 @@ GLM4 = Family(
         "mlp_bda.norm.weight": ("post_mlp_layernorm.weight",),
         "mlp.linear_fc1.weight": ("mlp.gate_up_proj.weight",),
     },
-    takes_adapters=False,
+    adapter_targets=(),
 )

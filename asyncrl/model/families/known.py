@@ -5,6 +5,7 @@ from asyncrl.model.families.gemma2 import GEMMA2
 from asyncrl.model.families.gemma3 import GEMMA3
 from asyncrl.model.families.glm4 import GLM4
 from asyncrl.model.families.glm4_moe import GLM4_MOE
+from asyncrl.model.families.gpt_oss import GPT_OSS
 from asyncrl.model.families.granite import GRANITE
 from asyncrl.model.families.llama import LLAMA
 from asyncrl.model.families.mistral import MISTRAL
@@ -21,7 +22,7 @@ from asyncrl.model.families.smollm3 import SMOLLM3
 FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
-        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, MIXTRAL, GLM4_MOE, PHI3, GRANITE),
+        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, MIXTRAL, GLM4_MOE, GPT_OSS, PHI3, GRANITE),
         *(OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
     )
 }

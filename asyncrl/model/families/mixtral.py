@@ -52,5 +52,5 @@ MIXTRAL = Family(
         "mlp.experts.linear_fc1.weight": tuple(f"{BLOCK}.experts.{{}}.{x}.weight" for x in ("w1", "w3")),
         "mlp.experts.linear_fc2.weight": (f"{BLOCK}.experts.{{}}.w2.weight",),
     },
-    takes_adapters=False,
+    adapter_targets=(),
 )

@@ -109,6 +109,8 @@ def _cpu_arguments() -> list[str]:
     arguments = ["--device", "cpu", "--attention-backend", "asyncrl_cpu"]
     # There is nothing to overlap with: the schedule would only delay each result by a step.
     arguments += ["--disable-overlap-schedule"]
+    # Our attention masks what a sliding layer does not see; it has one cache for all layers.
+    arguments += ["--disable-hybrid-swa-memory"]
     arguments += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
     # An idle scheduler otherwise polls, on a core that the trainer could use.
     arguments += ["--sleep-on-idle"]

@@ -77,6 +77,24 @@ def _register_cpu_attention() -> None:
     register_attention_backend(CPU_ATTENTION)(_make_cpu_attention)
     # SGLang asks for the name "torch_native" here to learn that there is no Triton.
     HookRegistry.register("sglang.srt.mem_cache.allocation.get_last_loc", _last_slots, HookType.REPLACE)
+    HookRegistry.register(
+        "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", _adjust, HookType.AROUND
+    )
+
+
+def _adjust(original, server_args):
+    """SGLang refuses gpt-oss with a backend that it does not know to have sinks: here ours is called by the
+    name of one that has."""
+    from sglang.srt.arg_groups import model_hook
+
+    backends_of = model_hook.attention_backends_of
+    model_hook.attention_backends_of = lambda cfg: tuple(
+        "intel_amx" if name == CPU_ATTENTION else name for name in backends_of(cfg)
+    )
+    try:
+        return original(server_args)
+    finally:
+        model_hook.attention_backends_of = backends_of
 
 
 def _make_cpu_attention(model_runner):

@@ -2,8 +2,8 @@
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
 changes its name. What a layer's tensors are called is in asyncrl/model/families. Tensors pass one at a time:
-no rank ever holds more of the whole model than one of Megatron's parameters. Adapters are exported within the
-matrices that they change, or alone, under the names of peft.
+no rank ever holds more of the whole model than one of Megatron's parameters or of a folder's tensors.
+Adapters are exported within the matrices that they change, or alone, under the names of peft.
 """
 
 import re
@@ -22,6 +22,7 @@ from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, publish
 from asyncrl.trainer.network.experts import is_of_expert
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.routers import UPDATED, router_biases
+from asyncrl.trainer.network.stacked_experts import fetch_part, stack_parts
 
 OUTER = {
     "embedding.word_embeddings.weight": ("model.embed_tokens.weight",),
@@ -33,8 +34,8 @@ ADAPTER = r".*\.adapters\.(?P<target>\w+)\.(?P<matrix>[ab])"
 PEFT = "base_model.model."
 # The local spec numbers the networks, Transformer Engine's grouped one the weights.
 EXPERT_NAMES = (
-    r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_fc(?P<part>[12])\.weight",
-    r"mlp\.experts\.linear_fc(?P<part>[12])\.weight(?P<expert>\d+)",
+    r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_fc(?P<part>[12])\.(?P<kind>weight|bias)",
+    r"mlp\.experts\.linear_fc(?P<part>[12])\.(?P<kind>weight|bias)(?P<expert>\d+)",
 )
 
 
@@ -83,7 +84,9 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
             # With tied embeddings the last of several stages has a copy of the first one's.
             if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
                 names = OUTER["embedding.word_embeddings.weight"]
-            tensors = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
+            tensors = [
+                fetch_part(fetch, part).to(device=parameter.device, dtype=parameter.dtype) for part in names
+            ]
             parts = _separate(chunk.config, tensors[0], num_parts(names)) if len(tensors) == 1 else tensors
             parameter.copy_(_own_part(parameter, merge_parts(chunk.config, parts), names))
 
@@ -113,9 +116,9 @@ def export_weights(
     else than weights, tensors without a gradient are left out.
     """
     own, entries = _survey(model, read, of_adapters=of_adapters)
-    for entry in entries:
-        if with_fixed or not entry.is_fixed:
-            yield from _export(model, read, entry, own, receiver=0)
+    wanted = (entry for entry in entries if with_fixed or not entry.is_fixed)
+    parts = (part for entry in wanted for part in _export(model, read, entry, own, receiver=0))
+    yield from stack_parts(parts, _chunks(model)[0].shape.num_experts)
 
 
 @torch.no_grad()
@@ -124,9 +127,13 @@ def export_stages(model: Policy | PolicyModel, *, with_fixed: bool = True) -> It
     order of `exported_tensors`; without those that no step changes, if they are not wanted."""
     own, entries = _survey(model, published)
     senders = _senders(entries)
-    for entry in sorted(entries, key=_sending_order):
-        if with_fixed or not entry.is_fixed:
-            yield from _export(model, published, entry, own, receiver=senders[entry.stage])
+    wanted = (entry for entry in sorted(entries, key=_sending_order) if with_fixed or not entry.is_fixed)
+    parts = (
+        part
+        for entry in wanted
+        for part in _export(model, published, entry, own, receiver=senders[entry.stage])
+    )
+    yield from stack_parts(parts, _chunks(model)[0].shape.num_experts)
 
 
 @torch.no_grad()
@@ -139,7 +146,7 @@ def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
             name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage], entry.is_fixed
         )
         for entry in sorted(entries, key=_sending_order)
-        for name, part in _parts(model, entry, torch.empty(entry.shape, device="meta"))
+        for name, part in _whole(model, entry)
     ]
 
 
@@ -193,8 +200,15 @@ def _parts(
     yield from zip(entry.names, parts if len(parts) == len(entry.names) else [torch.cat(parts)], strict=True)
 
 
+def _whole(model: Policy | PolicyModel, entry: ParameterEntry) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a folder that end with this parameter, without values."""
+    num_experts = _chunks(model)[0].shape.num_experts
+    # Of stacked experts the last one stands for all.
+    return stack_parts(_parts(model, entry, torch.empty(entry.shape, device="meta")), num_experts)
+
+
 def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
-    """The Hugging Face tensors that make up `chunk`'s parameter `name`."""
+    """The Hugging Face tensors, or slices of stacked experts, that make up `chunk`'s parameter `name`."""
     if name in OUTER:
         return OUTER[name]
     match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.*)", name)
@@ -207,7 +221,7 @@ def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
         if expert := re.fullmatch(pattern, match[2]):
             per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
             number = int(expert["expert"]) + parallel_state.get_expert_model_parallel_rank() * per_rank
-            parts = names[f"mlp.experts.linear_fc{expert['part']}.weight"]
+            parts = names[f"mlp.experts.linear_fc{expert['part']}.{expert['kind']}"]
             return tuple(prefix + part.format(number) for part in parts)
     return tuple(prefix + part for part in names[match[2]])
 

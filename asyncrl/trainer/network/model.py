@@ -43,7 +43,7 @@ from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
-from asyncrl.trainer.network.experts import sum_over_copies
+from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
 from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
@@ -55,7 +55,11 @@ from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
 
-ACTIVATIONS = {"silu": F.silu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
+ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda gate: gate * torch.sigmoid(1.702 * gate),
+}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -265,6 +269,8 @@ def _build_chunk(
         _train_adapters_alone(model)
     if layout.tensor > 1:
         sum_over_copies(model)
+    if shape.has_linear_biases:
+        skip_reduction(model)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
 
@@ -314,7 +320,7 @@ def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
         kv_count=kv_count // math.gcd(kv_count, layout.context),
         size=shape.head_size,
         dtype=dtype,
-        limits=Limits(shape.window if shape.sliding_layers else None, shape.attention_cap),
+        limits=Limits(shape.window if shape.sliding_layers else None, shape.attention_cap, shape.has_sinks),
     )
 
 
@@ -397,7 +403,9 @@ def transformer_config(
         qk_layernorm=shape.has_qk_norm,
         gated_linear_unit=True,
         activation_func=ACTIVATIONS[shape.activation],
-        add_bias_linear=False,
+        activation_func_clamp_value=shape.gate_limit,
+        glu_linear_offset=shape.gate_offset,
+        add_bias_linear=shape.has_linear_biases,
         add_qkv_bias=shape.has_qkv_bias,
         hidden_dropout=0.0,
         attention_dropout=0.0,

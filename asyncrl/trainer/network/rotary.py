@@ -36,10 +36,18 @@ def frequencies(rotation: Rotation, shape: ModelShape) -> tuple[Tensor, float]:
             "rope_theta": rotation.theta,
             "partial_rotary_factor": rotation.share,
             **dict(rotation.numbers),
+            **_kinds_own(rotation),
         },
     )
     found, factor = ROPE_INIT_FUNCTIONS[rotation.kind](config, torch.device("cpu"))
     return found, float(factor)
+
+
+def _kinds_own(rotation: Rotation) -> dict[str, Any]:
+    """Settings of a kind beside its numbers; no sequence reaches the long factors."""
+    if rotation.kind == "yarn":
+        return {"truncate": rotation.is_truncated}
+    return {name: list(rotation.factors) for name in ("short_factor", "long_factor") if rotation.factors}
 
 
 class LayerRotary(torch.nn.Module):

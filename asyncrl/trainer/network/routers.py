@@ -34,4 +34,4 @@ def all_weights(model: torch.nn.Module) -> list[Tensor]:
 def freeze_routers(model: torch.nn.Module) -> None:
     """Routers keep the weights that they are loaded with."""
     for _, router in routers(model):
-        router.weight.requires_grad_(False)
+        router.requires_grad_(False)

@@ -8,6 +8,7 @@ Shapes: Q places, N sequences; in a bucket B sequences, L places each; H heads, 
 size.
 """
 
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -15,7 +16,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.packing import bitwise_attention, capped_attention, cpu_attention
+from asyncrl.trainer.packing import bitwise_attention, capped_attention, cpu_attention, gpu_attention
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +61,15 @@ class Limits:
     """Tokens that a token looks at, itself included; None: all before it."""
     cap: float | None = None
     """c of scores c tanh(score / c); None: as they are."""
+    has_sinks: bool = False
+    """Whether each head has a logit of its own in the denominator: `sinks` [H] of a call."""
 
 
 UNLIMITED = Limits()
 Attend = Callable[..., Tensor]
 """(query [Q, H, D], key [Q, G, D], value [Q, G, D], rows, scale) -> [Q, H, D], with gradient; with `limits`
-where `Kernel` says that it knows them. On a CPU a window is in the masks of `rows`."""
+where `Kernel` says that it knows them, and `sinks` where these say so. On a CPU a window is in the masks of
+`rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Kernel:
     """Whether sequences that share a beginning may be one, on a CPU, with a mask."""
     has_windows: bool = False
     has_caps: bool = False
-    """Which `Limits` it knows on a GPU; on a CPU `sdpa` knows both."""
+    has_sinks: bool = False
+    """Which `Limits` it knows on a GPU; on a CPU `sdpa` knows all."""
     package: str = "torch"
     """The module that it needs."""
 
@@ -96,7 +100,13 @@ class Heads:
 
 
 def attend_by_formula(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Rows,
+    scale: float,
+    limits: Limits = UNLIMITED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(Q K^T x scale) V of each sequence alone, in float32: what the kernels are compared with."""
     outputs = []
@@ -111,13 +121,22 @@ def attend_by_formula(
         scores = q @ k.mT * scale
         if limits.cap is not None:
             scores = limits.cap * torch.tanh(scores / limits.cap)
-        weights = scores.masked_fill(is_hidden, -math.inf).softmax(-1)
+        scores = scores.masked_fill(is_hidden, -math.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.float()[:, None, None].expand(-1, end - begin, 1)], -1)
+        weights = scores.softmax(-1)[..., : end - begin]
         outputs.append((weights @ v).transpose(0, 1))
     return torch.cat(outputs).to(query.dtype)
 
 
 def attend_in_buckets(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Rows,
+    scale: float,
+    limits: Limits = UNLIMITED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """torch's scaled_dot_product_attention, one call per length."""
     sizes = [count * length for count, length in rows.buckets]
@@ -128,7 +147,10 @@ def attend_in_buckets(
     ):
         q, k, v = (x.unflatten(0, size).transpose(1, 2) for x in parts)
         if limits.cap is not None:
+            assert sinks is None, "no model has soft caps and sinks"
             output = capped_attention.attend(q, k, v, mask, scale, limits.cap)
+        elif sinks is not None:
+            output = cpu_attention.attend_to_sinks(q, k, v, scale, mask, sinks)
         else:
             output = _attend_bucket(q, k, v, mask, scale)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
@@ -162,92 +184,41 @@ def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale
     return bitwise_attention.attend(query, key, value, rows.buckets, scale, ordinary)
 
 
-def _flash_attn(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
-) -> Tensor:
-    """FlashAttention 2 (Dao 2023), its own package."""
-    from flash_attn import flash_attn_varlen_func
+def _on_gpu(attend: Attend) -> Attend:
+    """A kernel of `gpu_attention` as all others are called."""
 
-    output: Tensor = flash_attn_varlen_func(
-        query,
-        key,
-        value,
-        rows.cumulative,
-        rows.cumulative,
-        rows.longest,
-        rows.longest,
-        softmax_scale=scale,
-        causal=True,
-        window_size=_reach(limits),
-        softcap=limits.cap or 0.0,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-    )
-    return output
+    def attend_rows(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rows: Rows,
+        scale: float,
+        limits: Limits = UNLIMITED,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        ends = (rows.cumulative, rows.longest)
+        return attend(query, key, value, *ends, scale, window=limits.window, cap=limits.cap, sinks=sinks)
 
-
-def _reach(limits: Limits) -> tuple[int, int]:
-    """(tokens back, tokens forward) of a window; -1: all."""
-    return (-1, -1) if limits.window is None else (limits.window - 1, 0)
-
-
-def _transformer_engine(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
-) -> Tensor:
-    """Transformer Engine's choice of cuDNN and FlashAttention; NVTE_DEBUG=1 makes it say which."""
-    window = None if limits.window is None else _reach(limits)
-    attention = _engine_attention(query.shape[1], key.shape[1], query.shape[2], scale, window)
-    output: Tensor = attention(
-        query,
-        key,
-        value,
-        qkv_format="thd",
-        attn_mask_type="padding_causal",
-        cu_seqlens_q=rows.cumulative,
-        cu_seqlens_kv=rows.cumulative,
-        max_seqlen_q=rows.longest,
-        max_seqlen_kv=rows.longest,
-    )
-    return output.view(query.shape)
-
-
-@functools.cache
-def _engine_attention(
-    heads: int, kv_heads: int, size: int, scale: float, window: tuple[int, int] | None
-) -> Any:
-    from transformer_engine.pytorch import DotProductAttention
-
-    return DotProductAttention(
-        heads,
-        size,
-        num_gqa_groups=kv_heads,
-        attention_dropout=0.0,
-        qkv_format="thd",
-        attn_mask_type="padding_causal",
-        window_size=window,
-        softmax_scale=scale,
-    )
-
-
-def _torch_varlen(
-    query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float, limits: Limits = UNLIMITED
-) -> Tensor:
-    """The FlashAttention 2 that torch is built with."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    ends = (rows.cumulative, rows.cumulative, rows.longest, rows.longest)
-    # A window that reaches back without bound and not forward is the causal mask.
-    reach = (_reach(limits)[0], 0)
-    output = varlen_attn(query, key, value, *ends, scale=scale, window_size=reach, enable_gqa=True)
-    assert isinstance(output, Tensor)
-    return output
+    return attend_rows
 
 
 KERNELS = {
     "flash_attn": Kernel(
-        _flash_attn, has_windows=True, has_caps=True, package="flash_attn.flash_attn_interface"
+        _on_gpu(gpu_attention.flash_attn),
+        has_windows=True,
+        has_caps=True,
+        has_sinks=True,
+        package="flash_attn.flash_attn_interface",
     ),
-    "transformer_engine": Kernel(_transformer_engine, has_windows=True, package="transformer_engine.pytorch"),
-    "torch_varlen": Kernel(_torch_varlen, has_windows=True, package="torch.nn.attention.varlen"),
+    "transformer_engine": Kernel(
+        _on_gpu(gpu_attention.transformer_engine), has_windows=True, package="transformer_engine.pytorch"
+    ),
+    "torch_varlen": Kernel(
+        _on_gpu(gpu_attention.torch_varlen),
+        has_windows=True,
+        has_sinks=True,
+        package="torch.nn.attention.varlen",
+    ),
     "sdpa": Kernel(attend_in_buckets, pads=True, takes_masks=True),
     "formula": Kernel(attend_by_formula),
     BITWISE: Kernel(_attend_bitwise, pads=True),
@@ -256,7 +227,12 @@ KERNELS = {
 CHOICES = tuple(name for name in KERNELS if name not in ("formula", BITWISE))
 
 
-_LIMIT_NAMES = {"window": "sliding windows", "cap": "soft-capped scores"}
+_LIMITS = {
+    "window": ("has_windows", "sliding windows"),
+    "cap": ("has_caps", "soft-capped scores"),
+    "has_sinks": ("has_sinks", "attention sinks"),
+}
+"""Field of `Limits` -> field of `Kernel`, and what an error calls it."""
 
 
 def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
@@ -290,9 +266,9 @@ def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
 def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
     """Why the rules exclude the kernel; None where it may be tried."""
     if device.type == "cuda":
-        for limit, is_known in (("window", KERNELS[name].has_windows), ("cap", KERNELS[name].has_caps)):
-            if getattr(heads.limits, limit) is not None and not is_known:
-                return f"it knows no {_LIMIT_NAMES[limit]}"
+        for limit, (knows, called) in _LIMITS.items():
+            if getattr(heads.limits, limit) and not getattr(KERNELS[name], knows):
+                return f"it knows no {called}"
     if name == "sdpa":
         return None
     package = KERNELS[name].package
@@ -321,14 +297,15 @@ def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
         for count in counts
     ]
     scale = heads.size**-0.5
-    attends: list[tuple[Attend, Attend]] = [(kernel.attend, attend_by_formula)]
+    attends: list[tuple[Attend, Attend, list[Tensor]]] = [(kernel.attend, attend_by_formula, inputs)]
     if heads.limits != UNLIMITED and device.type == "cuda":
         window = None if heads.limits.window is None else min(heads.limits.window, TRIED_WINDOW)
-        limits = Limits(window, heads.limits.cap)
+        limits = dataclasses.replace(heads.limits, window=window)
         limited = functools.partial(kernel.attend, limits=limits)
-        attends.append((limited, functools.partial(attend_by_formula, limits=limits)))
-    for attend, formula in attends:
-        if fault := _compare(attend, formula, inputs, rows, scale):
+        sinks = [torch.linspace(-1, 1, heads.count).to(device, heads.dtype)] * limits.has_sinks
+        attends.append((limited, functools.partial(attend_by_formula, limits=limits), [*inputs, *sinks]))
+    for attend, formula, tensors in attends:
+        if fault := _compare(attend, formula, tensors, rows, scale):
             return fault
     return None
 
@@ -340,7 +317,8 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     expected = _outputs_and_gradients(formula, inputs, rows, scale)
-    for what, left, right in zip(("outputs", "queries", "keys", "values"), found, expected, strict=True):
+    names = ("outputs", "queries", "keys", "values", "sinks")[: len(expected)]
+    for what, left, right in zip(names, found, expected, strict=True):
         distance = ((left - right).norm() / right.norm()).item()
         # Not the other way round: a comparison with NaN is false.
         if not distance <= TOLERANCES[inputs[0].dtype]:
@@ -349,11 +327,12 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
 
 
 def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> list[Tensor]:
-    """Float32: outputs, gradients of queries, keys and values; the fourth of `inputs` is that of outputs."""
-    query, key, value, direction = (x.detach() for x in inputs)
-    leaves = (query.requires_grad_(), key.requires_grad_(), value.requires_grad_())
+    """Float32: outputs, gradients of queries, keys, values and sinks; the fourth of `inputs` is that of
+    outputs, a fifth are the sinks."""
+    query, key, value, direction, *of_heads = (x.detach() for x in inputs)
+    leaves = [each.requires_grad_() for each in (query, key, value, *of_heads)]
     with torch.enable_grad():
-        output = attend(*leaves, rows, scale)
+        output = attend(*leaves[:3], rows, scale, **({"sinks": leaves[3]} if of_heads else {}))
         gradients = torch.autograd.grad(output, leaves, direction)
     return [x.detach().float() for x in (output, *gradients)]
 

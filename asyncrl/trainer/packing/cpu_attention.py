@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.trainer.packing.sinks import attend_with_sinks
+
 LONGEST = 512
 """Places of a block: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""
 SCORES_AT_ONCE = 2**20
@@ -32,6 +34,32 @@ def attend(
     `mask` [B, L, L] says which places each looks at; by default all before it and itself."""
     output: Tensor = _Attention.apply(query, key, value, mask, scale or 1 / math.sqrt(query.shape[-1]))
     return output
+
+
+def attend_to_sinks(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, of_heads: Tensor
+) -> Tensor:
+    """`attend` in any type of numbers, with sinks `of_heads` [H], by the kernel of torch's attention."""
+    copies = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(copies, dim=1) for each in (key, value))
+    added = None
+    if mask is not None:
+        added = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -math.inf)[:, None]
+    named = {"attn_mask": added, "scale": scale}
+
+    def forward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, mask is None, **named
+        )
+        return output, sums
+
+    def backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        to_query, to_key, to_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *tensors, 0.0, mask is None, **named
+        )
+        return to_query, to_key, to_value
+
+    return attend_with_sinks(query, key, value, of_heads[:, None], forward, backward)
 
 
 class _Attention(torch.autograd.Function):

@@ -66,7 +66,7 @@ def write_model(
         for name, parameter in model.named_parameters():
             # At the usual scale attention is almost uniform, and a wrong mask would hardly show.
             parameter.mul_(3.0 if parameter.ndim > 1 else 1.0)
-            if name.endswith("bias"):
+            if name.endswith(("bias", "sinks")):
                 parameter.normal_()
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):

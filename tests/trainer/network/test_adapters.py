@@ -29,7 +29,11 @@ FAMILIES = {
     "Llama": {},
     "Qwen2": {"tie_word_embeddings": True},
     "Qwen3": {},
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "eos_token_id": 1}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}, "sliding_window": 7},
 }
+ADAPTED = {"GptOss": Lora(rank=3, alpha=6.0, targets=list(TARGETS[:4]))}
+"""Where it is not LORA."""
 LOSS_TOKENS = 40
 
 
@@ -64,8 +68,8 @@ def summed_weights(base: dict[str, torch.Tensor], adapters: dict[str, torch.Tens
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_and_gradients_are_those_of_transformers_with_the_sums(family: str, tmp_path: Path):
-    folder = write_model(tmp_path, family, **FAMILIES[family])
-    policy = adapted_policy(folder)
+    folder, lora = write_model(tmp_path, family, **FAMILIES[family]), ADAPTED.get(family, LORA)
+    policy = adapted_policy(folder, lora)
     batch = random_batch(1, longest=LOSS_TOKENS, temperature=0.7)
     micro = make_micro_batch(batch.sequences, 1)
     logprobs, _ = policy[0](micro, 0.7)
@@ -74,8 +78,8 @@ def test_log_probs_and_gradients_are_those_of_transformers_with_the_sums(family:
     reference = reference_model(folder)
     base = {name: parameter.detach() for name, parameter in reference.named_parameters()}
     adapters = {name: tensor.clone().requires_grad_() for name, tensor in adapters_of(policy).items()}
-    assert len(adapters) == 2 * 2 * len(TARGETS)
-    sums = summed_weights(base, adapters, LORA.scale())
+    assert len(adapters) == 2 * 2 * len(lora.targets)
+    sums = summed_weights(base, adapters, lora.scale())
 
     class Summed(torch.nn.Module):
         def forward(self, tokens: torch.Tensor) -> object:
@@ -196,13 +200,14 @@ def test_a_matrix_that_is_no_target_has_no_adapter_and_no_gradient(tmp_path: Pat
 @pytest.mark.parametrize("family", [*FAMILIES, *WITH_EXPERTS])
 def test_an_exported_adapter_is_one_of_peft(family: str, tmp_path: Path):
     folder = write_model(tmp_path / "base", family, **(FAMILIES | WITH_EXPERTS)[family])
-    policy = adapted_policy(folder)
+    lora = ADAPTED.get(family, LORA)
+    policy = adapted_policy(folder, lora)
     export_adapter(policy, base=str(folder), target=tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"]) == (3, 6.0)
     parameters = (name.removesuffix(".weight") for name in config.get("target_parameters", ()))
     named = {*config["target_modules"], *(name.rpartition(".")[2] for name in parameters)}
-    assert named - {"gate_up_proj"} == {*TARGETS}
+    assert named - {"gate_up_proj"} == {*lora.targets}
     matrices = safetensors.torch.load_file(tmp_path / "adapter/adapter_model.safetensors")
     sums = summed_weights(read(folder), matrices, config["lora_alpha"] / config["r"])
     assert all((tensor - sums[name]).abs().max() < 1e-6 for name, tensor in export_weights(policy))

@@ -59,6 +59,15 @@ GEMMA2 = {
     "final_logit_softcapping": 3.0,
 }
 GEMMA3 = {**SLIDING, "head_dim": 16, "query_pre_attn_scalar": 9}
+GPT_OSS = {
+    **SLIDING,
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    # Small, so that it cuts.
+    "swiglu_limit": 0.5,
+    "rope_parameters": ROPE["yarn"] | {"truncate": False},
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: ("Qwen3", {"rope_parameters": rope}) for name, rope in ROPE.items()},
     "olmo2": ("Olmo2", NO_PAD),
@@ -80,6 +89,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | GEMMA3
         | {"rope_parameters": {"full_attention": ROPE["linear"], "sliding_attention": {"rope_theta": 50.0}}},
     ),
+    "gpt-oss": ("GptOss", NO_PAD | GPT_OSS),
+    "gpt-oss, window never reached": ("GptOss", NO_PAD | GPT_OSS | {"sliding_window": 64}),
     "olmo3": ("Olmo3", NO_PAD | SLIDING),
     "olmo3, yarn": (
         "Olmo3",
@@ -89,7 +100,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4, without biases": ("Glm4", NO_PAD | GLM4 | {"attention_bias": False, "num_key_value_heads": 1}),
 }
-IN_MAKE_TEST = ("yarn", "olmo2", "smollm3", "glm4", "gemma2", "gemma3", "olmo3")
+IN_MAKE_TEST = ("yarn", "olmo2", "smollm3", "glm4", "gemma2", "gemma3", "olmo3", "gpt-oss")
 """One of each family; the others are variants of one."""
 
 

@@ -24,6 +24,15 @@ LLAMA3 = {
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
 PHI3 = {"pad_token_id": None, "eos_token_id": 1}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "short_factor": [1.0, 1.5, 3.0],
+    "long_factor": [2.0, 4.0, 8.0],
+}
+# Three quarters of heads of 8 are rotated.
+PHI4_MINI = {"partial_rotary_factor": 0.75, "tie_word_embeddings": True, "rope_parameters": LONGROPE}
+PHI4_MINI |= {"max_position_embeddings": 512, "original_max_position_embeddings": 64}
 GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.4,
@@ -44,6 +53,7 @@ MODELS = {
     "mistral": ("Mistral", {"sliding_window": 64}),
     "phi3": ("Phi3", PHI3),
     "phi3, tied": ("Phi3", PHI3 | {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "phi4-mini": ("Phi3", PHI3 | PHI4_MINI),
     "granite": ("Granite", GRANITE),
     "granite, tied": ("Granite", GRANITE | {"tie_word_embeddings": True}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),

@@ -3,8 +3,8 @@
 SGLang's own CPU fallback (torch_native) calls the kernel once per request and layer: two thirds of the time
 of a small model. Here requests of similar length are padded to one length and computed by one call;
 which cache slots they read, and their masks, are worked out once per forward pass for all layers.
-Sliding windows are masks, soft caps a formula of their own (torch_native ignores these). Cross-attention,
-encoders and pools of which sliding layers keep less are left to torch_native.
+Sliding windows are masks, soft caps and sinks a formula of their own (torch_native ignores them).
+Cross-attention, encoders and pools of which sliding layers keep less are left to torch_native.
 
 B requests, Q and K query and key positions after padding, G heads of keys and values, D head size.
 """
@@ -107,8 +107,9 @@ class BatchedAttention(TorchNativeAttnBackend):
         else:
             self._buckets = self._plan_extend(forward_batch)
 
-    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, sinks=None, **kwargs):
         if not self._is_batched(layer, q):
+            assert sinks is None, "torch_native knows no sinks"
             return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
         self._store(layer, forward_batch, k, v, save_kv_cache)
         kv_heads, size = layer.tp_k_head_num, layer.qk_head_dim
@@ -117,22 +118,26 @@ class BatchedAttention(TorchNativeAttnBackend):
         for place, bucket in enumerate(self._buckets):
             mine = queries if bucket.rows is None else queries.index_select(0, bucket.rows)
             # The heads that share a KV head are its queries: no copy of keys for grouped-query attention.
-            if self._is_at_once(layer, bucket):
+            if sinks is None and self._is_at_once(layer, bucket):
                 attended = self._decode_at_once(mine, layer, place)
             else:
                 keys, values = self._gather(layer, bucket)
-                attended = _attend(mine, keys, values, self._layer_mask(layer, place), layer)
+                mask = self._layer_mask(layer, place)
+                of_queries = None if sinks is None else sinks.view(kv_heads, -1, 1)
+                attended = _attend(mine, keys, values, mask, layer, of_queries)
                 attended = attended.reshape(mine.shape[0], -1)
             if bucket.rows is None:
                 return attended
             output.index_copy_(0, bucket.rows, attended)
         return output
 
-    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, sinks=None, **kwargs):
         if not self._is_batched(layer, q):
+            assert sinks is None, "torch_native knows no sinks"
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
         self._store(layer, forward_batch, k, v, save_kv_cache)
         heads, size = layer.tp_q_head_num, layer.qk_head_dim
+        of_queries = None if sinks is None else sinks.view(heads, 1, 1)
         queries = q.reshape(-1, heads * size)
         output = q.new_empty(queries.shape[0], heads * layer.v_head_dim)
         for place, bucket in enumerate(self._buckets):
@@ -140,7 +145,7 @@ class BatchedAttention(TorchNativeAttnBackend):
             mine = queries.index_select(0, bucket.rows).view(num_requests, extent, heads, size)
             keys, values = self._gather(layer, bucket)
             mask = self._layer_mask(layer, place)
-            attended = _attend(mine.transpose(1, 2), keys, values, mask, layer)
+            attended = _attend(mine.transpose(1, 2), keys, values, mask, layer, of_queries)
             attended = attended.transpose(1, 2).reshape(num_requests * extent, -1)
             tokens = bucket.rows.index_select(0, bucket.kept)
             output.index_copy_(0, tokens, attended.index_select(0, bucket.kept))
@@ -287,21 +292,28 @@ def _has_window(layer):
     return layer.sliding_window_size is not None and layer.sliding_window_size > -1
 
 
-def _attend(queries, keys, values, mask, layer):
+def _attend(queries, keys, values, mask, layer, sinks=None):
     """[B, heads, Q, D], [B, G, K, D] twice, [B, 1, Q or 1, K] -> [B, heads, Q, D].
 
-    Scores are capped where `layer` has a cap: c tanh(score / c).
+    Scores are capped where `layer` has a cap: c tanh(score / c). `sinks` [heads, Q or 1, 1] are logits in
+    the denominators, without a value.
     """
     is_grouped = queries.shape[1] != keys.shape[1]
-    if not layer.logit_cap > 0:
+    if sinks is None and not layer.logit_cap > 0:
         return scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, scale=layer.scaling, enable_gqa=is_grouped
         )
     if is_grouped:
         copies = queries.shape[1] // keys.shape[1]
         keys, values = (each.repeat_interleave(copies, dim=1) for each in (keys, values))
-    scores = torch.tanh(queries.float() @ keys.float().mT * (layer.scaling / layer.logit_cap))
-    weights = (scores * layer.logit_cap + mask).softmax(-1)
+    products = queries.float() @ keys.float().mT
+    if layer.logit_cap > 0:
+        scores = torch.tanh(products * (layer.scaling / layer.logit_cap)) * layer.logit_cap + mask
+    else:
+        scores = products * layer.scaling + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float().expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1)[..., : keys.shape[2]]
     return weights.to(values.dtype) @ values
 
 

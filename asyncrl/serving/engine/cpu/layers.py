@@ -20,7 +20,8 @@ def rotation_of(embedding) -> Rotation | None:
     # SGLang replaces its table by a longer one when a position needs it.
     if rotation is None or rotation.source is not embedding.cos_sin_cache:
         is_plain = (
-            embedding.is_neox_style
+            # Longrope has two tables, and no such attribute.
+            getattr(embedding, "is_neox_style", False)
             and embedding.rotary_dim == embedding.head_size
             and not hasattr(embedding, "sin_cos_cache")
         )
