@@ -21,12 +21,12 @@ from torch import Tensor
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication
 from asyncrl.serving.sglang.hooks import Engine
-from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer.network.convert import export_stages, exported_tensors
 from asyncrl.trainer.network.export import drain, file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
 from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
+from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
@@ -211,7 +211,7 @@ class MemoryBroadcast:
                 sent.error = _wait(work) or self._connect(group, flat.device)
                 work = group.send(flat) if sent.error is None else None
             # Of what the model holds, not of what was packed: a fault of packing shows, too.
-            digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+            digests = digests_of(tensors)
             if bucket.is_fixed and digests:
                 self._fixed[number] = digests
             sent.digests |= digests
