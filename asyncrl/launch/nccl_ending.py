@@ -1,4 +1,4 @@
-"""What a trainer rank's log says where NCCL's watchdog ended it.
+"""The words of a trainer rank's log where NCCL's watchdog ended it.
 
 On GPUs no rank waits for another one in Python: a thread of torch sees that a collective takes too long, or
 that its peer is gone, and ends the process (SIGABRT) below a long stack of C++.

@@ -12,7 +12,7 @@ from torch import Tensor
 WORD_BYTES = 4
 """Size of the words that the hash reads, aligned."""
 SEED = 0x243F6A88
-"""Of SGLang's `gpu_tensor_hash`, as are the sizes of what one block hashes and sums."""
+"""As in SGLang's `gpu_tensor_hash`, as are the sizes of what one block hashes and sums."""
 TILE_WORDS = 8192
 BLOCK_WORDS = 256
 REDUCE_CHUNK = 1024

@@ -14,7 +14,7 @@ ADDING = ("cuda",)
 
 
 class WeightGradient:
-    """Of one backward pass."""
+    """The sum of one backward pass."""
 
     def __init__(self, weight: Tensor, num_rows: int, num_chunks: int) -> None:
         """`num_rows` is R; rows behind them get zeros."""

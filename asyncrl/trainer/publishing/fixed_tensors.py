@@ -21,8 +21,9 @@ from asyncrl.trainer.ranks import ranks
 
 FOLDER = "fixed"
 LEAST_SHARE = 0.05
-"""Of all bytes. A server that joins reads the changed tensors, and then all: for less, such as frozen routers
-alone, that costs more than each later version saves. `distributed` sends none of them twice, however few."""
+"""A share of all bytes. A server that joins reads the changed tensors, and then all: for less, such as frozen
+routers alone, that costs more than each later version saves. `distributed` sends none of them twice, however
+few."""
 
 
 class FixedTensors:
