@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
 """Restarts in a row without a new step; of a trainer that ended with an error, without a new checkpoint."""
-STOP_SECONDS = 1.0
+STOP_SECONDS = 0.0
+"""A rank has nothing to do before it ends, and ignores SIGTERM."""
 BAD_INPUT = 2
 """Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
