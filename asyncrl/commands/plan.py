@@ -152,9 +152,10 @@ def check_fits(
 ) -> None:
     """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
     world = recipe.trainer.num_processes
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    on_gpu = gpu_memory_gb is not None
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
     is_recomputing = recipe.trainer.recompute == "full"
-    server = sum(server_memory(shape, recipe, on_gpu=gpu_memory_gb is not None).values())
+    server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
         rank = memory.computing(is_recomputing=is_recomputing)
@@ -221,7 +222,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
 
 def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
     section = recipe.trainer
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
     sizes = [
         _size(
             memory.computing(is_recomputing=recomputes) if on_gpu else memory.total(is_recomputing=recomputes)
@@ -317,7 +318,7 @@ def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None,
     """Lines on one rank and one server that take turns."""
     if not recipe.placement.colocated:
         return []
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     where = "each shared GPU" if on_gpu else "a rank and a server"

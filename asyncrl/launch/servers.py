@@ -22,7 +22,7 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.teacher import TeacherModel
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.serving.engine.environment import engine_arguments, engine_environment, releases_graphs
 from asyncrl.serving.sglang import health, hooks, scores
 from asyncrl.system.disk import ask_disk
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys
@@ -95,6 +95,7 @@ class LocalServers:
             # SGLang's own "auto" would serve a float32 checkpoint in float16.
             model = with_dtype(recipe, read_shape(folder))
         serving = recipe.serving
+        can_sleep = recipe.placement.colocated and role.name != TEACHER
         self._roles[url] = role
         self.processes[url] = self._site.process(
             role.name,
@@ -107,12 +108,15 @@ class LocalServers:
                 stream_interval=recipe.rollout.stream_interval_tokens,
                 seed=role.seed,
                 host=place.bind_address,
-                can_sleep=recipe.placement.colocated and role.name != TEACHER,
+                can_sleep=can_sleep,
                 returns_routes=recipe.replays_routes() and role.name != TEACHER,
             ),
             environment={
                 **engine_environment(
-                    threads=serving.threads_per_server, has_gpu=place.has_gpu, host=place.host
+                    threads=serving.threads_per_server,
+                    has_gpu=place.has_gpu,
+                    host=place.host,
+                    releases_graphs=releases_graphs(serving, has_gpu=place.has_gpu, can_sleep=can_sleep),
                 ),
                 TOKEN_VARIABLE: self._keys.token,
                 UNSAMPLED_VARIABLE: str(unsampled),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from asyncrl.errors import DiskError
+from asyncrl.launch.meters.memory_limit import MemoryLimitMeter
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
@@ -39,10 +40,11 @@ class TerminalAndFile(logging.Handler):
         self._warnings = WarningLog(metrics, step=step)
         self._alarms = alarms
         self._memory = memory
+        self._limit = MemoryLimitMeter()
         self._events = events
 
     def step(self, row: Row) -> None:
-        row = {**row, **self._memory.row()}
+        row = {**row, **self._memory.row(), **self._limit.row()}
         self._metrics.step(row)
         self._warnings.step = int(row["step"])
         self._live.step(row)

@@ -5,7 +5,8 @@ import logging
 import signal
 from pathlib import Path
 
-from asyncrl.errors import AsyncrlError, DiskError, Diverged
+from asyncrl.errors import AsyncrlError, DiskError, Diverged, RankLost
+from asyncrl.launch.nccl_ending import NUM_LINES, nccl_ending
 from asyncrl.launch.rank_names import rank_name
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
@@ -19,7 +20,8 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
 """Restarts in a row without a new step; of a trainer that ended with an error, without a new checkpoint."""
-STOP_SECONDS = 1.0
+STOP_SECONDS = 0.0
+"""A rank has nothing to do before it ends, and ignores SIGTERM."""
 BAD_INPUT = 2
 """Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
@@ -104,10 +106,13 @@ class TrainerRanks:
         if others and (found.returncode() or 0) > 0 and found.loss_seconds:
             await asyncio.wait(others, timeout=found.loss_seconds)
         await end_tasks(*others)
-        killed = (rank for rank in self.ranks if (rank.returncode() or 0) < 0)
+        # Those that ended only because another one did say nothing of why.
+        first = [rank for rank in self.ranks if rank.returncode() and not _lost_another(rank)]
+        killed = (rank for rank in first if (rank.returncode() or 0) < 0)
         # One that says why ends the others' waits for it, too.
-        certain = (rank for rank in self.ranks if rank.returncode() in CERTAIN)
-        return next((rank for rank in self.ranks if rank.why_lost), next(killed, next(certain, found)))
+        certain = (rank for rank in first if rank.returncode() in CERTAIN)
+        cause = next(killed, next(certain, next(iter(first), found)))
+        return next((rank for rank in self.ranks if rank.why_lost), cause)
 
     def kill(self, why: str) -> None:
         """Ends ranks that hang, at once; `wait` then raises."""
@@ -117,6 +122,12 @@ class TrainerRanks:
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
         await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
+
+
+def _lost_another(rank: Process) -> bool:
+    """Whether another rank's end ended it."""
+    code = rank.returncode() or 0
+    return code == RankLost.EXIT_CODE or nccl_ending(code, rank.last_lines(NUM_LINES)) is not None
 
 
 def _last_words(rank: Process, exit_code: int) -> str:
@@ -132,6 +143,8 @@ def _last_words(rank: Process, exit_code: int) -> str:
     how = f"ended with exit code {exit_code}"
     if rank.why_lost:
         how = f"is lost: {rank.why_lost}"
+    elif clause := nccl_ending(exit_code, rank.last_lines(NUM_LINES)):
+        how = clause
     elif exit_code == -signal.SIGKILL:
         how = (
             "was killed (SIGKILL), as the kernel does with the largest process when memory runs out; "

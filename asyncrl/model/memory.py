@@ -21,6 +21,9 @@ from asyncrl.recipe.lora import Lora
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26
 """Float32, 256 MiB: log-probs are computed for as many tokens at a time as keep below it."""
+GPU_LOGITS_AT_ONCE = 2**28
+"""On a GPU, 1 GiB. 32,768 tokens of a vocabulary of 151,936 are 19 products of 1,766 tokens, not 75 of 441;
+each reads and writes the gradient of the output layer once. `LOGIT_COPIES` of them are 4 GiB."""
 OFFLOADED = 4 * 4
 """Bytes per parameter of Adam on the host: float32 weight, its gradient, two moments."""
 LOGIT_COPIES = 4
@@ -125,6 +128,7 @@ def rank_memory(
     adam: AdamStates = AdamStates(),
     float32_logits: bool = False,
     lora: Lora | None = None,
+    on_gpu: bool = False,
 ) -> RankMemory:
     """Memory of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -149,9 +153,11 @@ def rank_memory(
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
     # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
-    # the sum in the weights' type (`asyncrl.trainer.network.logprobs`).
+    # the sum in the weights' type; on a GPU a stand-in alone (`asyncrl.trainer.network.weight_gradient`).
     is_chunked = is_mixed or layout.tensor > 1 or logits > LOGITS_AT_ONCE
-    output_gradient = rows * shape.hidden_size * (4 + width if is_chunked else width)
+    has_sum = is_chunked and not on_gpu
+    output_gradient = rows * shape.hidden_size * (4 + width if has_sum else width)
+    at_once = GPU_LOGITS_AT_ONCE if on_gpu else LOGITS_AT_ONCE
     memory = RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
@@ -160,7 +166,7 @@ def rank_memory(
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
         # A CPU has no product of 16 bits that is summed in float32, and converts the layer.
-        logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor
+        logits=LOGIT_COPIES * 4 * min(logits // layout.tensor, at_once)
         + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
         output_gradient=output_gradient,
         critic=values * (width + 4) + values_optimized * computed - int(has_critic) * saved,

@@ -1,8 +1,9 @@
 """The trainer process: `python -m asyncrl.trainer.main --run-folder RUN --queue-url URL`, one per rank.
 
 The launcher starts them, or torchrun does: rank and rendezvous come from torchrun's environment variables.
-Ends when the queue ends the run. Ctrl-C in a terminal reaches every process of the group: this one ignores it
-and waits for the controller's end of run, and it dies when its parent does.
+Ends when the queue ends the run. Ctrl-C in a terminal reaches every process of the group, and what Slurm
+sends at a time limit every process of the job: this one ignores both and waits for the controller's end of
+run, which comes after a checkpoint. It dies when its parent does.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from asyncrl.trainer.bootstrap import run_rank, start_learner
 
 def main() -> int:
     arguments = _parse_arguments()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -188,8 +188,11 @@ def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive
     assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
-def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients():
+def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients(monkeypatch):
     from asyncrl.trainer.network import logprobs
+    from asyncrl.trainer.network.whole_logprobs import token_logprobs
+
+    monkeypatch.setattr(logprobs, "GPU_LOGITS_AT_ONCE", 2**26)
 
     generator = torch.Generator("cuda").manual_seed(0)
     hidden = torch.randn(1500, 64, device="cuda", generator=generator, requires_grad=True)
@@ -197,7 +200,7 @@ def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients()
     targets = torch.randint(0, 151_936, (1500,), device="cuda", generator=generator)
     assert len(hidden) * len(weight) > logprobs.LOGITS_AT_ONCE
     got = logprobs.output_logprobs(hidden, weight, targets, 0.9, vocab_size=len(weight))
-    wanted = logprobs.token_logprobs(hidden @ weight.t(), targets, 0.9)
+    wanted = token_logprobs(hidden @ weight.t(), targets, 0.9)
     directions = torch.randn(2, 1500, device="cuda", generator=generator)
     for left, right in zip(got, wanted, strict=True):
         assert (left - right).abs().max() < 1e-3
@@ -206,6 +209,24 @@ def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients()
     )
     for left, right in zip(slopes, expected, strict=True):
         assert (left - right).abs().max() < 1e-2 * right.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_are_added_unrounded_to_megatrons_gradient(dtype: torch.dtype):
+    from asyncrl.trainer.network.weight_gradient import WeightGradient
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    slopes, hidden = (torch.randn(300, n, device="cuda", generator=generator).to(dtype) for n in (96, 64))
+    weight = torch.nn.Parameter(torch.zeros(100, 64, device="cuda", dtype=dtype))
+    weight.main_grad = torch.full((100, 64), 0.5, device="cuda")
+    weight.grad_added_to_main_grad = False
+    gradient = WeightGradient(weight, 96, num_chunks=2)
+    for part in (slice(0, 200), slice(200, 300)):
+        gradient.add(slopes[part], hidden[part])
+    assert gradient.result().shape == weight.shape and weight.grad_added_to_main_grad
+    exact = slopes.double().t() @ hidden.double() + 0.5
+    assert (weight.main_grad[:96] - exact).abs().max() < 2e-3
+    assert weight.main_grad[96:].eq(0.5).all()
 
 
 def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
@@ -226,7 +247,8 @@ def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_float32_logits_are_products_of_bfloat16_that_are_not_rounded(temperature: float):
-    from asyncrl.trainer.network.logprobs import output_logprobs, token_logprobs
+    from asyncrl.trainer.network.logprobs import output_logprobs
+    from asyncrl.trainer.network.whole_logprobs import token_logprobs
 
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (11, 96))

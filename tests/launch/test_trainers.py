@@ -63,6 +63,44 @@ def test_of_a_trainer_that_was_killed_the_usual_cause_is_named(tmp_path: Path) -
     assert _last_words(rank, -signal.SIGTERM).startswith("trainer 0 ended with exit code -15.")
 
 
+WATCHDOG = (
+    """
+[rank1]:[E1126 10:00:00 ProcessGroupNCCL.cpp:690] [Rank 1] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600031 milliseconds \
+before timing out.
+"""
+    + 60 * "frame #1: c10d::ProcessGroupNCCL::Watchdog::run() (libtorch_cuda.so)\n"
+)
+"""As torch 2.13 writes it, with a part of the stack."""
+GONE = "[rank0]: NCCL error: remote process exited or there was a network error, NCCL version 2.29\n" + (
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            WATCHDOG,
+            "^trainer 1 lost another rank: its ALLREDUCE had no end after 600 s .trainer.rank_timeout_sec",
+        ),
+        (GONE, "^trainer 1 lost another rank: its connection broke, so that rank or its machine is gone"),
+        (
+            "[Rank 0] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in "
+            "monitoring enqueued collectives.\n",
+            "^trainer 1 hung: its GPU made no progress for 480 s",
+        ),
+        ("double free or corruption\n", "^trainer 1 ended with exit code -6. Its last lines"),
+    ],
+)
+def test_a_rank_that_nccls_watchdog_ended_is_told_in_a_sentence(tmp_path: Path, log: str, said: str) -> None:
+    path = tmp_path / "trainer-1.log"
+    path.write_text(log)
+    rank = ChildProcess("trainer 1", [], environment={}, log_path=path)
+    words = _last_words(rank, -signal.SIGABRT)
+    assert re.search(said, words), words
+
+
 class LostRank:
     """A rank on another node, which is lost some time after its peer has met a broken connection."""
 
@@ -101,20 +139,44 @@ async def test_of_two_ranks_that_end_the_one_on_a_lost_node_is_the_cause(tmp_pat
     assert failed.value.was_killed and not failed.value.is_certain
 
 
-async def test_of_two_ranks_that_end_the_one_that_says_why_is_the_cause(tmp_path: Path) -> None:
-    """The other one only lost it: a term of the recipe's own broke on one rank in the middle of a step."""
-    names = {"trainer 0": f"exit({RankLost.EXIT_CODE})", "trainer 1": "print('weight gave (3,)'); exit(2)"}
+async def ended_ranks(folder: Path, programs: dict[str, str]) -> TrainerRanks:
+    """Ranks whose programs have ended, all before anybody looked."""
     found = [
-        ChildProcess(name, ["-c", code], environment={}, log_path=tmp_path / f"{name}.log")
-        for name, code in names.items()
+        ChildProcess(name, ["-c", code], environment={}, log_path=folder / f"{name}.log")
+        for name, code in programs.items()
     ]
     for rank in found:
         await rank.start()
         await rank.wait()
     ranks = TrainerRanks(
-        make_recipe(tmp_path), run_folder=tmp_path, logs=tmp_path, site=LocalSite(Cluster(), GpuMap("here"))
+        make_recipe(folder), run_folder=folder, logs=folder, site=LocalSite(Cluster(), GpuMap("here"))
     )
     ranks.ranks = list(found)
+    return ranks
+
+
+ABORTED = f"print({WATCHDOG!r}, flush=True); import os; os.abort()"
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, "CUDA out of memory"), (-9, "SIGKILL"), (2, "weight gave")])
+async def test_a_rank_that_nccls_watchdog_ended_is_not_the_cause_next_to_one_that_failed(
+    tmp_path: Path, code: int, said: str
+) -> None:
+    failed = "import os; os.kill(os.getpid(), 9)" if code == -9 else f"print({said!r}); exit({code})"
+    with pytest.raises(TrainerFailed, match=rf"(?s)^trainer 1 .*{said}"):
+        await (await ended_ranks(tmp_path, {"trainer 0": ABORTED, "trainer 1": failed})).wait()
+
+
+async def test_where_all_that_ended_lost_another_one_of_them_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TrainerFailed, match=r"trainer 0 lost another rank: its ALLREDUCE") as failed:
+        await (await ended_ranks(tmp_path, {"trainer 0": ABORTED})).wait()
+    assert failed.value.was_killed and not failed.value.is_certain
+
+
+async def test_of_two_ranks_that_end_the_one_that_says_why_is_the_cause(tmp_path: Path) -> None:
+    """The other one only lost it: a term of the recipe's own broke on one rank in the middle of a step."""
+    names = {"trainer 0": f"exit({RankLost.EXIT_CODE})", "trainer 1": "print('weight gave (3,)'); exit(2)"}
+    ranks = await ended_ranks(tmp_path, names)
     with pytest.raises(TrainerFailed, match=r"(?s)trainer 1 .*weight gave \(3,\)") as failed:
         await ranks.wait()
     assert failed.value.is_certain

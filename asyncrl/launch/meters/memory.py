@@ -23,7 +23,9 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
+def trainer_memory(
+    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool = False
+) -> RankMemory:
     """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
     `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence. Else
@@ -42,6 +44,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
         lora=recipe.model.lora,
+        on_gpu=on_gpu,
     )
 
 
@@ -87,7 +90,7 @@ def gpu_bytes(
 ) -> list[tuple[Gpu, int, str]]:
     """(GPU, bytes, whose they are) of each GPU that something computes on. Where trainer and server take
     turns, of the turn that needs more: next to a server there is a rank's state between two steps."""
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
     teacher = teacher_bytes(recipe, on_gpu=True)

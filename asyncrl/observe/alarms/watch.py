@@ -15,7 +15,7 @@ from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.invalid_numbers import NotANumber, SkippedSteps, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
 from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
-from asyncrl.observe.alarms.memory import MemoryGrowth
+from asyncrl.observe.alarms.memory import MemoryGrowth, MemoryLimit
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share, trust_region_share
 from asyncrl.observe.alarms.preference import LikelihoodDisplacement
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
@@ -52,6 +52,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (LikelihoodDisplacement, [section.chosen_reward_loss]),
         (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),
+        (MemoryLimit, [section.memory_limit_share, section.memory_stall_share]),
     ]
     # Each limit of a rule with several may be off alone.
     return [make(*limits) for make, limits in rules if any(limit is not None for limit in limits)]

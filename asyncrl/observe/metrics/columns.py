@@ -179,7 +179,13 @@ GROUPS = {
         "checkpoint_seconds",
         "trainer_idle_share",
     ),
-    "memory": ("controller_memory_gib", "trainer_memory_gib", "server_memory_gib"),
+    "memory": (
+        "controller_memory_gib",
+        "trainer_memory_gib",
+        "server_memory_gib",
+        "memory_limit_share",
+        "memory_stall_share",
+    ),
 }
 """Group -> columns of a step. A column that begins with its group's name drops it."""
 PREFIXES = {

@@ -94,3 +94,10 @@ class Alarms(Section):
     """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
     relative to its 11th to 15th step, if it is at least half a GiB. After the first checkpoint, whose copy
     stays in memory: relative to the five steps after it. Steady growth ends out of memory."""
+    memory_limit_share: Fraction | None = 0.95
+    """Part in use, without caches of files, of the memory that a control group (container, Slurm) allows on
+    the controller's machine. Above it the kernel takes pages away that programs need: everything becomes
+    slow, then a process is killed. Fewer servers or ranks, smaller caches or more memory for the job help."""
+    memory_stall_share: Fraction | None = 0.1
+    """Share of the time between two steps in which some process waited for memory in that control group, as
+    the kernel counts it (memory.pressure). Healthy runs have about 0."""

@@ -19,10 +19,21 @@ CPU_PATH = Path(__file__).with_name("cpu_path")
 MOST_GRAPHED = 256
 """Requests at once up to which a GPU decodes by CUDA graphs: as many as SGLang takes on one of 80 GB."""
 
+_GRAPH_BACKENDS = ("--cuda-graph-config", "--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
+
 _KEPT_BYTES = str(128 * 2**20)
 
 
-def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") -> dict[str, str]:
+def releases_graphs(serving: Serving, *, has_gpu: bool, can_sleep: bool) -> bool:
+    """Whether a server's CUDA graphs give their memory back while it sleeps, to host memory. SGLang 0.5.23
+    can do so with its backend `full` alone: not where the recipe chooses backends."""
+    options = {argument.split("=")[0] for argument in serving.extra_arguments}
+    return has_gpu and can_sleep and not options.intersection(_GRAPH_BACKENDS)
+
+
+def engine_environment(
+    *, threads: int, has_gpu: bool, host: str = "127.0.0.1", releases_graphs: bool = False
+) -> dict[str, str]:
     """Variables to add to the environment of a server process that others reach at `host`."""
     environment = {
         # SGLang asks itself over HTTP whether it is ready.
@@ -36,6 +47,8 @@ def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") 
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "false",
     }
     if has_gpu:
+        if releases_graphs:
+            environment["SGLANG_MEMORY_SAVER_CUDA_GRAPH"] = "true"
         return environment | toolkit_environment()
     paths = [str(CPU_PATH), *filter(None, [os.environ.get("PYTHONPATH")])]
     return environment | {
@@ -102,6 +115,9 @@ def engine_arguments(
         arguments += ["--cuda-graph-max-bs-decode", str(serving.max_running_requests)]
     if has_gpu and can_sleep:
         arguments += ["--enable-memory-saver"]
+    if releases_graphs(serving, has_gpu=has_gpu, can_sleep=can_sleep):
+        # Those of its default, breakable, cannot be released, and it does not start.
+        arguments += ["--cuda-graph-backend-prefill", "disabled"]
     return arguments + serving.extra_arguments
 
 

@@ -9,7 +9,8 @@ PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "
 """rollout.interrupt -> SGLang's word for it. Drained servers have nothing to interrupt."""
 IDLE_SECONDS = 20.0
 """Longest wait for a scheduler to be idle once all streams have ended."""
-_SLEEP = {"tags": ["kv_cache", "weights"]}
+_SLEEP = {"tags": ["kv_cache", "weights", "cuda_graph"]}
+"""CUDA graphs can be released where the server was started for it (engine/environment.py); else they stay."""
 
 
 async def abort(session: aiohttp.ClientSession, url: str, request_id: str) -> None:
@@ -39,8 +40,8 @@ async def flush_cache(session: aiohttp.ClientSession, url: str, *, timeout_secon
 
 
 async def sleep(session: aiohttp.ClientSession, url: str) -> None:
-    """Aborts what runs, whose streams carry what they have, and gives back the memory of weights and cache.
-    The server stays paused."""
+    """Aborts what runs, whose streams carry what they have, and gives back the memory of weights, cache and
+    graphs. The server stays paused."""
     await pause_generation(session, url, interrupt="abort", timeout_seconds=CALL_SECONDS)
     # The scheduler dies of a release while it is not idle, and its last step may end after the last stream.
     wait = f"/flush_cache?timeout={IDLE_SECONDS:g}"

@@ -53,7 +53,7 @@ class ParameterEntry:
     """Pipeline stage."""
     dtype: torch.dtype
     is_fixed: bool
-    """Whether no step changes it: under adapters what has none."""
+    """Whether no step changes it: what is frozen, and under adapters what has none."""
 
 
 @dataclass(frozen=True, slots=True)

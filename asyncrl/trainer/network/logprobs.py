@@ -12,10 +12,13 @@ of these p_T. Only k logits of a row are looked at, whatever rank holds them.
 
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
-logits at a time, and on a CPU normalized in slices that stay in the processor's cache. The backward pass
-finds logits that fit into KEPT_BYTES as they were; of more it computes each chunk again, one more product of
-the output layer. It then holds at most three float32 matrices of a chunk, 768 MiB on each rank, whatever the
-number of tokens, and sums the gradient of the weight in float32: 4 bytes x W x H, and a product of that size.
+logits at a time (on a GPU GPU_LOGITS_AT_ONCE), and on a CPU normalized in slices that stay in the processor's
+cache. The backward pass finds logits that fit into KEPT_BYTES as they were; of more it computes each chunk
+again, one more product of the output layer. It then holds at most three float32 matrices of a chunk on each
+rank, whatever the number of tokens, and sums the gradient of the weight in float32: in Megatron's on a GPU,
+else in 4 bytes x W x H, and a product of that size (weight_gradient.py).
+
+Memory bounds what is done to a chunk: tests/trainer/network/test_logit_passes.py counts the passes over it.
 
 With model.float32_logits the logits of a bfloat16 model are not rounded: products of bfloat16 numbers, summed
 up in float32, as SGLang's --enable-fp32-lm-head computes them. Their gradient is rounded as before, where it
@@ -31,8 +34,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.model.memory import LOGITS_AT_ONCE
+from asyncrl.model.memory import GPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE
 from asyncrl.serving.kernels import rows as kernels
+from asyncrl.trainer.network.weight_gradient import WeightGradient
+from asyncrl.trainer.network.whole_logprobs import IMPOSSIBLE, row_maxima, token_logprobs
 from asyncrl.trainer.packing.kept_sets import KeptSets
 from asyncrl.trainer.packing.top_tokens import TopTokens
 
@@ -40,44 +45,6 @@ KEPT_BYTES = 2**29
 """Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
 SLICE_LOGITS = 2**18
 """In float32 1 MiB: the dozen passes over a slice stay in a core's cache."""
-IMPOSSIBLE = -1e30
-"""A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
-
-
-def token_logprobs(
-    logits: Tensor,
-    targets: Tensor,
-    temperature: float,
-    unsampled: Tensor | None = None,
-    kept: KeptSets | None = None,
-    top: TopTokens | None = None,
-    cap: float | None = None,
-) -> tuple[Tensor, ...]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], with `kept` the logs of the
-    kept tokens' probability [T], and with `top` the means of the teacher's likeliest [T]; all with gradient.
-
-    `unsampled` [U] int64 are ids that are never sampled; no target is one of them. `cap` is the c of logits
-    c tanh(logit / c).
-    """
-    if cap is not None:
-        logits = cap * torch.tanh(logits.float() / cap)
-    logits = logits.float() / temperature
-    if unsampled is not None:
-        logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
-    everything = torch.log_softmax(logits, dim=-1)
-    values: tuple[Tensor, ...] = (
-        everything.gather(-1, targets[:, None]).squeeze(-1),
-        _Entropy.apply(everything),
-    )
-    if top is not None:
-        columns, shares = top.of_columns(0, logits.shape[-1])
-        values = *values, (shares * everything.gather(-1, columns)).sum(-1)
-    if kept is None:
-        return values
-    logs = everything[kept.rows, kept.tokens]
-    largest = _row_maxima(logs.detach(), kept.rows, len(targets))
-    masses = torch.zeros_like(largest).index_add(0, kept.rows, (logs - largest[kept.rows]).exp())
-    return *values[:2], masses.log() + largest, *values[2:]
 
 
 def output_logprobs(
@@ -125,29 +92,6 @@ def output_logprobs(
     return values
 
 
-def _row_maxima(values: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """[E], [E] -> [num_rows], the largest value of each row; IMPOSSIBLE where it has none."""
-    return values.new_full((num_rows,), IMPOSSIBLE).scatter_reduce(0, rows, values, "amax")
-
-
-class _Entropy(torch.autograd.Function):
-    """-sum p log p of log-probs [T, V]; keeps only its input, which log_softmax keeps anyway."""
-
-    @staticmethod
-    def forward(context: Any, logprobs: Tensor) -> Tensor:
-        context.save_for_backward(logprobs)
-        entropies: Tensor = torch.special.entr(logprobs.exp()).sum(-1)
-        return entropies
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
-        (logprobs,) = context.saved_tensors
-        probabilities = logprobs.exp()
-        # An impossible token adds nothing; 0 x -inf would be NaN.
-        slopes = torch.where(probabilities > 0, probabilities * (logprobs + 1), 0.0)
-        return -gradient[:, None] * slopes
-
-
 class _Vocabulary:
     """The rows of the output layer that this rank holds, and what is done over all of them."""
 
@@ -178,9 +122,10 @@ class _Vocabulary:
         self.is_bitwise = is_bitwise
         self._cap = cap
 
-    def chunks(self, num_tokens: int) -> list[slice]:
+    def chunks(self, hidden: Tensor) -> list[slice]:
         """Tokens of one product."""
-        return _slices(num_tokens, LOGITS_AT_ONCE // self.num_rows)
+        at_once = GPU_LOGITS_AT_ONCE if hidden.is_cuda else LOGITS_AT_ONCE
+        return _slices(len(hidden), at_once // self.num_rows)
 
     def slices(self, logits: Tensor) -> list[slice]:
         """Rows of a product that are normalized together: one message per product over a group."""
@@ -207,18 +152,51 @@ class _Vocabulary:
 
     def tempered(self, logits: Tensor) -> Tensor:
         """A float32 copy of `logits`, capped, divided by the temperature, without what is never sampled."""
-        copy = logits.to(torch.float32, copy=True)
-        if self._cap is not None:
-            copy = copy.div_(self._cap).tanh_().mul_(self._cap)
-        copy = copy if self.temperature == 1.0 else copy.div_(self.temperature)
-        return copy if self._unsampled is None else copy.index_fill_(1, self._unsampled, IMPOSSIBLE)
+        return self._without_unsampled(self._divided(logits))
 
-    def untempered(self, slopes: Tensor, logits: Tensor) -> Tensor:
-        """The gradient of `logits` from that of the tempered ones, which it overwrites."""
-        slopes = slopes if self.temperature == 1.0 else slopes.div_(self.temperature)
-        if self._cap is None:
-            return slopes
-        return slopes.mul_(1 - (logits.float() / self._cap).tanh_().square_())
+    def shifted(self, logits: Tensor, less: Tensor) -> Tensor:
+        """`tempered`, less a number of each row, [t] float32: in one pass where there is no other."""
+        if self._cap is None and self.temperature == 1.0 and converts_as_it_computes(logits):
+            return self._without_unsampled(torch.sub(logits, less[:, None]))
+        return self._without_unsampled(self._divided(logits).sub_(less[:, None]))
+
+    def largest(self, logits: Tensor) -> Tensor:
+        """[t] largest of the tempered logits of each row. Dividing keeps their order, so it comes after."""
+        if self._cap is not None:
+            return self.tempered(logits).amax(-1)
+        if self._unsampled is None:
+            return self._divided(logits.amax(-1))
+        kept = logits.index_select(1, self._unsampled)
+        lowest = logits.index_fill_(1, self._unsampled, torch.finfo(logits.dtype).min).amax(-1)
+        logits.index_copy_(1, self._unsampled, kept)
+        return self._divided(lowest)
+
+    def untempered(self, slopes: Tensor, logits: Tensor, out: Tensor) -> None:
+        """Fills `out` with the gradient of `logits` from that of the tempered ones, which it overwrites."""
+        if self._cap is not None:
+            slopes = slopes if self.temperature == 1.0 else slopes.div_(self.temperature)
+            out.copy_(slopes.mul_(1 - (logits.float() / self._cap).tanh_().square_()))
+        elif self.temperature == 1.0:
+            out.copy_(slopes)
+        elif converts_as_it_computes(out):
+            torch.div(slopes, self.temperature, out=out)
+        else:
+            out.copy_(slopes.div_(self.temperature))
+
+    def _divided(self, logits: Tensor) -> Tensor:
+        """A float32 copy of `logits`, capped and divided by the temperature."""
+        if self._cap is not None:
+            copy = logits.to(torch.float32, copy=True).div_(self._cap).tanh_().mul_(self._cap)
+            return copy if self.temperature == 1.0 else copy.div_(self.temperature)
+        if self.temperature == 1.0:
+            return logits.to(torch.float32, copy=True)
+        if not converts_as_it_computes(logits):
+            return logits.to(torch.float32, copy=True).div_(self.temperature)
+        # By a float32 row and no number, so that 16-bit logits become float32 before they are divided.
+        return torch.div(logits, logits.new_full((1,), self.temperature, dtype=torch.float32))
+
+    def _without_unsampled(self, logits: Tensor) -> Tensor:
+        return logits if self._unsampled is None else logits.index_fill_(1, self._unsampled, IMPOSSIBLE)
 
     def own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(column of each target here, whether it is one of ours)."""
@@ -237,6 +215,12 @@ class _Vocabulary:
         return tensor
 
 
+def converts_as_it_computes(tensor: Tensor) -> bool:
+    """Whether reading or writing these numbers as float32 takes no pass of its own; on a CPU it takes longer
+    than one."""
+    return tensor.is_cuda or tensor.dtype is torch.float32
+
+
 def _slices(length: int, size: int) -> list[slice]:
     return [slice(a, min(a + size, length)) for size in [max(1, size)] for a in range(0, length, size)]
 
@@ -253,7 +237,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         num_bytes = len(hidden) * vocabulary.num_rows * vocabulary.dtype.itemsize
         is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
         kept = []
-        for chunk in vocabulary.chunks(len(hidden)):
+        for chunk in vocabulary.chunks(hidden):
             logits = vocabulary.logits(hidden[chunk], weight)
             parts = (logprobs[chunk], entropies[chunk], normalisers[chunk], targets[chunk])
             for rows in vocabulary.slices(logits):
@@ -283,21 +267,17 @@ class _ChunkedLogprobs(torch.autograd.Function):
         of_means = None if vocabulary.top is None else others[-1]
         totals = None if of_means is None else of_means * vocabulary.top[2]
         to_hidden = torch.empty_like(hidden)
-        chunks = vocabulary.chunks(len(hidden))
-        # The product of a single chunk is the gradient; those of several are added up in float32.
-        is_sum = len(chunks) != 1
-        to_weight = to_rows = None
+        chunks = vocabulary.chunks(hidden)
+        of_weight = None
         if context.needs_input_grad[1]:
-            to_weight = torch.empty_like(weight, dtype=torch.float32 if is_sum else None)
-            to_weight[0 if is_sum else vocabulary.num_rows :] = 0
-            to_rows = to_weight[: vocabulary.num_rows]
+            of_weight = WeightGradient(weight, vocabulary.num_rows, len(chunks))
         for i, chunk in enumerate(chunks):
             logits = kept[i] if kept else vocabulary.logits(hidden[chunk], weight)
             slopes = torch.empty_like(logits, dtype=hidden.dtype)
             for rows in vocabulary.slices(logits):
                 own = slice(chunk.start + rows.start, chunk.start + rows.stop)
                 found = _slopes(
-                    vocabulary.tempered(logits[rows]).sub_(normalisers[own, None]),
+                    vocabulary.shifted(logits[rows], normalisers[own]),
                     vocabulary.own(targets[own]),
                     None if of_logprobs is None else of_logprobs[own, None],
                     None if of_entropies is None else (of_entropies[own, None], entropies[own, None]),
@@ -308,29 +288,24 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     # Ids in a row differ; those of other ranks add 0, in whatever order.
                     found.scatter_add_(1, columns, shares * of_means[own, None])
                 if masses is not None and of_masses is not None:
-                    log = vocabulary.tempered(logits[rows]).sub_(normalisers[own, None])
+                    log = vocabulary.shifted(logits[rows], normalisers[own])
                     _add_slopes_of_masses(
                         found, log, of_masses[own], masses[own], vocabulary.kept.of_slice(own)
                     )
-                slopes[rows] = vocabulary.untempered(found, logits[rows])
+                vocabulary.untempered(found, logits[rows], slopes[rows])
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
-            if to_rows is None:
-                continue
-            if is_sum:
-                to_rows += slopes.t() @ hidden[chunk]
-            else:
-                torch.mm(slopes.t(), hidden[chunk], out=to_rows)
-        return to_hidden, None if to_weight is None else to_weight.to(weight.dtype), None, None
+            if of_weight is not None:
+                of_weight.add(slopes, hidden[chunk])
+        return to_hidden, None if of_weight is None else of_weight.result(), None, None
 
 
 # Functions of their own, so that one slice's matrices are gone before the next one's are made.
 def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs, entropies and logarithms of the softmax's denominator of a slice, [t] each."""
     shared = vocabulary.shared_logprobs(logits, targets) if vocabulary.is_bitwise else None
-    logits = vocabulary.tempered(logits)
     columns, is_own = vocabulary.own(targets)
-    largest = vocabulary.reduce(logits.amax(-1), dist.ReduceOp.MAX)
-    logits -= largest[:, None]
+    largest = vocabulary.reduce(vocabulary.largest(logits), dist.ReduceOp.MAX)
+    logits = vocabulary.shifted(logits, largest)
     chosen = logits.gather(1, columns).squeeze(1) * is_own
     exponentials = logits.exp()
     sums = torch.stack([exponentials.sum(-1), logits.mul_(exponentials).sum(-1), chosen])
@@ -344,7 +319,7 @@ def _log_masses(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _V
     assert vocabulary.kept is not None
     kept = vocabulary.kept.of_slice(part)
     logs = vocabulary.tempered(logits)[kept.rows, kept.tokens] - normalisers[kept.rows]
-    largest = vocabulary.reduce(_row_maxima(logs, kept.rows, len(normalisers)), dist.ReduceOp.MAX)
+    largest = vocabulary.reduce(row_maxima(logs, kept.rows, len(normalisers)), dist.ReduceOp.MAX)
     sums = torch.zeros_like(normalisers).index_add_(0, kept.rows, (logs - largest[kept.rows]).exp())
     return vocabulary.reduce(sums).log() + largest
 
@@ -380,18 +355,18 @@ def _slopes(
     -p x (gradient of the log-prob + `of_totals` + gradient of the entropy x (log p + entropy)), and where the
     target is the gradient of the log-prob.
     """
-    probabilities = log.exp()
     each = of_logprobs
     if of_totals is not None:
         each = of_totals if each is None else each + of_totals
     if of_entropies is None:
         assert each is not None, "torch asks for the gradient of none"
-        factor = each
+        slopes = log.exp_().mul_(-each)
     else:
         gradient, entropies = of_entropies
-        factor = log.add_(entropies).mul_(gradient)
-        factor = factor if each is None else factor.add_(each)
-    slopes = probabilities.mul_(factor).neg_()
+        probabilities = log.exp()
+        factor = log.add_(entropies).mul_(-gradient)
+        factor = factor if each is None else factor.sub_(each)
+        slopes = probabilities.mul_(factor)
     if of_logprobs is not None:
         columns, is_own = own
         slopes.scatter_add_(1, columns, of_logprobs * is_own[:, None])

@@ -4,14 +4,20 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
-from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.serving.tensor_digest import PendingDigests
 
 
 class Digests:
     """Hugging Face name -> digest, of the tensors that passed."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._pending = PendingDigests()
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """Waits for the device."""
+        return self._pending.read()
 
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yields `weights` and digests them."""
@@ -20,10 +26,14 @@ class Digests:
             yield name, tensor
 
     def add(self, name: str, tensor: Tensor) -> None:
-        assert name not in self.by_name, f"{name} came twice"
-        self.by_name[name] = tensor_digest(tensor)
+        assert name not in self._names, f"{name} came twice"
+        self._names.add(name)
+        self._pending.add(name, tensor)
 
 
 def digests_of(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Digests of tensors that are all there, by name."""
-    return {name: tensor_digest(tensor) for name, tensor in weights.items()}
+    """Digests of tensors that are all there, by name. Waits for the device once."""
+    digests = Digests()
+    for name, tensor in weights.items():
+        digests.add(name, tensor)
+    return digests.by_name

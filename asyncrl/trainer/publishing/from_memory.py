@@ -2,9 +2,9 @@
 packs bucket after bucket and broadcasts it to one group with every tensor rank of every server.
 
 While one bucket is on its way the next is gathered and packed, and the one that is sent is digested. Nothing
-is read from disk. Tensors that no step changes (all that `model.lora` gives no adapter) go to a server once:
-a new group, as for another process, gets all of them. When a member of the groups fails, each server that
-still answers gets the version once more in a group of its own, so that the failed one takes no other along.
+is read from disk. Tensors that no step changes (frozen ones, and all that `model.lora` gives no adapter) go
+to a server once: a new group, as for another process, gets all of them. When a member of the groups fails,
+those that still answer get the version once more without it, and it gets a group of its own, if it answers.
 """
 
 import itertools
@@ -21,12 +21,12 @@ from torch import Tensor
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication
 from asyncrl.serving.sglang.hooks import Engine
-from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer.network.convert import export_stages, exported_tensors
 from asyncrl.trainer.network.export import drain, file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
 from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
+from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
@@ -92,12 +92,16 @@ class MemoryBroadcast:
         if not self._plan:
             self._plan = plan_buckets(exported_tensors(model), max_bytes=self._bucket_bytes)
         had_group = bool(self._members)
-        outcomes, again = self._send_round(publication, servers, model)
-        if again and (had_group or len(servers) > 1):
-            log.warning("%d server(s) get version %d one by one", len(again), publication.version)
-            for url in again:
-                outcomes |= self._send_round(publication, [url], None)[0]
-                self._leave()
+        outcomes, groups = self._send_round(publication, servers, model)
+        if not had_group and len(servers) == 1:
+            return outcomes
+        while groups:
+            members = groups.pop(0)
+            log.warning("%d server(s) get version %d again", len(members), publication.version)
+            found, smaller = self._send_round(publication, members, None)
+            outcomes |= found
+            self._leave()
+            groups += smaller if len(members) > 1 else []
         return outcomes
 
     def files(self) -> dict[str, dict[str, Tensor]]:
@@ -122,9 +126,9 @@ class MemoryBroadcast:
 
     def _send_round(
         self, publication: Publication, servers: Sequence[str], model: Policy | PolicyModel | None
-    ) -> tuple[Outcomes, list[str]]:
-        """Outcomes, and the servers that may take the version in a group of their own. Without a model the
-        copies of the round before are sent."""
+    ) -> tuple[Outcomes, list[list[str]]]:
+        """Outcomes, and the groups of servers that may take the version after all. Without a model the copies
+        of the round before are sent."""
         members = ranks.first_alone(lambda: self._begin(publication, servers))
         sends_all = members != self._members or not self._was_packed
         error = self._join(members)
@@ -141,10 +145,10 @@ class MemoryBroadcast:
         if error is not None:
             log.warning("version %d: sending weights failed: %s", publication.version, error)
             self._leave()
-        outcomes, again = ranks.first_alone(self._finish)
-        if again:
+        outcomes, groups = ranks.first_alone(self._finish)
+        if groups:
             self._leave()
-        return outcomes, again
+        return outcomes, groups
 
     # The first rank, towards the servers
 
@@ -152,7 +156,7 @@ class MemoryBroadcast:
         assert self._receivers is not None
         return self._receivers.begin(publication, servers, self._plan)
 
-    def _finish(self) -> tuple[Outcomes, list[str]]:
+    def _finish(self) -> tuple[Outcomes, list[list[str]]]:
         assert self._receivers is not None
         self._receivers.digested()
         return self._receivers.finish()
@@ -211,7 +215,7 @@ class MemoryBroadcast:
                 sent.error = _wait(work) or self._connect(group, flat.device)
                 work = group.send(flat) if sent.error is None else None
             # Of what the model holds, not of what was packed: a fault of packing shows, too.
-            digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+            digests = digests_of(tensors)
             if bucket.is_fixed and digests:
                 self._fixed[number] = digests
             sent.digests |= digests

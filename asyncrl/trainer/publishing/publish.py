@@ -87,7 +87,7 @@ class Publisher:
         Raises DiskError when there is no room.
         """
         self._writer.wait()
-        if isinstance(model, Policy) and model.lora is not None:
+        if self._fixed.are_many(model):
             return self._write_in_parts(version, model)
         weights = export_weights(model)
         target = self.folder / f"v{version}"
@@ -102,7 +102,7 @@ class Publisher:
             self._complete(publication, part)
         return publication
 
-    def _write_in_parts(self, version: PolicyVersion, model: Policy) -> Publication:
+    def _write_in_parts(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         """As `write`, with what no step changes written once."""
         target = self.folder / f"v{version}"
         if not ranks.is_first():

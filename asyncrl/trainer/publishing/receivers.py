@@ -63,6 +63,7 @@ class Round:
     ready: dict[str, Engine] = field(default_factory=dict)
     """Servers that are paused and wait for a bucket."""
     failures: dict[str, Failure] = field(default_factory=dict)
+    """In their order."""
     seconds: dict[str, float] = field(default_factory=dict)
     assigned: "asyncio.Future[RankAssignment]" = field(default_factory=asyncio.Future)
     digested: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,13 +104,18 @@ class Receivers:
         """All buckets were sent, or cannot be: the publication's digests are what is to be compared."""
         self._loop.call_soon_threadsafe(self._current().digested.set)
 
-    def finish(self) -> tuple[dict[str, PublishOutcome], list[str]]:
-        """Outcomes by URL, and the servers that failed while weights were sent and still answer."""
+    def finish(self) -> tuple[dict[str, PublishOutcome], list[list[str]]]:
+        """Outcomes by URL, and the servers that failed while weights were sent and still answer, in the
+        groups in which they may take the version after all.
+
+        One that is gone took the others along; else the first to fail did, and is alone. So one bad server
+        among any number costs one more round, or two.
+        """
         assert self._running is not None
         self._running.result()
         round_ = self._current()
         outcomes = {url: _outcome(round_, url) for url in round_.urls}
-        return outcomes, self._call(self._answering(round_))
+        return outcomes, _groups(round_, self._call(self._answering(round_)))
 
     def close(self) -> None:
         if self._session is not None:
@@ -234,6 +240,14 @@ async def _join(
         backend=assignment.backend,
     )
     await weights.init_weights_update_group(session, url, seat)
+
+
+def _groups(round_: Round, answering: list[str]) -> list[list[str]]:
+    failed = [url for url, failure in round_.failures.items() if failure.is_of_sending]
+    if len(answering) < len(failed) or len(answering) < 2:
+        # Those that are gone took the others along.
+        return [answering] if answering else []
+    return [[url for url in answering if url != failed[0]], failed[:1]]
 
 
 def _outcome(round_: Round, url: str) -> PublishOutcome:

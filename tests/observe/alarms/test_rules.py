@@ -265,6 +265,7 @@ def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
         ({"grad_norm": after(10, 0.4, math.nan)}, "not_a_number"),
         ({"trainer_memory_gib": lambda step: 1.5 + 0.05 * step}, "memory_growth"),
         ({"server_memory_gib": after(30, 2.0, 3.2)}, "memory_growth"),
+        ({"memory_limit_share": after(30, 0.8, 0.97)}, "memory_limit"),
         # It grows on after the first checkpoint.
         ({"trainer_memory_gib": lambda n: 1.5 + 0.05 * n, "checkpoint_seconds": saves(20)}, "memory_growth"),
     ],
@@ -282,6 +283,7 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
             "answer_share": "one_answer",
             "nonfinite_share": "not_a_number",
             "memory_growth": "memory_growth",
+            "memory_limit_share": "memory_limit",
         }.items()
         if value == name
     )
@@ -311,6 +313,9 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
         # Caches fill.
         {"trainer_memory_gib": after(8, 1.0, 4.0)},
         {"controller_memory_gib": after(30, 0.1, 0.5)},
+        {"memory_limit_share": 0.94, "memory_stall_share": 0.05},
+        # One step says little.
+        {"memory_stall_share": lambda step: 0.4 if step == 30 else 0.0},
         # What the first checkpoint is copied into stays.
         {"trainer_memory_gib": after(30, 3.6, 5.6), "checkpoint_seconds": saves(30)},
         {"trainer_memory_gib": after(14, 3.6, 7.0), "checkpoint_seconds": saves(14)},
@@ -318,6 +323,15 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
 )
 def test_what_looks_like_it_and_is_none(columns: dict[str, Any]) -> None:
     assert alarms_of(series(60, **columns)) == set()
+
+
+def test_waits_for_memory_are_said_before_how_much_is_in_use() -> None:
+    rows = series(20, memory_limit_share=0.97, memory_stall_share=0.3)
+    assert alarms_of(rows) == alarms_of(rows, memory_limit_share=None) == {"memory_limit"}
+    log = AlarmLog()
+    log.run(rows)
+    assert log.rows[0]["text"].startswith("processes waited for memory in 30% of the time")
+    assert alarms_of(rows, memory_limit_share=None, memory_stall_share=None) == set()
 
 
 @pytest.mark.parametrize("rows", [[], [{"step": 1}], [{"step": n} for n in range(1, 60)]])

@@ -1,12 +1,18 @@
 """What a server is told as it starts, where the device and the recipe decide."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncrl.recipe import Model, Serving
-from asyncrl.serving.engine.environment import engine_arguments, group_environment
+from asyncrl.serving.engine.environment import (
+    engine_arguments,
+    engine_environment,
+    group_environment,
+    releases_graphs,
+)
 
 
 def arguments(*, has_gpu: bool, dtype: Any, float32_logits: bool = False, **serving: Any) -> list[str]:
@@ -78,3 +84,51 @@ def test_both_sides_of_a_communicator_have_the_settings_that_sglang_takes() -> N
     assert group_environment({}) == {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
     # SGLang leaves what somebody has set, and so do we.
     assert group_environment({"NCCL_CUMEM_ENABLE": "1"})["NCCL_CUMEM_ENABLE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "can_sleep", "extra", "expected"),
+    [
+        (True, True, [], True),
+        (True, False, [], False),
+        (False, True, [], False),
+        # The backends of the recipe may be ones whose graphs cannot be released.
+        (True, True, ["--cuda-graph-backend-prefill=breakable"], False),
+        (True, True, ["--cuda-graph-config", '{"decode": {"backend": "full"}}'], False),
+    ],
+)
+def test_graphs_of_a_server_that_sleeps_on_a_gpu_are_released_unless_the_recipe_chose_their_backends(
+    has_gpu: bool, can_sleep: bool, extra: list[str], expected: bool
+) -> None:
+    serving = Serving(extra_arguments=extra)
+    assert releases_graphs(serving, has_gpu=has_gpu, can_sleep=can_sleep) is expected
+    environment = engine_environment(threads=1, has_gpu=has_gpu, releases_graphs=expected)
+    assert ("SGLANG_MEMORY_SAVER_CUDA_GRAPH" in environment) is expected
+    found = engine_arguments(
+        serving,
+        Model(path="m"),
+        has_gpu=has_gpu,
+        port=1,
+        model_folder=Path("m"),
+        stream_interval=8,
+        seed=0,
+        can_sleep=can_sleep,
+    )
+    # What SGLang captures for prefill by default cannot be released, and it does not start with both.
+    ours = found[: len(found) - len(extra)]
+    given = ours[ours.index("--cuda-graph-backend-prefill") + 1] if has_gpu and expected else None
+    assert given == ("disabled" if expected else None)
+
+
+def test_sglang_knows_the_tags_and_the_switch_that_release_graphs() -> None:
+    """Read from its sources: without a GPU it releases nothing."""
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None and spec.submodule_search_locations is not None
+    sources = Path(spec.submodule_search_locations[0]) / "srt"
+    assert 'GPU_MEMORY_TYPE_CUDA_GRAPH = "cuda_graph"' in (sources / "constants.py").read_text()
+    backends = sources / "model_executor" / "runner_backend"
+    full, breakable = (
+        (backends / f"{name}_cuda_graph_backend.py").read_text() for name in ("full", "breakable")
+    )
+    assert "SGLANG_MEMORY_SAVER_CUDA_GRAPH" in full and "tag=GPU_MEMORY_TYPE_CUDA_GRAPH" in full
+    assert "not compatible with memory saver mode" in breakable

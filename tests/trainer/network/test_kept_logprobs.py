@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
-from asyncrl.trainer.network.logprobs import output_logprobs, token_logprobs
+from asyncrl.trainer.network.logprobs import output_logprobs
+from asyncrl.trainer.network.whole_logprobs import token_logprobs
 from asyncrl.trainer.packing.kept_sets import KeptSets
 
 

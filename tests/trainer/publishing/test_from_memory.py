@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from asyncrl.trainer.network.adapters import load_adapted
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
+from asyncrl.trainer.publishing import from_memory
 from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
-from asyncrl.trainer.ranks.update_group import UpdateGroup
+from asyncrl.trainer.ranks.update_group import Address, UpdateGroup
 
 BUCKET_BYTES = 20_000
 """Some buckets, one of them a tensor larger than that."""
@@ -105,6 +107,26 @@ def test_what_no_adapter_changes_is_sent_once_to_each_process(
     assert max(received[2]) < min(received[1])
 
 
+def test_frozen_parameters_are_sent_once_and_digested_with_every_version(
+    folder: Path, publisher: Publisher, servers: list[str]
+):
+    policy = load_policy(folder)
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_("linear_fc2" in name)
+    received = []
+    for version in (1, 2):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.1 if parameter.requires_grad else 0.0)
+        publication, outcomes = publish(publisher, version, policy, servers[:2])
+        assert [outcome.detail for outcome in outcomes.values()] == [""] * 2
+        assert publication.digests == digests_of(dict(export_weights(policy)))
+        received.append({state_of(url)["num_received"] for url in servers[:2]})
+        publisher.write(version + 1, policy)
+        assert digests_of(dict(read_weights(publication.folder))) == publication.digests
+    assert max(received[1]) < min(received[0])
+
+
 def test_the_folder_is_written_in_the_background_and_is_the_version(
     publisher: Publisher, model: PolicyModel, servers: list[str]
 ):
@@ -150,7 +172,7 @@ def test_a_flipped_bit_is_refused_with_the_reason_and_the_others_serve(
 
 
 @pytest.mark.parametrize("bucket", [0, 1])
-def test_a_bucket_that_one_server_refuses_reaches_the_others_in_groups_of_their_own(
+def test_a_bucket_that_one_server_refuses_reaches_the_others_in_a_group_without_it(
     publisher: Publisher, model: PolicyModel, servers: list[str], bucket: int
 ):
     set_fault(servers[0], refuses_at=bucket)
@@ -178,6 +200,83 @@ def test_a_server_that_dies_in_the_middle_is_an_outcome_and_the_others_take_the_
     _, outcomes = publish(publisher, 12, model, members)
     assert {url for url, outcome in outcomes.items() if not outcome.is_installed} == {lost}
     assert [state_of(url)["version"] for url in members if url != lost] == ["12"] * 3
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ranks of each group that is made: the trainer's and the servers'."""
+    made: list[int] = []
+    begin = UpdateGroup.__init__
+
+    def note(group: UpdateGroup, address: Address, num_others: int, backend: str) -> None:
+        made.append(1 + num_others)
+        begin(group, address, num_others, backend)
+
+    monkeypatch.setattr(UpdateGroup, "__init__", note)
+    return made
+
+
+def test_a_server_that_refuses_costs_a_round_for_the_others_and_one_for_it(
+    publisher: Publisher, model: PolicyModel, servers: list[str], made: list[int]
+):
+    set_fault(servers[2], refuses_at=1)
+    _, outcomes = publish(publisher, 1, model, servers)
+    assert [outcome.is_installed for outcome in outcomes.values()] == [True, True, False, True]
+    assert made == [5, 4, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "sizes"), [("dies_at", [17, 16]), ("refuses_at", [17, 16, 2])])
+def test_one_bad_server_among_sixteen_costs_a_round_or_two(
+    publisher: Publisher, model: PolicyModel, made: list[int], fault: str, sizes: list[int]
+):
+    with running_receivers(16) as urls:
+        set_fault(urls[5], **{fault: 1})
+        _, outcomes = publish(publisher, 1, model, urls)
+        assert [url for url, outcome in outcomes.items() if not outcome.is_installed] == [urls[5]]
+        assert made == sizes
+        others = [url for url in urls if url != urls[5]]
+        assert {state_of(url)["version"] for url in others} == {"1"}
+        _, outcomes = publish(publisher, 2, model, others)
+        assert all(outcome.is_installed for outcome in outcomes.values()) and len(made) == len(sizes) + 1
+
+
+def test_the_next_bucket_is_gathered_while_the_last_one_is_sent(
+    publisher: Publisher, model: PolicyModel, servers: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    events: list[str] = []
+    send, export = UpdateGroup.send, from_memory.export_stages
+
+    class Work:
+        """A broadcast; it says when it is waited for."""
+
+        def __init__(self, work: torch.distributed.Work, number: int) -> None:
+            self._work, self._number = work, number
+
+        def wait(self, timeout: timedelta) -> None:
+            events.append(f"waited for {self._number}")
+            self._work.wait(timeout)
+
+    def note_send(group: UpdateGroup, flat: torch.Tensor) -> Work:
+        number = sum(event.startswith("sent") for event in events)
+        events.append(f"sent {number}")
+        return Work(send(group, flat), number)
+
+    def note_export(*arguments: object, **named: object) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in export(*arguments, **named):
+            events.append("gathered")
+            yield name, tensor
+
+    monkeypatch.setattr(UpdateGroup, "send", note_send)
+    monkeypatch.setattr(from_memory, "export_stages", note_export)
+    _, outcomes = publish(publisher, 1, model, servers[:1])
+    assert all(outcome.is_installed for outcome in outcomes.values())
+    order = [event for event, _ in itertools.groupby(events)]
+    num_buckets = order.count("gathered")
+    wanted = ["gathered", "sent 0"]
+    for number in range(1, num_buckets):
+        wanted += ["gathered", f"waited for {number - 1}", f"sent {number}"]
+    assert num_buckets > 2 and order == [*wanted, f"waited for {num_buckets - 1}"]
 
 
 def test_a_first_broadcast_that_does_not_begin_is_given_up_with_the_servers_and_the_knob(

@@ -99,6 +99,37 @@ def test_a_version_is_installed_on_all_servers_and_verified(
         assert [engine.version for engine in engines] == [str(version)] * 2
 
 
+@pytest.mark.parametrize(("trained", "is_worth_it"), [("linear_fc2", True), ("", False)])
+def test_frozen_parameters_are_written_and_loaded_once_where_they_are_many(
+    publisher: Publisher,
+    folder: Path,
+    engines: tuple[FakeEngine, FakeEngine],
+    trained: str,
+    is_worth_it: bool,
+):
+    """All but the matrices `trained`; else norms alone, which are few."""
+    policy = load_policy(folder)
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_(trained in name if trained else "norm" not in name)
+    for version in (1, 2):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.1 if parameter.requires_grad else 0.0)
+        publication = publisher.write(version, policy)
+        wanted = dict(export_weights(policy))
+        assert publication.digests == digests_of(wanted) == read_publication(publication.folder).digests
+        weights = dict(read_weights(publication.folder))
+        assert weights.keys() == wanted.keys()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in wanted.items())
+        outcomes = publisher.install(publication, policy, [engines[0].url])
+        assert [outcome.detail for outcome in outcomes.values()] == [""]
+        changed = publisher.folder / f"v{version}.changed"
+        assert changed.is_dir() is is_worth_it
+        if is_worth_it:
+            assert all(name.endswith("down_proj.weight") for name, _ in read_weights(changed))
+    assert engines[0].loaded == (["v1.changed", "v2.changed"] if is_worth_it else ["v1", "v2"])
+
+
 def test_under_adapters_only_what_they_change_is_written_and_loaded_again(
     publisher: Publisher, folder: Path, engines: tuple[FakeEngine, FakeEngine]
 ):

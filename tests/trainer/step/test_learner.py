@@ -21,6 +21,7 @@ from asyncrl.errors import Diverged, InputError
 from asyncrl.model.kept_sets import split_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
+from asyncrl.trainer.network import logprobs, weight_gradient
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
@@ -74,6 +75,24 @@ def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, red
     model = reference_model(folder)
     reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
     assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_gradient_is_that_of_transformers_where_products_are_added_to_megatrons_own(
+    is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a GPU: in chunks, over several micro-batches; a tied weight has the embedding's gradient, too."""
+    monkeypatch.setattr(weight_gradient, "ADDING", ("cpu",))
+    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 400)
+    write_model(tmp_path, "Qwen2", tie_word_embeddings=is_tied)
+    batch = random_batch(1, temperature=0.8)
+    learner = make_learner(tmp_path, trainer={"tokens_per_micro_batch": 64})
+    _, got = gradients(learner, batch)
+    model = reference_model(tmp_path)
+    reference_loss(model, batch, make_recipe(tmp_path)).backward()
+    wanted = {name: p.grad for name, p in model.named_parameters()}
+    assert worst_difference(got, wanted) < 1e-5
+    assert learner.model[0]._output_weight().grad_added_to_main_grad
 
 
 def test_the_gradient_of_turns_with_their_own_advantages_is_that_of_transformers(folder: Path):

@@ -17,7 +17,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.logprobs import token_logprobs
+from asyncrl.trainer.network.whole_logprobs import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective

@@ -50,5 +50,7 @@ def _resume(original, manager, request):
 def _tensors(runner, tag) -> Iterable[Tensor]:
     if tag == "weights":
         return runner.model.parameters()
+    if tag == "cuda_graph":
+        return []
     pool = runner.token_to_kv_pool
     return [*pool.k_buffer, *pool.v_buffer]

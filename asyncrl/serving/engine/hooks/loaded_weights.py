@@ -9,7 +9,7 @@ place of the digests that SGLang 0.5.23 takes of its own tensors.
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.serving.tensor_digest import PendingDigests
 
 NOT_WRITTEN = "not written"
 """Stands for the digest of a parameter that no update has filled."""
@@ -37,7 +37,7 @@ class WatchedLoader:
     def __init__(self, model):
         self._model = model
         self._load = model.load_weights
-        self._digests = {}
+        self._digests = PendingDigests()
         self._written = set()
         """Storages that something was copied into."""
 
@@ -51,19 +51,19 @@ class WatchedLoader:
             raise
 
     def forget(self):
-        self._digests.clear()
+        self._digests = PendingDigests()
         self._written.clear()
 
     def report(self):
         """Hugging Face name -> digest; a parameter of the engine that nothing filled -> NOT_WRITTEN."""
         parameters = self._model.named_parameters()
         missing = [name for name, parameter in parameters if _storage(parameter) not in self._written]
-        return self._digests | dict.fromkeys(missing, NOT_WRITTEN)
+        return self._digests.read() | dict.fromkeys(missing, NOT_WRITTEN)
 
     def _digesting(self, weights):
         device = next(self._model.parameters()).device
         for name, tensor in weights:
-            self._digests[name] = tensor_digest(tensor.to(device))
+            self._digests.add(name, tensor.to(device))
             yield name, tensor
 
 
