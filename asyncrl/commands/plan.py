@@ -188,7 +188,8 @@ def _parameter_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
         if kind == "output layer" and shape.is_tied:
             lines.append(f"  {kind:24s} the embedding")
         elif count:
-            is_per_layer = kind in ("attention", "mlp", "experts")
+            kinds = ("mlp", "experts") if shape.delta_layers else ("attention", "mlp", "experts")
+            is_per_layer = kind in kinds
             lines.append(f"  {kind:24s} {count:,}" + (per_layer if is_per_layer else ""))
     if recipe.model.lora is not None:
         lines.append(f"  {'trained':24s} {trained_in_short(recipe.model.lora, shape)}")

@@ -204,7 +204,7 @@ def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) ->
     """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
     engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
+    per_token = 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
     return {
@@ -222,7 +222,7 @@ def _kind(name: str) -> str:
         return "norms"
     if ".experts." in name:
         return "experts"
-    return "attention" if ".self_attn." in name else "mlp"
+    return "attention" if ".self_attn." in name or ".linear_attn." in name else "mlp"
 
 
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
@@ -277,12 +277,12 @@ def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
         counts = parameters_by_kind(replace(shape.of_layer(layer), num_layers=1, dense_layers=()))
         return counts["attention"] + counts["mlp"], counts["experts"]
 
-    firsts = {layer in shape.dense_layers: layer for layer in range(shape.num_layers)}
-    kinds = {is_dense: of_layer(layer) for is_dense, layer in firsts.items()}
+    firsts = {shape.of_layer(layer): layer for layer in range(shape.num_layers)}
+    kinds = {kind: of_layer(layer) for kind, layer in firsts.items()}
     size = math.ceil(shape.num_layers / (layout.pipeline * layout.virtual_stages))
     stages = [(0, 0)] * layout.pipeline
     for layer in range(shape.num_layers):
-        stage, own = layer // size % layout.pipeline, kinds[layer in shape.dense_layers]
+        stage, own = layer // size % layout.pipeline, kinds[shape.of_layer(layer)]
         stages[stage] = stages[stage][0] + own[0], stages[stage][1] + own[1]
     ranks = ((dense // layout.tensor, experts // layout.expert) for dense, experts in stages)
     return max(ranks, key=sum)
@@ -292,7 +292,9 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided)."""
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
-    attention = 7 * query + 2 * key_value
+    full = 7 * query + 2 * key_value + (3 * query if shape.has_output_gate else 0)
+    num_linear = len(shape.delta_layers)
+    attention = (shape.attention_layers() * full + num_linear * _linear_attention(shape)) / shape.num_layers
     dense, sparse = 5 * shape.ffn_size, 0
     if shape.num_experts is not None:
         width = shape.experts_per_token * shape.expert_ffn_size + shape.shared_expert_size
@@ -301,3 +303,12 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     num_sparse = shape.expert_layers()
     feed_forward = ((shape.num_layers - num_sparse) * dense + num_sparse * sparse) / shape.num_layers
     return 6 * shape.hidden_size + (attention + feed_forward) / tensor
+
+
+def _linear_attention(shape: ModelShape) -> float:
+    """Numbers that autograd holds per packed token in a layer of linear attention."""
+    if (net := shape.delta_net) is None:
+        return 0.0
+    # Scores of a chunk in the place of each token: products, decays, the system and what is read of it.
+    of_chunk = 64 * (2 * net.num_key_heads + 6 * net.num_value_heads)
+    return 5 * net.num_channels() + of_chunk

@@ -17,7 +17,10 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 
 EXPERTS |= {"shared_expert_intermediate_size": 48}
 GLM4_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
 GLM4_MOE |= {"first_k_dense_replace": 1}
-FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
+NEXT = EXPERTS | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "full_attention_interval": 2}
+NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_hidden_layers": 3}
+NEXT |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+FAMILIES = {"linear_num_key_heads": "Qwen3Next", "num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -40,6 +43,7 @@ def num_bytes(tensors) -> int:
         ("Qwen2", {}),
         ("Llama", {"num_hidden_layers": 3}),
         ("Qwen2Moe", EXPERTS),
+        ("Qwen3Next", NEXT),
     ],
 )
 def test_parameters_are_those_of_the_model_that_is_trained(tmp_path: Path, family: str, overrides: dict):
@@ -79,6 +83,7 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         {"num_attention_heads": 8, "num_key_value_heads": 8},
         EXPERTS,
         GLM4_MOE,
+        NEXT,
         EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )
