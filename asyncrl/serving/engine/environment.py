@@ -42,6 +42,8 @@ def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") 
         "SGLANG_USE_CPU_ENGINE": "1",
         "PYTHONPATH": os.pathsep.join(paths),
         "SGLANG_EXTERNAL_MODEL_PACKAGE": "asyncrl.serving.engine.models",
+        # Inputs that convolutions keep (Qwen3-Next) are in bfloat16 otherwise, also of a float32 model.
+        "SGLANG_MAMBA_CONV_DTYPE": "float32",
         # The compiler would take the stand-in for Triton for the real one.
         "TORCHDYNAMO_DISABLE": "1",
         # Freed tensors of megabytes stay with the process: fresh pages cost more than filling them.
