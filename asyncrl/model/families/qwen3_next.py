@@ -38,8 +38,14 @@ def _delta_layers(config: Config) -> tuple[int, ...]:
 
 
 def _read(config: Config) -> dict[str, Any]:
+    net = DeltaNet(*(config[key] for key in SIZES))
+    if net.num_value_heads % net.num_key_heads:
+        raise InputError(
+            f"linear_num_value_heads is {net.num_value_heads}, expected a multiple of linear_num_key_heads "
+            f"({net.num_key_heads})."
+        )
     return {
-        "delta_net": DeltaNet(*(config[key] for key in SIZES)),
+        "delta_net": net,
         "delta_layers": _delta_layers(config),
         "has_output_gate": True,
         "has_qk_norm": True,

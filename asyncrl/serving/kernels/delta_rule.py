@@ -88,7 +88,8 @@ def unit_length(heads: Tensor) -> Tensor:
 def _in_chunks(tokens: Tensor, tree: ChunkTree) -> Tensor:
     """[P, ...] -> [N, S, ...] in float32; zeros, where a chunk has no token, leave the state as it is."""
     padded = torch.cat([tokens.float(), tokens.new_zeros(1, *tokens.shape[1:], dtype=torch.float32)])
-    return padded.index_select(0, tree.places.flatten()).unflatten(0, tree.places.shape)
+    chunks: Tensor = padded.index_select(0, tree.places.flatten()).unflatten(0, tree.places.shape)
+    return chunks
 
 
 def _scan(
