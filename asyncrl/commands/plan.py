@@ -293,12 +293,17 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
     what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
     cache_tokens = serving.cache_tokens(has_gpu=on_gpu)
     cache = "what the engine finds free" if cache_tokens is None else f"{cache_tokens} tokens"
-    return [
+    lines = [
         f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
         f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",
         _memory_line("weights", memory["weights"], 0, "", on_gpu),
         _memory_line("key-value cache", memory["kv_cache"], 0, cache, on_gpu),
     ]
+    if shape.delta_layers:
+        held = f"{serving.max_running_requests} requests at once"
+        remark = "what the engine finds free" if on_gpu else held
+        lines.append(_memory_line("states", memory["states"], 0, remark, on_gpu))
+    return lines
 
 
 def _teacher_lines(recipe: Recipe, on_gpu: bool) -> list[str]:

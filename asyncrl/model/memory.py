@@ -17,6 +17,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.server_options import STATES_PER_REQUEST
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26
@@ -201,15 +202,17 @@ def _with_adapters(
 
 
 def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) -> dict[str, int]:
-    """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
-    engine decides counts nothing: it takes what is free."""
+    """Bytes of one rank of one server where it computes: weights, key-value cache and states of linear
+    attention. What the engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
     per_token = 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
+    states = STATES_PER_REQUEST * recipe.serving.max_running_requests
     return {
         "weights": num_parameters(shape) * width // ranks,
         "kv_cache": cache_tokens * per_token // ranks,
+        "states": 0 if on_gpu else states * _state_bytes(shape) // ranks,
     }
 
 
@@ -303,6 +306,13 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     num_sparse = shape.expert_layers()
     feed_forward = ((shape.num_layers - num_sparse) * dense + num_sparse * sparse) / shape.num_layers
     return 6 * shape.hidden_size + (attention + feed_forward) / tensor
+
+
+def _state_bytes(shape: ModelShape) -> int:
+    """A server's state of one request, in float32, with the inputs of its convolutions that it keeps."""
+    if (net := shape.delta_net) is None:
+        return 0
+    return 4 * len(shape.delta_layers) * (net.state_size() + (net.conv_width - 1) * net.num_channels())
 
 
 def _linear_attention(shape: ModelShape) -> float:
