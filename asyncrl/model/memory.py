@@ -319,6 +319,6 @@ def _linear_attention(shape: ModelShape) -> float:
     """Numbers that autograd holds per packed token in a layer of linear attention."""
     if (net := shape.delta_net) is None:
         return 0.0
-    # Scores of a chunk in the place of each token: products, decays, the system and what is read of it.
-    of_chunk = 64 * (2 * net.num_key_heads + 6 * net.num_value_heads)
-    return 5 * net.num_channels() + of_chunk
+    # A token's row in what each pair of a chunk of 64 tokens has: products, decays, the system.
+    pairs = 64 * (2 * net.num_key_heads + 6 * net.num_value_heads)
+    return 12 * net.num_channels() + pairs + 3 * net.state_size() / 64
