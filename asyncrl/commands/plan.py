@@ -189,7 +189,8 @@ def _parameter_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
         if kind == "output layer" and shape.is_tied:
             lines.append(f"  {kind:24s} the embedding")
         elif count:
-            is_per_layer = kind in ("attention", "mlp", "experts")
+            kinds = ("mlp", "experts") if shape.delta_layers else ("attention", "mlp", "experts")
+            is_per_layer = kind in kinds
             lines.append(f"  {kind:24s} {count:,}" + (per_layer if is_per_layer else ""))
     if recipe.model.lora is not None:
         lines.append(f"  {'trained':24s} {trained_in_short(recipe.model.lora, shape)}")
@@ -293,12 +294,17 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
     what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
     cache_tokens = serving.cache_tokens(has_gpu=on_gpu)
     cache = "what the engine finds free" if cache_tokens is None else f"{cache_tokens} tokens"
-    return [
+    lines = [
         f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
         f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",
         _memory_line("weights", memory["weights"], 0, "", on_gpu),
         _memory_line("key-value cache", memory["kv_cache"], 0, cache, on_gpu),
     ]
+    if shape.delta_layers:
+        held = f"{serving.max_running_requests} requests at once"
+        remark = "what the engine finds free" if on_gpu else held
+        lines.append(_memory_line("states", memory["states"], 0, remark, on_gpu))
+    return lines
 
 
 def _teacher_lines(recipe: Recipe, on_gpu: bool) -> list[str]:

@@ -28,15 +28,28 @@ PEAK_TERAFLOPS = {
 
 def token_flops(shape: ModelShape) -> float:
     """FLOPs of one packed token in forward and backward, without attention's scores and the output layer."""
-    attention = shape.hidden_size * shape.head_size * 2 * (shape.num_heads + shape.num_kv_heads)
+    gates = shape.num_heads if shape.has_output_gate else 0
+    attention = shape.hidden_size * shape.head_size * (2 * (shape.num_heads + shape.num_kv_heads) + gates)
     num_sparse = shape.expert_layers()
     dense = 3 * shape.hidden_size * shape.ffn_size
     width = shape.expert_ffn_size * shape.experts_per_token + shape.shared_expert_size
     outputs_of_gates = (shape.num_experts or 0) + int(shape.has_shared_expert_gate)
     sparse = shape.hidden_size * (3 * width + outputs_of_gates)
     return 6.0 * (
-        shape.num_layers * attention + (shape.num_layers - num_sparse) * dense + num_sparse * sparse
+        shape.attention_layers() * attention
+        + len(shape.delta_layers) * _linear_attention(shape)
+        + (shape.num_layers - num_sparse) * dense
+        + num_sparse * sparse
     )
+
+
+def _linear_attention(shape: ModelShape) -> int:
+    """Multiplications of a token in a layer of linear attention, forward: its matrices, the convolution, and
+    what it reads, changes and gives of each state."""
+    if (net := shape.delta_net) is None:
+        return 0
+    matrices = 2 * net.key_size + 3 * net.value_size + 2 * net.num_value_heads
+    return shape.hidden_size * matrices + net.conv_width * net.num_channels() + 3 * net.state_size()
 
 
 def pass_flops(
@@ -55,7 +68,7 @@ def pass_flops(
     output = 6.0 * shape.hidden_size * shape.vocab_size * num_targets
     matrices = (layers + output) * (1.0 if trains_matrices else 2 / 3)
     # Two products of head_size per look and head.
-    return matrices + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
+    return matrices + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.attention_layers()
 
 
 def generation_flops(
@@ -74,7 +87,7 @@ def generation_flops(
     """
     layers = token_flops(shape) / 3 * (num_prompt_tokens + num_fed_tokens)
     output = 2.0 * shape.hidden_size * shape.vocab_size * num_sampled_tokens
-    return layers + output + 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
+    return layers + output + 4.0 * num_looks * shape.num_heads * shape.head_size * shape.attention_layers()
 
 
 def matrix_weights(shape: ModelShape) -> int:

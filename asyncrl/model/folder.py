@@ -31,6 +31,8 @@ SIZES = (
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     *("shared_expert_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts"),
     "original_max_position_embeddings",
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_conv_kernel_dim", "full_attention_interval"),
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
@@ -184,7 +186,12 @@ def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str
     named, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
     theta = config.get("rope_theta", family.rope_theta)
     if family.sliding_rope_theta is None:
-        return rotary_fields(_read_kind(file, config, family, named or scaling, theta))
+        usual = _read_kind(file, config, family, named or scaling, theta)
+        if family.served_rope_theta is not None:
+            base = config.get("rope_theta", family.served_rope_theta)
+            served = _read_kind(file, config, family, scaling, base)
+            check_served(file, usual, Rotation(usual.theta), served)
+        return rotary_fields(usual)
     if named.keys() - {"full_attention", "sliding_attention"}:
         raise InputError(
             f"{file}: rope_parameters is {as_written(named)}, expected an entry for full_attention and one "

@@ -93,6 +93,7 @@ def check_layout(recipe: Recipe, shape: ModelShape) -> Layout:
     _check_divides("trainer.parallel.tensor", layout.tensor, "feed-forward columns", shape.ffn_size)
     shared = shape.shared_expert_size
     _check_divides("trainer.parallel.tensor", layout.tensor, "columns of the shared expert", shared)
+    _check_delta_net(layout, shape)
     heads = shape.num_heads // layout.tensor
     _check_divides("trainer.parallel.context", layout.context, "attention heads per tensor rank", heads)
     stages = layout.pipeline * layout.virtual_stages
@@ -123,6 +124,19 @@ def rank_environment(section: Trainer, rank: int, *, port: int, host: str = "127
     if section.parallel.tensor > 1:
         environment[QUEUES] = os.environ.get(QUEUES, "1")
     return environment
+
+
+def _check_delta_net(layout: Layout, shape: ModelShape) -> None:
+    if shape.delta_net is None:
+        return
+    heads = shape.delta_net.num_key_heads
+    _check_divides("trainer.parallel.tensor", layout.tensor, "key heads of linear attention", heads)
+    if layout.context > 1:
+        raise InputError(
+            f"trainer.parallel.context is {layout.context}, but {shape.architecture} has layers of linear "
+            f"attention, whose state runs through a sequence from rank to rank. Set it to 1, and "
+            f"trainer.parallel.tensor or trainer.parallel.pipeline higher."
+        )
 
 
 def _check_experts(layout: Layout, shape: ModelShape) -> None:

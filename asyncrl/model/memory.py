@@ -17,6 +17,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.server_options import STATES_PER_REQUEST
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26
@@ -207,15 +208,17 @@ def _with_adapters(
 
 
 def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) -> dict[str, int]:
-    """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
-    engine decides counts nothing: it takes what is free."""
+    """Bytes of one rank of one server where it computes: weights, key-value cache and states of linear
+    attention. What the engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
+    per_token = 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
+    states = STATES_PER_REQUEST * recipe.serving.max_running_requests
     return {
         "weights": num_parameters(shape) * width // ranks,
         "kv_cache": cache_tokens * per_token // ranks,
+        "states": 0 if on_gpu else states * _state_bytes(shape) // ranks,
     }
 
 
@@ -228,7 +231,7 @@ def _kind(name: str) -> str:
         return "norms"
     if ".experts." in name:
         return "experts"
-    return "attention" if ".self_attn." in name else "mlp"
+    return "attention" if ".self_attn." in name or ".linear_attn." in name else "mlp"
 
 
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
@@ -283,12 +286,12 @@ def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
         counts = parameters_by_kind(replace(shape.of_layer(layer), num_layers=1, dense_layers=()))
         return counts["attention"] + counts["mlp"], counts["experts"]
 
-    firsts = {layer in shape.dense_layers: layer for layer in range(shape.num_layers)}
-    kinds = {is_dense: of_layer(layer) for is_dense, layer in firsts.items()}
+    firsts = {shape.of_layer(layer): layer for layer in range(shape.num_layers)}
+    kinds = {kind: of_layer(layer) for kind, layer in firsts.items()}
     size = math.ceil(shape.num_layers / (layout.pipeline * layout.virtual_stages))
     stages = [(0, 0)] * layout.pipeline
     for layer in range(shape.num_layers):
-        stage, own = layer // size % layout.pipeline, kinds[layer in shape.dense_layers]
+        stage, own = layer // size % layout.pipeline, kinds[shape.of_layer(layer)]
         stages[stage] = stages[stage][0] + own[0], stages[stage][1] + own[1]
     ranks = ((dense // layout.tensor, experts // layout.expert) for dense, experts in stages)
     return max(ranks, key=sum)
@@ -298,7 +301,9 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided)."""
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
-    attention = 7 * query + 2 * key_value
+    full = 7 * query + 2 * key_value + (3 * query if shape.has_output_gate else 0)
+    num_linear = len(shape.delta_layers)
+    attention = (shape.attention_layers() * full + num_linear * _linear_attention(shape)) / shape.num_layers
     dense, sparse = 5 * shape.ffn_size, 0
     if shape.num_experts is not None:
         width = shape.experts_per_token * shape.expert_ffn_size + shape.shared_expert_size
@@ -307,3 +312,19 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     num_sparse = shape.expert_layers()
     feed_forward = ((shape.num_layers - num_sparse) * dense + num_sparse * sparse) / shape.num_layers
     return 6 * shape.hidden_size + (attention + feed_forward) / tensor
+
+
+def _state_bytes(shape: ModelShape) -> int:
+    """A server's state of one request, in float32, with the inputs of its convolutions that it keeps."""
+    if (net := shape.delta_net) is None:
+        return 0
+    return 4 * len(shape.delta_layers) * (net.state_size() + (net.conv_width - 1) * net.num_channels())
+
+
+def _linear_attention(shape: ModelShape) -> float:
+    """Numbers that autograd holds per packed token in a layer of linear attention."""
+    if (net := shape.delta_net) is None:
+        return 0.0
+    # A token's row in what each pair of a chunk of 64 tokens has: products, decays, the system.
+    pairs = 64 * (2 * net.num_key_heads + 6 * net.num_value_heads)
+    return 12 * net.num_channels() + pairs + 3 * net.state_size() / 64

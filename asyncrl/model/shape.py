@@ -7,6 +7,39 @@ from asyncrl.model.rotary import Rotation
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Linear attention by the gated delta rule (Yang et al. 2024, arXiv 2412.06464).
+
+    Each value head has a state of key_head_size x value_head_size numbers in place of keys and values of all
+    tokens.
+    """
+
+    num_key_heads: int
+    """Heads of queries and keys; each serves num_value_heads / num_key_heads value heads."""
+    num_value_heads: int
+    key_head_size: int
+    value_head_size: int
+    conv_width: int
+    """Tokens of the causal convolution over queries, keys and values, its own included."""
+
+    @property
+    def key_size(self) -> int:
+        return self.num_key_heads * self.key_head_size
+
+    @property
+    def value_size(self) -> int:
+        return self.num_value_heads * self.value_head_size
+
+    def num_channels(self) -> int:
+        """Channels of the convolution."""
+        return 2 * self.key_size + self.value_size
+
+    def state_size(self) -> int:
+        """Numbers of the states of all heads."""
+        return self.num_value_heads * self.key_head_size * self.value_head_size
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """A decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU or experts, rotary positions."""
 
@@ -92,13 +125,28 @@ class ModelShape:
     is_embedding_multiplier_rounded: bool = False
     """Whether the multiplier is rounded to the weights' type first (Gemma)."""
 
+    delta_net: DeltaNet | None = None
+    delta_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that have it in place of attention (Qwen3-Next)."""
+    has_output_gate: bool = False
+    """The output of attention is multiplied by the sigmoid of as many numbers, which each head computes as it
+    does its query (Qwen3-Next)."""
+
     def of_layer(self, layer: int) -> "ModelShape":
         """The shape of a model whose layers are all like this one."""
-        return replace(self, num_experts=None) if layer in self.dense_layers else self
+        shape = replace(self, num_experts=None) if layer in self.dense_layers else self
+        if self.delta_net is None:
+            return shape
+        are_all = layer in self.delta_layers
+        return replace(shape, delta_layers=tuple(range(self.num_layers)) if are_all else ())
 
     def expert_layers(self) -> int:
         """Layers that have experts."""
         return 0 if self.num_experts is None else self.num_layers - len(self.dense_layers)
+
+    def attention_layers(self) -> int:
+        """Layers that have keys and values of all tokens."""
+        return self.num_layers - len(self.delta_layers)
 
     def has_layer_kinds(self) -> bool:
         """Whether attention is more than plain rotary positions and causality, the same in each layer."""
@@ -110,7 +158,8 @@ class ModelShape:
         """Whether it is no more than a Llama with biases or norms of queries and keys, or with experts."""
         has_norms = self.norm_places == "before" and not self.norms_add_one and not self.has_wide_qk_norm
         has_ends = self.logits_cap is None and self.activation == "silu" and not self.has_linear_biases
-        return has_norms and has_ends and not self.has_layer_kinds() and not self.has_multipliers()
+        is_attention = self.delta_net is None and not self.has_output_gate and not self.has_layer_kinds()
+        return has_norms and has_ends and is_attention and not self.has_multipliers()
 
     def has_multipliers(self) -> bool:
         multipliers = (self.embedding_multiplier, self.residual_multiplier, self.logits_divisor)

@@ -45,7 +45,7 @@ def estimate_costs(
     prefill = 2.0 * active / (tensor * peak * PREFILL_SHARE)
     per_request = held / (tensor * bandwidth) + prefill
     # Scores: four operations per look, head and head size, three times that with the backward pass.
-    looks = 12.0 * lengths.tokens_held * shape.num_heads * shape.head_size * shape.num_layers
+    looks = 12.0 * lengths.tokens_held * shape.num_heads * shape.head_size * shape.attention_layers()
     recomputed = 4.0 / 3.0 if recipe.trainer.recompute == "full" else 1.0
     per_token = recomputed * (6.0 * active + looks) / (peak * TRAINING_SHARE * num_ranks)
     # Gradients in float32, sent and received; the optimizer reads and writes its state of 18 bytes.
@@ -91,4 +91,4 @@ def assumed_lengths(recipe: Recipe, *, prompt_tokens: float) -> Lengths:
 
 def _cache_bytes_per_token(shape: ModelShape) -> float:
     """Keys and values in 2 bytes each."""
-    return 2.0 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size
+    return 2.0 * 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from asyncrl.errors import did_you_mean
 
+STATES_PER_REQUEST = 4
+"""States of linear attention that a server on a CPU has room for, per request at once: SGLang 0.5.23 needs
+three of each, the rest are those of prefixes."""
 ALLOWED = frozenset(
     f"--{name}"
     for name in (

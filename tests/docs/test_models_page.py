@@ -25,7 +25,7 @@ SIZES = (
 
 
 def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
-    """The shape of a model of `architecture` whose sizes are all 1, that of the hidden state 4."""
+    """The shape of a model of `architecture` whose sizes are all 1, that of the hidden state 8."""
     family = FAMILIES[architecture]
     read = family.settings - {"no_rope_layers", "partial_rotary_factor"}
     if "num_experts" in read:
@@ -35,9 +35,11 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     if family.window is not has_no_window:
         read -= {"sliding_window"}
     config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
-    config |= {"hidden_size": 4}
+    config |= {"hidden_size": 8}
     if family.sliding_rope_theta is None and "rope_scaling" not in settings:
         config["rope_parameters"] = {"rope_type": "default"}
+    if "full_attention_interval" in read:
+        config["full_attention_interval"] = 2
     if family.served_rope_theta is not None:
         config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -80,6 +82,9 @@ def layers_of(shape: ModelShape) -> str:
         "clamped SwiGLU": shape.gate_limit is not None,
         "soft caps": shape.attention_cap is not None,
         "two rotary bases": shape.sliding_rotation is not None,
+        "linear attention in most": bool(shape.delta_layers),
+        "output gates": shape.has_output_gate,
+        "a quarter of each head rotated": shape.rotation is not None and shape.rotation.share == 0.25,
         "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,
         "layers without rotation": bool(shape.unrotated_layers),
     }

@@ -1,6 +1,7 @@
-"""A real, tiny, untrained model folder: Qwen3, or Qwen3-MoE, with the character tokenizer."""
+"""A real, tiny, untrained model folder: Qwen3, Qwen3-MoE or another, with the character tokenizer."""
 
 from pathlib import Path
+from typing import Any
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
 from tokenizers import Tokenizer
@@ -8,14 +9,20 @@ from tokenizers.models import WordLevel
 
 
 def write_base_model(
-    folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None = None, num_experts: int | None = None
+    folder: Path,
+    *,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    num_experts: int | None = None,
+    family: str | None = None,
+    **settings: Any,
 ) -> Path:
     """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero. Another
-    `tokenizer` has its ids 0 to 2 for the same special tokens."""
+    `tokenizer` has its ids 0 to 2 for the same special tokens; another `family` has `settings`."""
     import torch
     import transformers
 
-    family = "Qwen3" if num_experts is None else "Qwen3Moe"
+    family = family or ("Qwen3" if num_experts is None else "Qwen3Moe")
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(CHARACTERS) + 3 if tokenizer is None else tokenizer.get_vocab_size(),
@@ -30,7 +37,7 @@ def write_base_model(
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
-        **({} if num_experts is None else experts | {"norm_topk_prob": True}),
+        **({} if num_experts is None else experts | {"norm_topk_prob": True}) | settings,
     )
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config)

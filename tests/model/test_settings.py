@@ -18,7 +18,7 @@ from asyncrl.model.settings import ONLY, SHAPING, WITHOUT_EFFECT, refuse_unknown
 
 FILE = Path("config.json")
 OTHER_FAMILIES = (
-    *("cohere", "deepseek_v3", "starcoder2", "nemotron", "stablelm", "minicpm3", "gpt_oss", "qwen3_next"),
+    *("cohere", "deepseek_v3", "starcoder2", "nemotron", "stablelm", "minicpm3", "gpt_oss", "qwen4_exp"),
 )
 NOT_OF_THE_FORWARD_PASS = {
     "_attn_implementation": "chooses between kernels of one attention",

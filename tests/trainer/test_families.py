@@ -32,6 +32,10 @@ GLM4_MOE |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attentio
 GLM4_MOE |= {"tie_word_embeddings": False}
 GPT_OSS = {"pad_token_id": None, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
 GPT_OSS |= {"swiglu_limit": 1.0, "tie_word_embeddings": False, "context": 128}
+NEXT = EXPERTS | {"shared_expert_intermediate_size": 128, "full_attention_interval": 3}
+NEXT |= {"layer_types": ["linear_attention", "linear_attention", "full_attention"]}
+NEXT |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+NEXT |= {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 300.0,
@@ -74,6 +78,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4, "tie_word_embeddings": False}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 128}),
+    "qwen3_next": ("qwen3_next", NEXT),
     "glm4_moe": ("glm4_moe", GLM4_MOE),
     "gpt-oss": ("gpt_oss", GPT_OSS | {"rope_parameters": YARN | {"truncate": False}}),
     "linear": ("qwen2", {"rope_parameters": LINEAR, "context": 128}),

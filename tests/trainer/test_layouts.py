@@ -39,6 +39,17 @@ MODELS = {
         | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
         | {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True},
     ),
+    "qwen3_next": (
+        "Qwen3Next",
+        SIZES
+        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+        | {"shared_expert_intermediate_size": 32, "full_attention_interval": 2}
+        | {"layer_types": ["linear_attention", "full_attention"] * 2}
+        # The outputs of tiny linear attention are so small that their norm would multiply rounding.
+        | {"rms_norm_eps": 1e-2}
+        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+        | {"linear_key_head_dim": 8, "linear_value_head_dim": 12},
+    ),
     "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
     "granite": (
         "Granite",
@@ -185,6 +196,8 @@ TWO_RANKS = {
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
+    "qwen3_next, tensor, expert": ("qwen3_next", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "qwen3_next, resumed as pipeline": ("qwen3_next", {"pipeline": 2}),
     "mixtral, expert": ("mixtral", {"expert": 2}),
     "gpt_oss, tensor": ("gpt_oss", {"tensor": 2, "sequence_parallel": True}),
     "gpt_oss, tensor, expert": ("gpt_oss", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
@@ -300,6 +313,7 @@ RESUMED = {
     "shared, resumed as pipeline": "shared, expert, optimizer",
     "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
+    "qwen3_next, resumed as pipeline": "qwen3_next, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -321,6 +335,7 @@ EXHAUSTIVE = {
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
+    "qwen3_next, resumed as pipeline",
     *("mixtral, expert", "shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
     *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),

@@ -19,7 +19,11 @@ GLM4_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_s
 GLM4_MOE |= {"first_k_dense_replace": 1}
 GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "pad_token_id": None}
 GPT_OSS |= {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}
-FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe", "num_local_experts": "GptOss"}
+NEXT = EXPERTS | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "full_attention_interval": 2}
+NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_hidden_layers": 3}
+NEXT |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+FAMILIES = {"linear_num_key_heads": "Qwen3Next", "num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
+FAMILIES |= {"num_local_experts": "GptOss"}
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -43,6 +47,7 @@ def num_bytes(tensors) -> int:
         ("Llama", {"num_hidden_layers": 3}),
         ("Qwen2Moe", EXPERTS),
         ("GptOss", GPT_OSS),
+        ("Qwen3Next", NEXT),
     ],
 )
 def test_parameters_are_those_of_the_model_that_is_trained(tmp_path: Path, family: str, overrides: dict):
@@ -83,6 +88,7 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         EXPERTS,
         GLM4_MOE,
         GPT_OSS,
+        NEXT,
         EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )

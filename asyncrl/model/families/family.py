@@ -50,6 +50,10 @@ def layer_tensors(shape: ModelShape) -> Tensors:
     """Those of one layer, under their names in it."""
     yield from norms(shape)
     yield from separate_attention(shape)
+    yield from feed_forward(shape)
+
+
+def feed_forward(shape: ModelShape) -> Tensors:
     if shape.num_experts is None:
         yield from swiglu("mlp.", shape.hidden_size, shape.ffn_size)
         return
@@ -70,7 +74,8 @@ def norms(shape: ModelShape) -> Tensors:
 def separate_attention(shape: ModelShape) -> Tensors:
     """Queries, keys and values in a matrix each."""
     queries, keys = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    for part, size in (("q", queries), ("k", keys), ("v", keys)):
+    with_gates = queries * (2 if shape.has_output_gate else 1)
+    for part, size in (("q", with_gates), ("k", keys), ("v", keys)):
         yield f"self_attn.{part}_proj.weight", (size, shape.hidden_size)
         if shape.has_qkv_bias:
             yield f"self_attn.{part}_proj.bias", (size,)

@@ -17,13 +17,14 @@ from asyncrl.model.families.qwen2 import QWEN2
 from asyncrl.model.families.qwen2_moe import QWEN2_MOE
 from asyncrl.model.families.qwen3 import QWEN3
 from asyncrl.model.families.qwen3_moe import QWEN3_MOE
+from asyncrl.model.families.qwen3_next import QWEN3_NEXT
 from asyncrl.model.families.smollm3 import SMOLLM3
 
 FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
-        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, MIXTRAL, GLM4_MOE, GPT_OSS, PHI3, GRANITE),
-        *(OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
+        *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, MIXTRAL, GLM4_MOE, GPT_OSS),
+        *(PHI3, GRANITE, OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
     )
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
-from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS
+from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS, STATES_PER_REQUEST
 from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
 from asyncrl.system.proxies import loopback_direct
@@ -55,6 +55,8 @@ def engine_environment(
         "SGLANG_USE_CPU_ENGINE": "1",
         "PYTHONPATH": os.pathsep.join(paths),
         "SGLANG_EXTERNAL_MODEL_PACKAGE": "asyncrl.serving.engine.models",
+        # Inputs that convolutions keep (Qwen3-Next) are in bfloat16 otherwise, also of a float32 model.
+        "SGLANG_MAMBA_CONV_DTYPE": "float32",
         # The compiler would take the stand-in for Triton for the real one.
         "TORCHDYNAMO_DISABLE": "1",
         # Freed tensors of megabytes stay with the process: fresh pages cost more than filling them.
@@ -106,7 +108,7 @@ def engine_arguments(
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:
-        arguments += _cpu_arguments()
+        arguments += _cpu_arguments(serving)
     elif model.dtype == "float32":
         # Those that SGLang prefers are for 16 bits.
         arguments += ["--attention-backend", "triton"]
@@ -121,13 +123,15 @@ def engine_arguments(
     return arguments + serving.extra_arguments
 
 
-def _cpu_arguments() -> list[str]:
+def _cpu_arguments(serving: Serving) -> list[str]:
     arguments = ["--device", "cpu", "--attention-backend", "asyncrl_cpu"]
     # There is nothing to overlap with: the schedule would only delay each result by a step.
     arguments += ["--disable-overlap-schedule"]
     # Our attention masks what a sliding layer does not see; it has one cache for all layers.
     arguments += ["--disable-hybrid-swa-memory"]
     arguments += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+    # States of linear attention; SGLang would take most of the free memory for them.
+    arguments += ["--max-mamba-cache-size", str(STATES_PER_REQUEST * serving.max_running_requests)]
     # An idle scheduler otherwise polls, on a core that the trainer could use.
     arguments += ["--sleep-on-idle"]
     return arguments

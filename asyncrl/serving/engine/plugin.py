@@ -12,7 +12,7 @@ def load() -> None:
     prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input tokens
     at the temperature, the experts of each token, and the list of these hooks; on a CPU lighter processes,
     batched attention, packed weights, shorter ways to decode, norm, rotate and sample, gates of shared
-    experts, and sleep too. With
+    experts, norms of linear attention, and sleep too. With
     ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
     shorter ways to norm and rotate."""
     import torch
@@ -52,6 +52,7 @@ def load() -> None:
     routed_experts.install()
     if not torch.cuda.is_available():
         from asyncrl.model.bitwise import is_bitwise
+        from asyncrl.serving.engine.cpu import delta_net as cpu_delta_net
         from asyncrl.serving.engine.cpu import layers as cpu_layers
         from asyncrl.serving.engine.cpu import processes as cpu_processes
         from asyncrl.serving.engine.cpu import products as cpu_products
@@ -64,6 +65,7 @@ def load() -> None:
         cpu_products.install(is_bitwise=is_bitwise())
         cpu_layers.install()
         cpu_shared_expert.install()
+        cpu_delta_net.install()
         cpu_sleep.install()
         _register_cpu_attention()
 

@@ -241,7 +241,9 @@ def _adapted(kind: type[AdaptedLayer], lora: Lora, *names: str) -> ModuleSpec | 
 def _query_key_value(config: TransformerConfig, num_ranks: int, names: tuple[str, ...]) -> dict[str, Rows]:
     """Rows of q, k and v, which Megatron interleaves by key-value group."""
     size, heads = config.kv_channels, config.num_attention_heads // config.num_query_groups
-    ends = (0, heads * size, (heads + 1) * size, (heads + 2) * size)
+    # Each head's query may have a gate behind it.
+    queries = heads * size * (2 if config.attention_output_gate else 1)
+    ends = (0, queries, queries + size, queries + 2 * size)
     num_groups = config.num_query_groups // num_ranks
     return {name: Rows(num_groups, ends[i], ends[i + 1]) for i, name in enumerate(names)}
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from asyncrl.model.families.family import FUSED
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
+from asyncrl.trainer.network.delta_net import group_channels, part_channels
 from asyncrl.trainer.network.experts import is_of_expert
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.routers import UPDATED, router_biases
@@ -30,6 +31,7 @@ OUTER = {
     "output_layer.weight": ("lm_head.weight",),
 }
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+CONVOLUTION = ".conv1d.weight"
 ADAPTER = r".*\.adapters\.(?P<target>\w+)\.(?P<matrix>[ab])"
 PEFT = "base_model.model."
 # The local spec numbers the networks, Transformer Engine's grouped one the weights.
@@ -88,7 +90,10 @@ def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) ->
                 fetch_part(fetch, part).to(device=parameter.device, dtype=parameter.dtype) for part in names
             ]
             parts = _separate(chunk.config, tensors[0], num_parts(names)) if len(tensors) == 1 else tensors
-            parameter.copy_(_own_part(parameter, merge_parts(chunk.config, parts), names))
+            merged = merge_parts(chunk.config, parts)
+            if names[0].endswith(CONVOLUTION):
+                merged = group_channels(chunk.shape.delta_net, merged)
+            parameter.copy_(_own_part(parameter, merged, names))
 
 
 @torch.no_grad()
@@ -196,6 +201,8 @@ def _parts(
     """The Hugging Face tensors of a whole parameter."""
     chunk = _chunks(model)[0]
     whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
+    if entry.names[0].endswith(CONVOLUTION):
+        whole = part_channels(chunk.shape.delta_net, whole)
     parts = split_parts(chunk.config, whole, num_parts(entry.names))
     yield from zip(entry.names, parts if len(parts) == len(entry.names) else [torch.cat(parts)], strict=True)
 
@@ -375,7 +382,8 @@ def merge_parts(config: TransformerConfig, parts: list[Tensor]) -> Tensor:
 def split_parts(config: TransformerConfig, tensor: Tensor, num_parts: int) -> list[Tensor]:
     if num_parts == 3:
         size = config.kv_channels
-        heads = config.num_attention_heads // config.num_query_groups
-        groups = tensor.unflatten(0, (config.num_query_groups, -1)).split([heads * size, size, size], dim=1)
+        groups = tensor.unflatten(0, (config.num_query_groups, -1))
+        # Queries are what keys and values leave: with output gates twice as many.
+        groups = groups.split([groups.shape[1] - 2 * size, size, size], dim=1)
         return [part.flatten(0, 1).contiguous() for part in groups]
     return [part.contiguous() for part in tensor.chunk(num_parts)]

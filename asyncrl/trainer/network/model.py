@@ -43,6 +43,7 @@ from asyncrl.serving.kernels import rows as kernels
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
+from asyncrl.trainer.network.delta_net import GatedAttention, LinearAttention
 from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
 from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
@@ -339,15 +340,12 @@ def block_spec(
     lora: Lora | None = None,
 ) -> TransformerBlockSubmodules:
     """The layers of this rank's chunk."""
-    sparse, norm = _layer_spec(config, shape, is_bitwise=is_bitwise, lora=lora)
     first = get_transformer_layer_offset(config, vp_stage=stage)
-    layers = [sparse] * get_num_layers_to_build(config, vp_stage=stage)
-    if shape.dense_layers:
-        of_dense = shape.of_layer(shape.dense_layers[0])
-        dense, _ = _layer_spec(config, of_dense, is_bitwise=is_bitwise, lora=lora)
-        numbers = range(first, first + len(layers))
-        layers = [dense if number in shape.dense_layers else sparse for number in numbers]
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=norm)
+    numbers = range(first, first + get_num_layers_to_build(config, vp_stage=stage))
+    shapes = [shape.of_layer(number) for number in numbers]
+    specs = {each: _layer_spec(config, each, is_bitwise=is_bitwise, lora=lora) for each in set(shapes)}
+    layers = [specs[each][0] for each in shapes]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=specs[shapes[0]][1])
 
 
 def _layer_spec(
@@ -355,22 +353,35 @@ def _layer_spec(
 ) -> tuple[ModuleSpec, type[torch.nn.Module]]:
     """A layer of a model whose layers are all of `shape`, and its norms."""
     experts = {"num_experts": shape.num_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
-    if has_transformer_engine() and lora is None and not has_own_norms(shape):
+    engine = None
+    if has_transformer_engine() and lora is None:
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
-        layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
+        engine = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
+    if engine is not None and not has_own_norms(shape):
+        layer = engine
     else:
         norm = BitwiseNorm if is_bitwise else norm_kind(shape)
         layer = get_gpt_layer_local_spec(
-            qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
+            qk_layernorm=config.qk_layernorm,
+            normalization=config.normalization,
+            num_experts=shape.num_experts,
         )
         place_norms(layer.submodules, config, shape, norm)
         if lora is not None:
             adapt(layer, lora)
-    layer.submodules.self_attention.submodules.core_attention = (
+        if engine is not None and shape.num_experts is not None:
+            # Grouped experts are Transformer Engine's; their norm lies outside of them.
+            layer.submodules.mlp = engine.submodules.mlp
+    attention = layer.submodules.self_attention
+    attention.submodules.core_attention = (
         functools.partial(LayerAttention, shape=shape) if shape.has_layer_kinds() else PackedAttention
     )
+    if shape.has_output_gate:
+        attention.module = GatedAttention
+    if shape.delta_layers:
+        layer.submodules.self_attention = ModuleSpec(LinearAttention, params={"shape": shape})
     if shape.residual_multiplier != 1.0:
         multiply_branches(layer.submodules, shape.residual_multiplier)
     if is_bitwise:
@@ -410,6 +421,11 @@ def transformer_config(
         hidden_dropout=0.0,
         attention_dropout=0.0,
         softmax_scale=shape.attention_scale,
+        attention_output_gate=shape.has_output_gate,
+        # With a list Megatron numbers the layers in a checkpoint; else it stacks them.
+        linear_attention_freq=[int(i in shape.delta_layers) for i in range(shape.num_layers)]
+        if shape.delta_layers
+        else None,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,

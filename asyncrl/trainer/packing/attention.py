@@ -26,6 +26,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
 from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.blocks import Block, make_blocks
 from asyncrl.trainer.packing.picked_rows import pick_rows
@@ -62,6 +63,15 @@ class PackedSequences(PackedSeqParams):
     """Rotations of full layers and of sliding ones, by `network/rotary.py`."""
     windowed: dict[int, Rows] = field(default_factory=dict)
     """Window -> `rows` with masks that end at it, by `network/layer_attention.py`."""
+    lines: tuple[np.ndarray, ...] = ()
+    """The packed tokens of each sequence."""
+    chunks: ChunkTree | None = None
+    """The sequences as layers with a state need them, once one has asked for it."""
+
+    def chunk_tree(self) -> ChunkTree:
+        if self.chunks is None:
+            self.chunks = make_chunk_tree(self.lines, len(self.positions), self.positions.device)
+        return self.chunks
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
@@ -87,6 +97,7 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
         places=torch.from_numpy(places),
         packed=torch.from_numpy(packed),
         kernel=kernel,
+        lines=tuple(rows),
     )
 
 

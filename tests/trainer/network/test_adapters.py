@@ -22,8 +22,13 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
 GLM4_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
 GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
-WITH_EXPERTS = {"Qwen3Moe": EXPERTS, "Qwen2Moe": SHARED, "Glm4Moe": GLM4_MOE}
+# The outputs of tiny linear attention are so small that their norm would multiply rounding.
+NEXT = SHARED | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "rms_norm_eps": 1e-2}
+NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "full_attention_interval": 2}
+NEXT |= {"layer_types": ["linear_attention", "full_attention"]}
+WITH_EXPERTS = {"Qwen3Moe": EXPERTS, "Qwen2Moe": SHARED, "Glm4Moe": GLM4_MOE, "Qwen3Next": NEXT}
 OF_NETWORKS = {"Qwen3Moe": 2 * 4, "Qwen2Moe": 2 * (4 + 1), "Glm4Moe": 1 + 2 * (4 + 1)}
+OF_NETWORKS["Qwen3Next"] = OF_NETWORKS["Qwen2Moe"]
 """Feed-forward networks in all layers: experts, shared experts, and those of layers that have no experts."""
 FAMILIES = {
     "Llama": {},

@@ -43,8 +43,13 @@ GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_s
 GLM4_MOE |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
 SHARED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 SHARED |= {"shared_expert_intermediate_size": 40}
+NEXT = SHARED | {"head_dim": 16, "num_hidden_layers": 3}
+NEXT |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "full_attention_interval": 2}
+NEXT |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 MODELS = {
     "qwen3": ("Qwen3", {}),
+    "qwen3_next": ("Qwen3Next", NEXT),
     "qwen3, tied": ("Qwen3", {"tie_word_embeddings": True}),
     "qwen2": ("Qwen2", {}),
     "qwen2, tied, one head per group": ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
@@ -67,6 +72,10 @@ MODELS = {
     "experts, not normalised": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False}),
     "experts, one per token": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False, "num_experts_per_tok": 1}),
 }
+
+LOOSE = {"qwen3_next": 5e-5}
+"""Largest difference of a log-prob, where it is not 1e-5. Linear attention norms numbers near 0: here
+float32 of transformers itself is 3e-5 from its float64."""
 
 
 def load(folder: Path) -> PolicyModel:
@@ -92,7 +101,7 @@ def test_packed_log_probs_and_gradients_are_those_of_transformers(name: str, tmp
     reference = reference_model(folder)
     expected = torch.cat([reference_logprobs(reference, s, 0.7) for s in batch.sequences])
     assert expected.std() > 0.5, "logits of this model are too flat to test anything"
-    assert (logprobs - expected).abs().max() < 1e-5
+    assert (logprobs - expected).abs().max() < LOOSE.get(name, 1e-5)
     weights = torch.linspace(-1.0, 1.0, len(expected))
     for values in (logprobs, expected):
         (values * weights).sum().backward()

@@ -39,7 +39,7 @@ def _resume(original, manager, request):
     for tag in request.tags:
         allocate(_released.pop(tag))
     if "kv_cache" in request.tags:
-        pool = manager.tp_worker.model_runner.token_to_kv_pool
+        pool = _pool(manager.tp_worker.model_runner)
         for tensor in _tensors(manager.tp_worker.model_runner, "kv_cache"):
             # As at the start: padding reads rows that were never written, and NaN survives its mask.
             tensor.zero_()
@@ -52,5 +52,11 @@ def _tensors(runner, tag) -> Iterable[Tensor]:
         return runner.model.parameters()
     if tag == "cuda_graph":
         return []
-    pool = runner.token_to_kv_pool
+    pool = _pool(runner)
     return [*pool.k_buffer, *pool.v_buffer]
+
+
+def _pool(runner):
+    """Keys and values; states of linear attention stay."""
+    pool = runner.token_to_kv_pool
+    return getattr(pool, "full_kv_pool", pool)

@@ -1,0 +1,117 @@
+"""Qwen3-Next: the published config.json as it is read; what servers would read otherwise is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recipes import make_recipe
+
+from asyncrl.errors import InputError
+from asyncrl.model.flops import matrix_weights
+from asyncrl.model.folder import read_shape
+from asyncrl.model.layout import check_layout
+from asyncrl.model.memory import server_memory
+from asyncrl.model.shape import DeltaNet, ModelShape
+from asyncrl.model.tensors import num_parameters
+
+PUBLISHED = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_next",
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "num_attention_heads": 16,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+"""Of Qwen3-Next-80B-A3B."""
+
+
+def read(folder: Path, **settings: Any) -> ModelShape:
+    config = {key: value for key, value in (PUBLISHED | settings).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    return read_shape(folder)
+
+
+def test_the_published_model_has_80_billion_parameters_of_which_a_token_meets_3(tmp_path: Path) -> None:
+    shape = read(tmp_path)
+    assert num_parameters(shape) == 79_674_391_296
+    assert 3.0e9 < matrix_weights(shape) < 3.7e9
+    assert shape.delta_net == DeltaNet(16, 32, 128, 128, 4)
+    assert shape.attention_layers() == 12 and 3 not in shape.delta_layers
+
+
+def test_only_layers_with_attention_have_keys_and_values(tmp_path: Path) -> None:
+    shape, recipe = read(tmp_path), make_recipe(tmp_path, serving={"max_total_tokens": 1000})
+    memory = server_memory(shape, recipe)
+    assert memory["kv_cache"] == 1000 * 12 * 2 * 2 * 256 * 4
+    state = 32 * 128 * 128 + 3 * (2 * 2048 + 4096)
+    assert memory["states"] == 4 * recipe.serving.max_running_requests * 36 * state * 4
+    assert server_memory(shape, recipe, on_gpu=True)["states"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"layer_types": ["linear_attention"] * 47 + ["full_attention"]}, "full_attention_interval 4"),
+        ({"full_attention_interval": ...}, "full_attention_interval"),
+        # As transformers 5 writes it.
+        (
+            {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}},
+            "set rope_theta",
+        ),
+        ({"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0"),
+    ],
+)
+def test_what_servers_would_compute_otherwise_is_refused(
+    tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "sentence"),
+    [
+        ({"context": 2}, "trainer.parallel.context is 2, but Qwen3NextForCausalLM has layers of linear"),
+        ({"tensor": 4, "sequence_parallel": True}, "2 key-value heads"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused_by_their_key(
+    tmp_path: Path, parallel: dict[str, Any], sentence: str
+) -> None:
+    shape = read(tmp_path)
+    recipe = make_recipe(tmp_path, trainer={"num_processes": 4, "parallel": parallel})
+    with pytest.raises(InputError, match=sentence):
+        check_layout(recipe, shape)
+
+
+def test_value_heads_that_key_heads_do_not_divide_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="linear_num_value_heads is 24"):
+        read(tmp_path, linear_num_value_heads=24)
