@@ -132,7 +132,9 @@ def test_the_site_and_the_notebooks_find_what_they_need_and_change_no_package(ba
         pytest.importorskip(name, reason="make setup DOCS=1")
     added, there = pins("docs.lock"), pins(base)
     assert {name: version for name, version in added.items() if there.get(name, version) != version} == {}
-    needed = {name: unmet(importlib.metadata.requires(name) or [], there | added) for name in ("ipython", *added)}
+    needed = {
+        name: unmet(importlib.metadata.requires(name) or [], there | added) for name in ("ipython", *added)
+    }
     assert {name: missing for name, missing in needed.items() if missing} == {}
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert unmet(optional["docs"], there | added) == []
