@@ -26,8 +26,8 @@ def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
     if recipe.model.lora is not None and not FAMILIES[shape.architecture].takes_adapters:
         raise InputError(
             f"model.lora is set, but {shape.architecture} has matrices of other names (such as "
-            f"{', '.join((*FUSED_IN_FOLDERS, 'w1'))}), which get no adapters. Remove model.lora, which "
-            f"trains all weights."
+            f"{', '.join((*FUSED_IN_FOLDERS, 'kv_b_proj', 'w1'))}), which get no adapters. Remove "
+            f"model.lora, which trains all weights."
         )
     if recipe.model.lora is not None and shape.num_experts is not None:
         own = [name for name in FUSED_EXPERTS if name in recipe.model.lora.targets]

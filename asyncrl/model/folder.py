@@ -30,6 +30,8 @@ SIZES = (
     *("intermediate_size", "vocab_size", "max_position_embeddings"),
     *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     *("shared_expert_intermediate_size", "decoder_sparse_step", "n_routed_experts", "n_shared_experts"),
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("n_group", "topk_group"),
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 

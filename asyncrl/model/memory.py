@@ -204,12 +204,14 @@ def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) ->
     """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
     engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
+    per_token = shape.num_layers * shape.cached_numbers() * width
     ranks = recipe.serving.tensor_parallel_size
+    # One vector for all heads is on every rank.
+    holders = ranks if shape.latent is None else 1
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
     return {
         "weights": num_parameters(shape) * width // ranks,
-        "kv_cache": cache_tokens * per_token // ranks,
+        "kv_cache": cache_tokens * per_token // holders,
     }
 
 
@@ -275,7 +277,9 @@ def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
 
     def of_layer(layer: int) -> tuple[int, int]:
         counts = parameters_by_kind(replace(shape.of_layer(layer), num_layers=1, dense_layers=()))
-        return counts["attention"] + counts["mlp"], counts["experts"]
+        # Divided by the tensor ranks below.
+        copies = (layout.tensor - 1) * shape.whole_attention_weights()
+        return counts["attention"] + counts["mlp"] + copies, counts["experts"]
 
     firsts = {layer in shape.dense_layers: layer for layer in range(shape.num_layers)}
     kinds = {is_dense: of_layer(layer) for is_dense, layer in firsts.items()}
@@ -293,6 +297,9 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
     attention = 7 * query + 2 * key_value
+    if (latent := shape.latent) is not None:
+        vectors = latent.size + latent.rotated_size + (latent.query_size or 0)
+        attention = 4 * query + 3 * shape.num_heads * latent.value_size + 3 * vectors
     dense, sparse = 5 * shape.ffn_size, 0
     if shape.num_experts is not None:
         width = shape.experts_per_token * shape.expert_ffn_size + shape.shared_expert_size

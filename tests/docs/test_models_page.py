@@ -33,7 +33,8 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     read -= {"sliding_window_pattern", "_sliding_window_pattern"}
     if family.window is not has_no_window:
         read -= {"sliding_window"}
-    config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
+    only = {name: values[0] for name, values in family.only.items()}
+    config = {"architectures": [architecture], **only, **dict.fromkeys([*SIZES, *read], 1), **settings}
     config |= {"hidden_size": 4}
     if family.served_rope_theta is not None:
         config["rope_theta"] = family.rope_theta
@@ -75,6 +76,7 @@ def layers_of(shape: ModelShape) -> str:
         "soft caps": shape.attention_cap is not None,
         "two rotary bases": shape.sliding_rotation is not None,
         "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,
+        "latent attention": shape.latent is not None,
         "layers without rotation": bool(shape.unrotated_layers),
     }
     return ", ".join(part for part, is_there in parts.items() if is_there) or "as Llama's"

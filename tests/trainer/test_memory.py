@@ -17,7 +17,13 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 
 EXPERTS |= {"shared_expert_intermediate_size": 48}
 GLM4_MOE = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "head_dim": 16}
 GLM4_MOE |= {"first_k_dense_replace": 1}
-FAMILIES = {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
+DEEPSEEK = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 24}
+DEEPSEEK |= {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8}
+DEEPSEEK |= {"num_experts_per_tok": 3, "moe_intermediate_size": 24, "first_k_dense_replace": 1}
+DEEPSEEK |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "topk_group": 8}
+FAMILIES = {"kv_lora_rank": "DeepseekV3"}
+"""Key of a configuration -> family, the first that is there."""
+FAMILIES |= {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -79,6 +85,8 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         {"num_attention_heads": 8, "num_key_value_heads": 8},
         EXPERTS,
         GLM4_MOE,
+        DEEPSEEK,
+        DEEPSEEK | {"num_attention_heads": 8, "num_key_value_heads": 8, "qk_nope_head_dim": 32},
         EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )
