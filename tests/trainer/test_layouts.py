@@ -39,6 +39,14 @@ MODELS = {
         | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
         | {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True},
     ),
+    "deepseek": (
+        "DeepseekV3",
+        SIZES
+        | {"num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 10}
+        | {"qk_rope_head_dim": 8, "v_head_dim": 14, "n_routed_experts": 8, "num_experts_per_tok": 4}
+        | {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
+        | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    ),
     "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
     "granite": (
         "Granite",
@@ -177,6 +185,9 @@ TWO_RANKS = {
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
+    "deepseek, tensor, expert": ("deepseek", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "deepseek, context": ("deepseek", {"context": 2}),
+    "deepseek, resumed as pipeline": ("deepseek", {"pipeline": 2}),
     "mixtral, expert": ("mixtral", {"expert": 2}),
     "shared, tensor, expert": ("shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "shared, expert, optimizer": ("shared", {"expert": 2, "distributed_optimizer": True}),
@@ -286,6 +297,7 @@ RESUMED = {
     "shared, resumed as pipeline": "shared, expert, optimizer",
     "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
+    "deepseek, resumed as pipeline": "deepseek, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -306,6 +318,7 @@ EXHAUSTIVE = {
     *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
+    *("deepseek, tensor, expert", "deepseek, context", "deepseek, resumed as pipeline"),
     *("mixtral, expert", "shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
     *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
@@ -438,7 +451,7 @@ def trainer_keys(model: str) -> dict[str, object]:
         "learning_rate_scaling": SCALING.get(model, "none"),
         "splits_staleness": model in SPLIT,
         **(MUON if model == "muon" else {}),
-        **({"router": {"bias_update_rate": 0.01}} if model == "glm4_moe" else {}),
+        **({"router": {"bias_update_rate": 0.01}} if model in ("glm4_moe", "deepseek") else {}),
     }
 
 
