@@ -132,9 +132,12 @@ def test_bfloat16_weights_return_bit_for_bit(tmp_path: Path):
         assert torch.equal(tensor, fetch(name).bfloat16())
 
 
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputed_activations_give_the_same_gradient(recompute: str, tmp_path: Path):
-    shape, fetch = check_model_folder(write_model(tmp_path)), open_weights(tmp_path)
+def test_recomputed_activations_give_the_same_gradient(recompute: str, name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    shape = check_model_folder(write_model(tmp_path, family, **overrides))
+    fetch = open_weights(tmp_path)
     micro = make_micro_batch(random_batch(1).sequences, 1)
     gradients = []
     for policy in (

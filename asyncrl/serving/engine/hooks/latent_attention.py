@@ -8,6 +8,8 @@ two would leave the old matrix without an error. Here each is written by itself.
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+"""Other families with latent attention have other epsilons."""
 EPSILON = 1e-6
 NORMS = ("q_a_layernorm", "kv_a_layernorm")
 FUSED = "fused_qkv_a_proj_with_mqa"
@@ -47,8 +49,9 @@ class RowsLoader:
 
 def _complete(_, runner):
     modules = dict(runner.model.named_modules())
-    for name, module in modules.items():
-        if name.rpartition(".")[2] in NORMS:
-            module.variance_epsilon = EPSILON
+    if runner.model_config.hf_config.architectures[0] in ARCHITECTURES:
+        for name, module in modules.items():
+            if name.rpartition(".")[2] in NORMS:
+                module.variance_epsilon = EPSILON
     if any(name.endswith(FUSED) for name in modules):
         runner.model.load_weights = RowsLoader(runner.model)
