@@ -11,7 +11,7 @@ from fakes.models import SIZES, write_model
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import score_flops, token_flops
-from asyncrl.model.folder import check_model_folder, other_files
+from asyncrl.model.folder import check_model_folder, other_files, unread_notes
 from asyncrl.model.tensors import expected_tensors, num_parameters
 
 
@@ -106,10 +106,13 @@ def test_the_matrices_of_latent_attention_cost_what_they_have_and_a_cache_holds_
     # Two products of 10 and 8 numbers per look and head.
     assert score_flops(shape, 7) == 2 * 2 * 7 * 4 * (10 + 8)
     weights = safetensors.torch.load_file(folder / "model.safetensors")
+    assert unread_notes(folder, shape) == []
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
     weights["model.layers.2.eh_proj.weight"] = torch.ones(32, 64)
     safetensors.torch.save_file(weights, folder / "model.safetensors")
     assert check_model_folder(folder) == shape
+    (note,) = unread_notes(folder, shape)
+    assert "has 2 tensors that transformers does not read for DeepseekV3" in note
 
 
 @pytest.mark.parametrize(
