@@ -29,8 +29,8 @@ def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
     if not named:
         raise InputError(
             f"model.lora is set, but {shape.architecture} has matrices of other names (such as "
-            f"{', '.join((*FUSED_IN_FOLDERS, 'w1'))}), which get no adapters. Remove model.lora, which "
-            f"trains all weights."
+            f"{', '.join((*FUSED_IN_FOLDERS, 'kv_b_proj', 'w1'))}), which get no adapters. Remove "
+            f"model.lora, which trains all weights."
         )
     if others := [name for name in recipe.model.lora.targets if name not in named]:
         raise InputError(

@@ -28,8 +28,7 @@ PEAK_TERAFLOPS = {
 
 def token_flops(shape: ModelShape) -> float:
     """FLOPs of one packed token in forward and backward, without attention's scores and the output layer."""
-    gates = shape.num_heads if shape.has_output_gate else 0
-    attention = shape.hidden_size * shape.head_size * (2 * (shape.num_heads + shape.num_kv_heads) + gates)
+    attention = shape.attention_weights()
     num_sparse = shape.expert_layers()
     dense = 3 * shape.hidden_size * shape.ffn_size
     width = shape.expert_ffn_size * shape.experts_per_token + shape.shared_expert_size
@@ -67,8 +66,7 @@ def pass_flops(
     layers = token_flops(shape) * num_tokens
     output = 6.0 * shape.hidden_size * shape.vocab_size * num_targets
     matrices = (layers + output) * (1.0 if trains_matrices else 2 / 3)
-    # Two products of head_size per look and head.
-    return matrices + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.attention_layers()
+    return matrices + 3 * score_flops(shape, num_looks)
 
 
 def generation_flops(
@@ -87,7 +85,12 @@ def generation_flops(
     """
     layers = token_flops(shape) / 3 * (num_prompt_tokens + num_fed_tokens)
     output = 2.0 * shape.hidden_size * shape.vocab_size * num_sampled_tokens
-    return layers + output + 4.0 * num_looks * shape.num_heads * shape.head_size * shape.attention_layers()
+    return layers + output + score_flops(shape, num_looks)
+
+
+def score_flops(shape: ModelShape, num_looks: float) -> float:
+    """FLOPs of the forward products with keys and with values, one of a head size each per look and head."""
+    return 2.0 * num_looks * shape.num_heads * (shape.head_size + shape.value_size) * shape.attention_layers()
 
 
 def matrix_weights(shape: ModelShape) -> int:

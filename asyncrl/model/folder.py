@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from asyncrl.model.rotary import Rotation, check_served, read_rotation, rotary_f
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import expected_tensors
-from asyncrl.model.weights import read_weights
+from asyncrl.model.weights import read_weights, tensor_names
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.kinds import as_written, kind_of
 from asyncrl.system.text_file import read_text
@@ -33,6 +34,8 @@ SIZES = (
     "original_max_position_embeddings",
     *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
     *("linear_conv_kernel_dim", "full_attention_interval"),
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("n_group", "topk_group"),
 )
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
@@ -57,15 +60,31 @@ def check_model_folder(path: Path) -> ModelShape:
                 f"{path}: tensor {name} has shape {found[name]}, but config.json makes it {size}."
             )
     known = {name for name, _ in expected_tensors(shape)} | ({"lm_head.weight"} if shape.is_tied else set())
-    if (pattern := FAMILIES[shape.architecture].unread) is not None:
-        unread = re.compile(pattern.format(num_layers=shape.num_layers))
-        known |= {name for name in found if unread.fullmatch(name)}
+    known |= _unread(found, shape)
     if unknown := sorted(found.keys() - known):
         raise InputError(
             f"{path}: {len(unknown)} tensors that {shape.architecture} does not have here, first "
             f"{unknown[0]}. Training would lose them."
         )
     return shape
+
+
+def unread_notes(path: Path, shape: ModelShape) -> list[str]:
+    """A note where the folder that was checked has tensors that are not trained."""
+    if not (unread := _unread(tensor_names(path), shape)):
+        return []
+    return [
+        f"{path} has {len(unread)} tensors that transformers does not read for {shape.architecture}, such as "
+        f"{min(unread)}. They are not trained, and no checkpoint or publication has them."
+    ]
+
+
+def _unread(names: Iterable[str], shape: ModelShape) -> set[str]:
+    pattern = FAMILIES[shape.architecture].unread
+    if pattern is None:
+        return set()
+    unread = re.compile(pattern.format(num_layers=shape.num_layers))
+    return {name for name in names if unread.fullmatch(name)}
 
 
 def read_shape(path: Path) -> ModelShape:

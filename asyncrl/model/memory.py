@@ -211,13 +211,15 @@ def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) ->
     """Bytes of one rank of one server where it computes: weights, key-value cache and states of linear
     attention. What the engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size * width
+    per_token = shape.attention_layers() * shape.cached_numbers() * width
     ranks = recipe.serving.tensor_parallel_size
+    # One vector for all heads is on every rank.
+    holders = ranks if shape.latent is None else 1
     cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
     states = STATES_PER_REQUEST * recipe.serving.max_running_requests
     return {
         "weights": num_parameters(shape) * width // ranks,
-        "kv_cache": cache_tokens * per_token // ranks,
+        "kv_cache": cache_tokens * per_token // holders,
         "states": 0 if on_gpu else states * _state_bytes(shape) // ranks,
     }
 
@@ -284,7 +286,9 @@ def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
 
     def of_layer(layer: int) -> tuple[int, int]:
         counts = parameters_by_kind(replace(shape.of_layer(layer), num_layers=1, dense_layers=()))
-        return counts["attention"] + counts["mlp"], counts["experts"]
+        # Divided by the tensor ranks below.
+        copies = (layout.tensor - 1) * shape.whole_attention_weights()
+        return counts["attention"] + counts["mlp"] + copies, counts["experts"]
 
     firsts = {shape.of_layer(layer): layer for layer in range(shape.num_layers)}
     kinds = {kind: of_layer(layer) for kind, layer in firsts.items()}
@@ -302,6 +306,9 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
     full = 7 * query + 2 * key_value + (3 * query if shape.has_output_gate else 0)
+    if (latent := shape.latent) is not None:
+        vectors = latent.size + latent.rotated_size + (latent.query_size or 0)
+        full = 4 * query + 3 * shape.num_heads * latent.value_size + 3 * vectors
     num_linear = len(shape.delta_layers)
     attention = (shape.attention_layers() * full + num_linear * _linear_attention(shape)) / shape.num_layers
     dense, sparse = 5 * shape.ffn_size, 0

@@ -40,6 +40,22 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA: DeepSeek-AI 2024, arXiv 2405.04434): keys and values of all heads are
+    made of one short vector per token. Each norm before a product with these vectors has its own epsilon."""
+
+    size: int
+    """Numbers of the vector that keys and values are made of."""
+    query_size: int | None
+    """Numbers of the vector that queries are made of; None: they are made of the hidden state."""
+    rotated_size: int
+    """Numbers at the end of each head that are rotated; those of keys are the same for all heads."""
+    value_size: int
+    """Head size of values."""
+    norm_epsilon: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """A decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU or experts, rotary positions."""
 
@@ -81,6 +97,10 @@ class ModelShape:
     (auxiliary-loss-free balancing: Wang et al. 2024, arXiv 2408.15664)."""
     router_scale: float = 1.0
     """Factor of the weights of the chosen experts."""
+    expert_groups: int = 1
+    """Groups of neighboring experts. A token's experts are of its best groups, by the sum of the best
+    experts_per_token / groups_per_token scores in each (DeepSeek-V3: arXiv 2412.19437)."""
+    groups_per_token: int = 1
 
     embedding_multiplier: float = 1.0
     """Factor of the embedding's output (Granite)."""
@@ -105,6 +125,9 @@ class ModelShape:
     """Norms multiply by 1 + weight (Gemma)."""
     has_wide_qk_norm: bool = False
     """Queries and keys have a norm over all heads together (OLMo 2); `has_qk_norm` is one of each head."""
+
+    latent: LatentAttention | None = None
+    """Keys and values made of one vector per token; None: each head has its own, by `num_kv_heads`."""
 
     window: int | None = None
     """Tokens that a token of a sliding layer looks at, itself included."""
@@ -131,6 +154,44 @@ class ModelShape:
     has_output_gate: bool = False
     """The output of attention is multiplied by the sigmoid of as many numbers, which each head computes as it
     does its query (Qwen3-Next)."""
+
+    @property
+    def value_size(self) -> int:
+        """Head size of values."""
+        return self.head_size if self.latent is None else self.latent.value_size
+
+    @property
+    def rotary_size(self) -> int:
+        """Numbers of a head that have positions, of which a share may be rotated."""
+        return self.head_size if self.latent is None else self.latent.rotated_size
+
+    def cached_numbers(self) -> int:
+        """Numbers that a server's cache holds per token and layer."""
+        if self.latent is not None:
+            return self.latent.size + self.latent.rotated_size
+        return 2 * self.num_kv_heads * self.head_size
+
+    def whole_attention_weights(self) -> int:
+        """Weights of a layer's attention that each tensor-parallel rank has whole."""
+        if self.latent is None:
+            return 0
+        return self.hidden_size * (self.cached_numbers() + (self.latent.query_size or 0))
+
+    def attention_weights(self) -> int:
+        """Weights of the matrices of a layer's attention."""
+        hidden, heads, latent = self.hidden_size, self.num_heads, self.latent
+        if latent is None:
+            gates = heads if self.has_output_gate else 0
+            return hidden * self.head_size * (2 * (heads + self.num_kv_heads) + gates)
+        of_queries = (latent.query_size or hidden) * heads * self.head_size
+        of_keys = heads * (self.head_size - latent.rotated_size)
+        of_values = heads * latent.value_size
+        return (
+            self.whole_attention_weights()
+            + of_queries
+            + latent.size * (of_keys + of_values)
+            + of_values * hidden
+        )
 
     def of_layer(self, layer: int) -> "ModelShape":
         """The shape of a model whose layers are all like this one."""

@@ -78,6 +78,11 @@ def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
     return {tensor.name: tensor.shape for tensors in headers.values() for tensor in tensors}
 
 
+def tensor_names(path: Path) -> set[str]:
+    """Names of all tensors, by the headers alone. Raises InputError as `weight_files` does."""
+    return {tensor.name for file in weight_files(path) for tensor in _read_header(file)}
+
+
 def _read_index(index: Path) -> dict[str, str]:
     try:
         content = json.loads(read_text(index))

@@ -4,7 +4,7 @@ Decoding reads the weights once per step and each request's keys and values; tra
 `asyncrl.model.flops`. Every assumption stands in a constant here and in the plan's output.
 """
 
-from asyncrl.model.flops import token_flops
+from asyncrl.model.flops import score_flops, token_flops
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import num_parameters
 from asyncrl.planning.devices import Device
@@ -41,11 +41,11 @@ def estimate_costs(
     peak, bandwidth = device.teraflops * 1e12, device.terabytes_per_second * 1e12 * BANDWIDTH_SHARE
     weights = 2.0 * num_parameters(shape)
     active = (token_flops(shape) + 6.0 * shape.hidden_size * shape.vocab_size) / 6.0
-    held = _cache_bytes_per_token(shape) * lengths.tokens_held
+    held = _cache_bytes_per_token(shape, tensor) * lengths.tokens_held
     prefill = 2.0 * active / (tensor * peak * PREFILL_SHARE)
     per_request = held / (tensor * bandwidth) + prefill
-    # Scores: four operations per look, head and head size, three times that with the backward pass.
-    looks = 12.0 * lengths.tokens_held * shape.num_heads * shape.head_size * shape.attention_layers()
+    # Scores, three times with the backward pass.
+    looks = 3.0 * score_flops(shape, lengths.tokens_held)
     recomputed = 4.0 / 3.0 if recipe.trainer.recompute == "full" else 1.0
     per_token = recomputed * (6.0 * active + looks) / (peak * TRAINING_SHARE * num_ranks)
     # Gradients in float32, sent and received; the optimizer reads and writes its state of 18 bytes.
@@ -73,8 +73,9 @@ def estimate_costs(
 
 def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
     """Cache tokens of a server whose engine decides how many; one at least."""
-    room = recipe.serving.tensor_parallel_size * STATIC_SHARE * device.memory_gb * 1e9
-    return max(1.0, (room - 2.0 * num_parameters(shape)) / _cache_bytes_per_token(shape))
+    ranks = recipe.serving.tensor_parallel_size
+    room = ranks * STATIC_SHARE * device.memory_gb * 1e9
+    return max(1.0, (room - 2.0 * num_parameters(shape)) / _cache_bytes_per_token(shape, ranks))
 
 
 def assumed_lengths(recipe: Recipe, *, prompt_tokens: float) -> Lengths:
@@ -89,6 +90,6 @@ def assumed_lengths(recipe: Recipe, *, prompt_tokens: float) -> Lengths:
     )
 
 
-def _cache_bytes_per_token(shape: ModelShape) -> float:
-    """Keys and values in 2 bytes each."""
-    return 2.0 * 2 * shape.attention_layers() * shape.num_kv_heads * shape.head_size
+def _cache_bytes_per_token(shape: ModelShape, ranks: int) -> float:
+    """Numbers of 2 bytes each on all ranks of a server. One vector for all heads is on every rank."""
+    return 2.0 * shape.attention_layers() * shape.cached_numbers() * (1 if shape.latent is None else ranks)

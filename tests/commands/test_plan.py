@@ -100,6 +100,72 @@ def test_a_mixture_of_experts_fits_only_where_all_its_experts_do(
     assert ("a trainer rank needs" in captured.err) is (code == 2)
 
 
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "num_nextn_predict_layers": 1,
+    "ep_size": 1,
+}
+"""DeepSeek-V3 and R1 as they are published, without their quantization_config."""
+
+
+@pytest.mark.parametrize(("processes", "code"), [(64, 2), (512, 0)])
+def test_latent_attention_caches_one_vector_per_token_and_all_its_experts_must_fit(
+    processes: int, code: int, recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    (recipe.parent / "model" / "config.json").write_text(json.dumps(DEEPSEEK))
+    parallel = {"expert": min(processes, 256), "tensor": 8, "sequence_parallel": True}
+    parallel["distributed_optimizer"] = True
+    settings = [f"trainer.parallel.{key}={json.dumps(value)}" for key, value in parallel.items()]
+    settings += [f"trainer.num_processes={processes}", "trainer.recompute=full"]
+    settings += ["serving.tensor_parallel_size=32", "serving.max_total_tokens=65536"]
+    settings += ["model.context_tokens=16384"]
+    assert cli.main(["plan", str(recipe), *settings, "--gpu-memory-gb", "80"]) == code
+    captured = capsys.readouterr()
+    # 671 billion, as its card says, without the layer behind the last one.
+    assert "parameters 671,026,419,200" in captured.out
+    # On each of the server's ranks 65536 tokens x 61 layers x (512 + 64) x 2 bytes.
+    assert "key-value cache             4.3 GiB             65536 tokens" in captured.out
+    assert ("a trainer rank needs" in captured.err) is (code == 2)
+
+
 def test_a_cache_whose_size_the_recipe_says_counts(recipe: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["plan", str(recipe), "serving.max_total_tokens=32768"]
     assert cli.main([*arguments, "--gpu-memory-gb", "1000"]) == 0

@@ -34,7 +34,8 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
     read -= {"sliding_window_pattern", "_sliding_window_pattern"}
     if family.window is not has_no_window:
         read -= {"sliding_window"}
-    config = {"architectures": [architecture], **dict.fromkeys([*SIZES, *read], 1), **settings}
+    only = {name: values[0] for name, values in family.only.items()}
+    config = {"architectures": [architecture], **only, **dict.fromkeys([*SIZES, *read], 1), **settings}
     config |= {"hidden_size": 8}
     if family.sliding_rope_theta is None and "rope_scaling" not in settings:
         config["rope_parameters"] = {"rope_type": "default"}
@@ -86,6 +87,7 @@ def layers_of(shape: ModelShape) -> str:
         "output gates": shape.has_output_gate,
         "a quarter of each head rotated": shape.rotation is not None and shape.rotation.share == 0.25,
         "half of each head rotated": shape.rotation is not None and shape.rotation.share == 0.5,
+        "latent attention": shape.latent is not None,
         "layers without rotation": bool(shape.unrotated_layers),
     }
     return ", ".join(part for part, is_there in parts.items() if is_there) or "as Llama's"

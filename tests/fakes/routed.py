@@ -30,6 +30,16 @@ def write_experts(folder: Path, *, seed: int = 0) -> Path:
     return write_model(folder, "Qwen3Moe", seed=seed, **SIZES)
 
 
+def write_grouped(folder: Path) -> Path:
+    """A DeepSeek-V3: layers without experts, groups of experts, latent attention."""
+    latent = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8}
+    served = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
+    sizes = {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+    own = latent | served | sizes | {"num_key_value_heads": 4, "v_head_dim": 16}
+    shared = {key: value for key, value in SIZES.items() if key not in ("num_experts", "norm_topk_prob")}
+    return write_model(folder, "DeepseekV3", **shared | own)
+
+
 def make_prompts(seed: int, count: int, *, shortest: int = 3, longest: int = 30) -> list[list[int]]:
     source = random.Random(seed)
     return [source.choices(range(VOCABULARY), k=source.randint(shortest, longest)) for _ in range(count)]

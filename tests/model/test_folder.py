@@ -10,8 +10,8 @@ import torch
 from fakes.models import SIZES, write_model
 
 from asyncrl.errors import InputError
-from asyncrl.model.flops import token_flops
-from asyncrl.model.folder import check_model_folder, other_files
+from asyncrl.model.flops import score_flops, token_flops
+from asyncrl.model.folder import check_model_folder, other_files, unread_notes
 from asyncrl.model.tensors import expected_tensors, num_parameters
 
 
@@ -85,6 +85,64 @@ def test_the_first_layers_of_glm4_moe_have_no_experts_and_the_layer_behind_the_l
     safetensors.torch.save_file(weights, folder / "model.safetensors")
     with pytest.raises(InputError, match=r"model\.layers\.5\.eh_proj"):
         check_model_folder(folder)
+
+
+def write_latent(folder: Path, family: str = "DeepseekV3", **overrides: object) -> Path:
+    sizes = {"num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6}
+    sizes |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1, "n_routed_experts": 8}
+    sizes |= {"num_experts_per_tok": 4, "moe_intermediate_size": 24, "n_group": 4, "topk_group": 2}
+    sizes |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
+    return write_model(folder, family, **sizes | overrides)
+
+
+def test_the_matrices_of_latent_attention_cost_what_they_have_and_a_cache_holds_one_vector(tmp_path: Path):
+    folder = write_latent(tmp_path)
+    shape = check_model_folder(folder)
+    # Of queries 32 x 12 and 12 x 40, of keys and values 32 x 14 and 10 x 4 x (6 + 8), behind these 32 x 32.
+    attention = 32 * 12 + 12 * 40 + 32 * 14 + 10 * 56 + 32 * 32
+    # A layer with one network of 48; one with a router of 8, four experts of 24 a token and one for all.
+    assert token_flops(shape) == 6 * (2 * attention + 3 * 32 * 48 + 32 * (8 + 3 * 5 * 24))
+    assert shape.cached_numbers() == 10 + 4
+    # Two products of 10 and 8 numbers per look and head.
+    assert score_flops(shape, 7) == 2 * 2 * 7 * 4 * (10 + 8)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    assert unread_notes(folder, shape) == []
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
+    weights["model.layers.2.eh_proj.weight"] = torch.ones(32, 64)
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    assert check_model_folder(folder) == shape
+    (note,) = unread_notes(folder, shape)
+    assert "has 2 tensors that transformers does not read for DeepseekV3" in note
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topk_method": None}, "has no 'topk_method', which DeepseekV3ForCausalLM needs"),
+        ({"scoring_func": "softmax"}, "scoring_func is 'softmax'; only 'sigmoid'"),
+        ({"norm_topk_prob": False}, "norm_topk_prob is false; only true"),
+        ({"topk_group": 1}, "n_group is 4 and topk_group 1, of 8 experts .* best two"),
+        ({"n_group": 3}, "n_group is 3 .* divides the experts"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads is 2; latent attention has as many"),
+        ({"rope_interleave": False}, "rope_interleave"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "default or yarn, in servers too"),
+        ({"model_type": "kimi_k2"}, "model_type is 'kimi_k2'"),
+        ({"quantization_config": {"quant_method": "fp8"}}, r"quantized \(fp8\)"),
+        ({"kv_lora_rank": 0}, "kv_lora_rank is 0"),
+    ],
+)
+def test_latent_models_that_would_train_or_serve_otherwise_are_refused(
+    changes: dict, message: str, tmp_path: Path
+):
+    folder = write_latent(tmp_path)
+    edit_config(folder, **changes)
+    with pytest.raises(InputError, match=message):
+        check_model_folder(folder)
+
+
+def test_as_many_groups_as_a_token_may_take_are_none(tmp_path: Path):
+    folder = write_latent(tmp_path, topk_group=4)
+    assert check_model_folder(folder).expert_groups == 1
 
 
 def test_a_sharded_folder_is_read_as_one(tmp_path: Path):

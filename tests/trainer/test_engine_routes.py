@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
-from fakes.routed import VOCABULARY, continue_routed, make_prompts, sample_routed, write_experts
+from fakes.routed import (
+    VOCABULARY,
+    continue_routed,
+    make_prompts,
+    sample_routed,
+    write_experts,
+    write_grouped,
+)
 from serving.engine.servers import new_session, post, running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
@@ -54,6 +61,19 @@ def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismat
     metrics = replaying.step(Batch(0, 1.0, sequences))
     assert metrics["optimizer_steps"] == 1 and metrics["routing_mismatch"] < 0.1
     replaying.load_base()
+
+
+@pytest.mark.exhaustive
+def test_groups_of_experts_are_replayed_and_layers_without_experts_change_nothing(tmp_path: Path):
+    model = write_grouped(tmp_path / "model")
+    with running_server(model, tmp_path / "server.log", ROUTED_EXPERTS, dtype="bfloat16") as (url, _):
+        sequences = sample_routed(url, model, make_prompts(1, 16), num_tokens=40)
+    learner = make_learner(model, **BFLOAT16, algorithm={"routing_replay": "rollout"})
+    found = measure(learner, sequences)
+    assert found["routing_mismatch"] < 0.1
+    free = make_learner(model, **BFLOAT16)
+    plain = free.measure(Batch(0, 1.0, [dataclasses.replace(one, routes=b"") for one in sequences]))
+    assert found["mismatch_kl"] < 0.5 * plain["mismatch_kl"]
 
 
 def test_a_response_that_goes_on_from_its_prefix_has_the_experts_of_each_token_once(

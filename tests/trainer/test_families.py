@@ -5,6 +5,7 @@ tests/trainer/network/test_model.py compares all families with transformers, tes
 
 import asyncio
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from trainer.test_engine_logprobs import sample
 from asyncrl.records import Batch
 from asyncrl.trainer.network.export import export_model
 from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.step.learner import Learner
 
 GRANITE = {
@@ -36,6 +38,12 @@ NEXT = EXPERTS | {"shared_expert_intermediate_size": 128, "full_attention_interv
 NEXT |= {"layer_types": ["linear_attention", "linear_attention", "full_attention"]}
 NEXT |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
 NEXT |= {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
+DEEPSEEK = {"num_kv_heads": 4, "first_k_dense_replace": 1}
+DEEPSEEK |= {"q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16}
+DEEPSEEK |= {"v_head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 96}
+DEEPSEEK |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.8, "moe_layer_freq": 1}
+DEEPSEEK |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "tie_word_embeddings": False}
+LITE = DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 300.0,
@@ -95,7 +103,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", GEMMA),
     "olmo3": ("olmo3", {"pad_token_id": None, "sliding_window": 9, "layer_types": SLIDING}),
 }
-TRAINER = {"glm4_moe": {"router": {"bias_update_rate": 0.1}}}
+MSCALES = {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}, "context": 128}
+FAMILIES |= {
+    "deepseek_v3": ("deepseek_v3", DEEPSEEK | MSCALES),
+    "deepseek_v3, whole queries": ("deepseek_v3", LITE | {"rms_norm_eps": 1e-3}),
+    "deepseek_v2": (
+        "deepseek_v2",
+        LITE | MSCALES | {"topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False},
+    ),
+}
+BIASES = {"router": {"bias_update_rate": 0.1}}
+TRAINER = {"glm4_moe": BIASES, "deepseek_v3": BIASES}
 IN_MAKE_TEST = ("granite",)
 TEMPERATURE = 0.6
 
@@ -142,3 +160,29 @@ def test_server_and_trainer_agree_before_and_after_a_publish(name: str, tmp_path
         second = Batch(1, TEMPERATURE, sample(url, TEMPERATURE))
         assert largest_difference(learner, second) < 1e-4
         assert largest_difference(make_learner(model), second) > 1e-3, "the step changed too little"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("transport", ["disk", "distributed"])
+def test_matrices_that_a_server_keeps_in_one_arrive_in_parts(transport: str, tmp_path: Path) -> None:
+    """q_a_proj and kv_a_proj_with_mqa, in buckets of their own; digests confirm each version."""
+    family, settings = FAMILIES["deepseek_v3"]
+    model = write_model(tmp_path / "model", seed=0, family=family, **settings)
+    learner = make_learner(model, trainer={"learning_rate": 1e-2})
+    publisher = Publisher(
+        tmp_path / "publications",
+        base=model,
+        transport=transport,
+        bucket_bytes=20_000,
+        failed=pytest.fail,
+    )
+    with running_server(model, tmp_path / "server.log") as (url, _):
+        for version in (1, 2):
+            learner.step(Batch(version, TEMPERATURE, sample(url, TEMPERATURE)))
+            publication = publisher.prepare(version, learner.model)
+            (outcome,) = publisher.install(publication, learner.model, [url]).values()
+            assert outcome.is_installed, outcome.detail
+            urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST"))
+            batch = Batch(version, TEMPERATURE, sample(url, TEMPERATURE))
+            assert largest_difference(learner, batch) < 1e-4
+    publisher.close()

@@ -50,6 +50,14 @@ MODELS = {
         | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
         | {"linear_key_head_dim": 8, "linear_value_head_dim": 12},
     ),
+    "deepseek": (
+        "DeepseekV3",
+        SIZES
+        | {"num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 10}
+        | {"qk_rope_head_dim": 8, "v_head_dim": 14, "n_routed_experts": 8, "num_experts_per_tok": 4}
+        | {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
+        | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+    ),
     "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
     "granite": (
         "Granite",
@@ -198,6 +206,9 @@ TWO_RANKS = {
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
     "qwen3_next, tensor, expert": ("qwen3_next", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "qwen3_next, resumed as pipeline": ("qwen3_next", {"pipeline": 2}),
+    "deepseek, tensor, expert": ("deepseek", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
+    "deepseek, context": ("deepseek", {"context": 2}),
+    "deepseek, resumed as pipeline": ("deepseek", {"pipeline": 2}),
     "mixtral, expert": ("mixtral", {"expert": 2}),
     "gpt_oss, tensor": ("gpt_oss", {"tensor": 2, "sequence_parallel": True}),
     "gpt_oss, tensor, expert": ("gpt_oss", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
@@ -314,6 +325,7 @@ RESUMED = {
     "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
     "qwen3_next, resumed as pipeline": "qwen3_next, tensor, expert",
+    "deepseek, resumed as pipeline": "deepseek, tensor, expert",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -336,6 +348,7 @@ EXHAUSTIVE = {
     *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
     *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
     "qwen3_next, resumed as pipeline",
+    *("deepseek, tensor, expert", "deepseek, context", "deepseek, resumed as pipeline"),
     *("mixtral, expert", "shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
     *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
@@ -468,7 +481,7 @@ def trainer_keys(model: str) -> dict[str, object]:
         "learning_rate_scaling": SCALING.get(model, "none"),
         "splits_staleness": model in SPLIT,
         **(MUON if model == "muon" else {}),
-        **({"router": {"bias_update_rate": 0.01}} if model == "glm4_moe" else {}),
+        **({"router": {"bias_update_rate": 0.01}} if model in ("glm4_moe", "deepseek") else {}),
     }
 
 

@@ -22,8 +22,13 @@ GPT_OSS |= {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}
 NEXT = EXPERTS | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "full_attention_interval": 2}
 NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_hidden_layers": 3}
 NEXT |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
-FAMILIES = {"linear_num_key_heads": "Qwen3Next", "num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe"}
-FAMILIES |= {"num_local_experts": "GptOss"}
+DEEPSEEK = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 24}
+DEEPSEEK |= {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8}
+DEEPSEEK |= {"num_experts_per_tok": 3, "moe_intermediate_size": 24, "first_k_dense_replace": 1}
+DEEPSEEK |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "topk_group": 8}
+FAMILIES = {"kv_lora_rank": "DeepseekV3", "linear_num_key_heads": "Qwen3Next"}
+"""Key of a configuration -> family, the first that is there."""
+FAMILIES |= {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe", "num_local_experts": "GptOss"}
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -89,6 +94,8 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
         GLM4_MOE,
         GPT_OSS,
         NEXT,
+        DEEPSEEK,
+        DEEPSEEK | {"num_attention_heads": 8, "num_key_value_heads": 8, "qk_nope_head_dim": 32},
         EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
     ],
 )

@@ -48,7 +48,8 @@ def feed_forward(shape: ModelShape) -> Tensors:
         yield from swiglu("mlp.", shape.hidden_size, shape.ffn_size)
         return
     yield "mlp.gate.weight", (shape.num_experts, shape.hidden_size)
-    yield BIAS, (shape.num_experts,)
+    if shape.has_router_bias:
+        yield BIAS, (shape.num_experts,)
     for expert in range(shape.num_experts):
         yield from swiglu(f"mlp.experts.{expert}.", shape.hidden_size, shape.expert_ffn_size)
     yield from swiglu(SHARED, shape.hidden_size, shape.shared_expert_size)

@@ -1,5 +1,6 @@
 """All families, by the architecture that config.json names."""
 
+from asyncrl.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from asyncrl.model.families.family import Config, Family
 from asyncrl.model.families.gemma2 import GEMMA2
 from asyncrl.model.families.gemma3 import GEMMA3
@@ -24,7 +25,7 @@ FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
         *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, MIXTRAL, GLM4_MOE, GPT_OSS),
-        *(PHI3, GRANITE, OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
+        *(DEEPSEEK_V3, DEEPSEEK_V2, PHI3, GRANITE, OLMO2, OLMO3, SMOLLM3, GLM4, GEMMA2, GEMMA3),
     )
 }
 

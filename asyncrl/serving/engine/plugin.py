@@ -8,12 +8,12 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
-    whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
-    prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input tokens
-    at the temperature, the experts of each token, and the list of these hooks; on a CPU lighter processes,
-    batched attention, packed weights, shorter ways to decode, norm, rotate and sample, gates of shared
-    experts, norms of linear attention, and sleep too. With
-    ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
+    whole steps before an update, waits for weights that end, latent attention as transformers has it, version
+    spans, short aborts, clean ends, shared prompts, no random bias in a reward model's head, tokens that are
+    never sampled, log-probs of input tokens at the temperature, the experts of each token, and the list of
+    these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm,
+    rotate and sample, gates of shared experts, norms of linear attention, latent attention, and sleep too.
+    With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
     shorter ways to norm and rotate."""
     import torch
 
@@ -23,6 +23,7 @@ def load() -> None:
         applied_hooks,
         head_bias,
         input_logprobs,
+        latent_attention,
         leftovers,
         loaded_weights,
         one_address,
@@ -38,6 +39,7 @@ def load() -> None:
     applied_hooks.install()
     access.install()
     one_address.install()
+    latent_attention.install()
     loaded_weights.install()
     step_in_flight.install()
     remote_weights.install()
@@ -53,6 +55,7 @@ def load() -> None:
     if not torch.cuda.is_available():
         from asyncrl.model.bitwise import is_bitwise
         from asyncrl.serving.engine.cpu import delta_net as cpu_delta_net
+        from asyncrl.serving.engine.cpu import latent_attention as cpu_latent_attention
         from asyncrl.serving.engine.cpu import layers as cpu_layers
         from asyncrl.serving.engine.cpu import processes as cpu_processes
         from asyncrl.serving.engine.cpu import products as cpu_products
@@ -64,6 +67,7 @@ def load() -> None:
         cpu_sampler.install()
         cpu_products.install(is_bitwise=is_bitwise())
         cpu_layers.install()
+        cpu_latent_attention.install()
         cpu_shared_expert.install()
         cpu_delta_net.install()
         cpu_sleep.install()
@@ -103,10 +107,12 @@ def _make_cpu_attention(model_runner):
     from asyncrl.model.bitwise import is_bitwise
     from asyncrl.serving.engine.cpu import plain_decoder
     from asyncrl.serving.engine.cpu.attention import BatchedAttention
+    from asyncrl.serving.engine.cpu.latent_attention import choose_cached
 
     if is_bitwise():
         return _make_bitwise_attention(model_runner)
     backend = BatchedAttention(model_runner)
+    choose_cached(CPU_ATTENTION)
     plain_decoder.install(model_runner.model, backend)
     return backend
 

@@ -45,6 +45,7 @@ from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
 from asyncrl.trainer.network.delta_net import GatedAttention, LinearAttention
 from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
+from asyncrl.trainer.network.latent_attention import latent_attention
 from asyncrl.trainer.network.layer_attention import LayerAttention
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
@@ -319,7 +320,7 @@ def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
         count=shape.num_heads // layout.tensor // layout.context,
         # Where there are fewer than ranks, each rank has one that others have too.
         kv_count=kv_count // math.gcd(kv_count, layout.context),
-        size=shape.head_size,
+        size=max(shape.head_size, shape.value_size),
         dtype=dtype,
         limits=Limits(shape.window if shape.sliding_layers else None, shape.attention_cap, shape.has_sinks),
     )
@@ -352,21 +353,23 @@ def _layer_spec(
     config: TransformerConfig, shape: ModelShape, *, is_bitwise: bool, lora: Lora | None
 ) -> tuple[ModuleSpec, type[torch.nn.Module]]:
     """A layer of a model whose layers are all of `shape`, and its norms."""
-    experts = {"num_experts": shape.num_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
+    kinds = {
+        "num_experts": shape.num_experts,
+        "moe_grouped_gemm": config.moe_grouped_gemm,
+        "multi_latent_attention": shape.latent is not None,
+    }
     engine = None
     if has_transformer_engine() and lora is None:
         from megatron.core.extensions.transformer_engine import TENorm
 
         norm = TENorm
-        engine = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
+        engine = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **kinds)
     if engine is not None and not has_own_norms(shape):
         layer = engine
     else:
         norm = BitwiseNorm if is_bitwise else norm_kind(shape)
         layer = get_gpt_layer_local_spec(
-            qk_layernorm=config.qk_layernorm,
-            normalization=config.normalization,
-            num_experts=shape.num_experts,
+            qk_layernorm=config.qk_layernorm, normalization=config.normalization, **kinds
         )
         place_norms(layer.submodules, config, shape, norm)
         if lora is not None:
@@ -375,9 +378,12 @@ def _layer_spec(
             # Grouped experts are Transformer Engine's; their norm lies outside of them.
             layer.submodules.mlp = engine.submodules.mlp
     attention = layer.submodules.self_attention
-    attention.submodules.core_attention = (
-        functools.partial(LayerAttention, shape=shape) if shape.has_layer_kinds() else PackedAttention
-    )
+    if shape.latent is not None:
+        layer.submodules.self_attention = latent_attention(attention, shape, norm)
+    else:
+        attention.submodules.core_attention = (
+            functools.partial(LayerAttention, shape=shape) if shape.has_layer_kinds() else PackedAttention
+        )
     if shape.has_output_gate:
         attention.module = GatedAttention
     if shape.delta_layers:
@@ -504,6 +510,11 @@ def _further_expert_settings(shape: ModelShape) -> dict[str, Any]:
             # Routers are changed after an optimizer step, if at all, and never within Megatron's.
             "moe_router_bias_update_rate": 0.0,
             "moe_router_pre_softmax": False,
+        }
+    if shape.expert_groups > 1:
+        settings |= {
+            "moe_router_num_groups": shape.expert_groups,
+            "moe_router_group_topk": shape.groups_per_token,
         }
     if shape.router_scale != 1.0:
         settings["moe_router_topk_scaling_factor"] = shape.router_scale

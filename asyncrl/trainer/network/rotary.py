@@ -19,7 +19,7 @@ from asyncrl.trainer.packing.rotary import Turns, turns_of
 
 def frequencies(rotation: Rotation, shape: ModelShape) -> tuple[Tensor, float]:
     """([R / 2] float32 angles per position, factor of cosines and sines), as transformers has them."""
-    rotated = int(shape.head_size * rotation.share)
+    rotated = int(shape.rotary_size * rotation.share)
     if rotation.kind == "default":
         return 1.0 / rotation.theta ** (torch.arange(0, rotated, 2).float() / rotated), 1.0
     # A second to import, and the usual kind needs nothing of it.
@@ -29,7 +29,7 @@ def frequencies(rotation: Rotation, shape: ModelShape) -> tuple[Tensor, float]:
     config = LlamaConfig(
         hidden_size=shape.hidden_size,
         num_attention_heads=shape.num_heads,
-        head_dim=shape.head_size,
+        head_dim=shape.rotary_size,
         max_position_embeddings=shape.max_positions,
         rope_parameters={
             "rope_type": rotation.kind,

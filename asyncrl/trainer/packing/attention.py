@@ -234,7 +234,7 @@ class PackedAttention(MegatronModule):
         copies = group.size() // math.gcd(group.size(), key.shape[1])
         key, value = (x.repeat_interleave(copies, dim=1) for x in (key, value))
         query, key, value = (_TokensForHeads.apply(x, group) for x in (query, key, value))
-        heads = self._attend_packed(query, key, value, packed_seq_params).unflatten(1, query.shape[1:])
+        heads = self._attend_packed(query, key, value, packed_seq_params).unflatten(1, (query.shape[1], -1))
         output: Tensor = _HeadsForTokens.apply(heads, group)
         return output.flatten(1).unsqueeze(1)
 

@@ -41,6 +41,14 @@ GRANITE = {
 }
 GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
 GLM4_MOE |= {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True}
+DEEPSEEK = {"num_key_value_heads": 4, "num_hidden_layers": 3, "first_k_dense_replace": 1}
+DEEPSEEK |= {"q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8}
+DEEPSEEK |= {"v_head_dim": 14, "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24}
+DEEPSEEK |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.8, "moe_layer_freq": 1}
+DEEPSEEK |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+LITE = DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
+YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "original_max_position_embeddings": 32}
+YARN |= {"mscale": 1.0, "mscale_all_dim": 0.7}
 SHARED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 SHARED |= {"shared_expert_intermediate_size": 40}
 NEXT = SHARED | {"head_dim": 16, "num_hidden_layers": 3}
@@ -67,6 +75,18 @@ MODELS = {
     "glm4_moe, norms of q and k": (
         "Glm4Moe",
         GLM4_MOE | {"use_qk_norm": True, "attention_bias": False, "n_shared_experts": 2},
+    ),
+    "deepseek_v3": ("DeepseekV3", DEEPSEEK),
+    "deepseek_v3, yarn": ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN}),
+    "deepseek_v3, whole queries": (
+        "DeepseekV3",
+        LITE | {"rope_parameters": YARN | {"mscale": 0.7}, "v_head_dim": 22, "rms_norm_eps": 1e-3},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        LITE
+        | {"rope_parameters": YARN, "topk_method": "greedy", "scoring_func": "softmax"}
+        | {"norm_topk_prob": False, "routed_scaling_factor": 1.3},
     ),
     "experts": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": True}),
     "experts, not normalised": ("Qwen3Moe", EXPERTS | {"norm_topk_prob": False}),
@@ -131,9 +151,12 @@ def test_bfloat16_weights_return_bit_for_bit(tmp_path: Path):
         assert torch.equal(tensor, fetch(name).bfloat16())
 
 
+@pytest.mark.parametrize("name", ["qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputed_activations_give_the_same_gradient(recompute: str, tmp_path: Path):
-    shape, fetch = check_model_folder(write_model(tmp_path)), open_weights(tmp_path)
+def test_recomputed_activations_give_the_same_gradient(recompute: str, name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    shape = check_model_folder(write_model(tmp_path, family, **overrides))
+    fetch = open_weights(tmp_path)
     micro = make_micro_batch(random_batch(1).sequences, 1)
     gradients = []
     for policy in (

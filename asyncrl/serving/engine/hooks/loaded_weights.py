@@ -7,7 +7,7 @@ place of the digests that SGLang 0.5.23 takes of its own tensors.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from asyncrl.serving.tensor_digest import PendingDigests
 
@@ -19,6 +19,9 @@ def install() -> None:
     """Registers the hooks; SGLang applies them when all plugins are loaded."""
     HookRegistry.register(
         "sglang.srt.model_executor.model_runner.ModelRunner.load_model", _watch_loader, HookType.AFTER
+    )
+    HookRegistry.register(
+        "sglang.srt.model_loader.utils.maybe_executor_submit", _watch_thread, HookType.BEFORE
     )
     HookRegistry.register(
         "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
@@ -72,12 +75,26 @@ class _Writes(TorchDispatchMode):
 
     def __init__(self, written):
         super().__init__()
-        self._written = written
+        self.written = written
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket.__name__ == "copy_":
-            self._written.add(_storage(args[0]))
+            self.written.add(_storage(args[0]))
         return func(*args, **(kwargs or {}))
+
+
+def _watch_thread(**keywords):
+    """DeepSeek's loader copies tensors of a CPU in threads of its own, which have no mode of this one."""
+    mode = _get_current_dispatch_mode()
+    if not isinstance(mode, _Writes):
+        return None
+    load = keywords["func"]
+
+    def watched(*arguments, **named):
+        with _Writes(mode.written):
+            return load(*arguments, **named)
+
+    return (), keywords | {"func": watched}
 
 
 def _storage(tensor):
