@@ -99,7 +99,7 @@ def _without(version: str, *, is_cpu_build: bool, hides: bool) -> Iterator[Findi
 
 
 def ask_torch() -> dict[str, Any]:
-    """The answer of torch about CUDA. Raises InputError where it says nothing, TimeoutExpired where it hangs."""
+    """The answer of torch about CUDA. Raises InputError where there is none, TimeoutExpired if it hangs."""
     done = output_of([sys.executable, "-P", "-c", _ASK_TORCH], seconds=TORCH_SECONDS)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
