@@ -233,6 +233,10 @@ def test_a_new_folder_trains_two_steps(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["init"]) == 0
     words = ["trainer.num_steps=2", "evaluation.num_tasks=16", "evaluation.every_steps=0"]
     assert cli.main(["train", "recipe.yaml", *words]) == 0
+    said = capsys.readouterr()
+    # Rows of the folder's own are none of those that are made.
+    assert "the prompt of an earlier row" not in said.out + said.err
+    assert "have the prompt of a training row" not in said.out + said.err
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     # With model and data there, all of both is checked.
     assert cli.main(["check", "recipe.yaml", "run_folder=runs/second"]) == 0

@@ -81,7 +81,7 @@ class Draft:
                 Entry("device", "gpu", "`asyncrl check` prints which process gets which"),
                 Entry(
                     "colocated",
-                    self.division.is_colocated,
+                    self.division.settings()["placement.colocated"],
                     "servers sleep while the trainer steps: apart, they do not fit on these GPUs"
                     if self.division.is_colocated
                     else "",
@@ -179,14 +179,15 @@ class Draft:
 
     def _serving(self) -> list[Entry]:
         division, cache = self.division, self.cache_tokens
+        sized = division.settings()
         ranks = division.server_ranks
         weights = 2 * num_parameters(self.shape) / ranks / 1e9
         size = Entry("max_total_tokens", cache, "what the trainer leaves free, as asyncrl plan counts")
         return [
-            Entry("num_servers", division.num_servers, self._why_split()),
+            Entry("num_servers", sized["serving.num_servers"], self._why_split()),
             Entry(
                 "tensor_parallel_size",
-                ranks,
+                sized["serving.tensor_parallel_size"],
                 f"GPUs of a server: {weights:.1f} GB of weights on each"
                 + ("" if cache else f", room for about {self.free_tokens:,} tokens"),
             ),
@@ -214,22 +215,31 @@ class Draft:
 
     def _trainer(self) -> list[Entry]:
         division, packing = self.division, self.packing
+        sized = division.settings()
         copies = division.copies()
         is_small = num_parameters(self.shape) < SMALL_PARAMETERS
         tensor, experts = division.tensor > 1, self.shape.num_experts is not None
         widest = f"{copies} data-parallel cop{'y' if copies == 1 else 'ies'} of the model"
         return [
             Entry("num_steps", 200, "assumed"),
-            Entry("num_processes", division.num_ranks, f"a GPU each: {widest}"),
-            Entry("parallel.tensor", division.tensor, "ranks that share every matrix" if tensor else ""),
-            Entry("parallel.sequence_parallel", tensor),
-            Entry("parallel.pipeline", division.pipeline),
+            Entry("num_processes", sized["trainer.num_processes"], f"a GPU each: {widest}"),
+            Entry(
+                "parallel.tensor",
+                sized["trainer.parallel.tensor"],
+                "ranks that share every matrix" if tensor else "",
+            ),
+            Entry("parallel.sequence_parallel", sized["trainer.parallel.sequence_parallel"]),
+            Entry("parallel.pipeline", sized["trainer.parallel.pipeline"]),
             *(
-                [Entry("parallel.expert", division.expert, "ranks among which the experts are dealt")]
+                [Entry("parallel.expert", sized["trainer.parallel.expert"], "ranks that share the experts")]
                 if experts
                 else []
             ),
-            Entry("parallel.distributed_optimizer", True, "copies share Adam's states"),
+            Entry(
+                "parallel.distributed_optimizer",
+                sized["trainer.parallel.distributed_optimizer"],
+                "copies share Adam's states",
+            ),
             Entry(
                 "recompute",
                 packing.recompute,
