@@ -4,6 +4,7 @@ Owns which are legal and which is best; whether one fits is the caller's questio
 answers it. `settings` are the keys of a recipe. Up to a machine's GPUs both sides may also share all of them.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ Seconds = Callable[[Division], float]
 """Estimated time of a step."""
 
 
-def grids(shape: ModelShape, num_ranks: int) -> list[tuple[int, int, int]]:
+@functools.lru_cache(maxsize=1024)
+def grids(shape: ModelShape, num_ranks: int) -> tuple[tuple[int, int, int], ...]:
     """(tensor, pipeline, expert) of every legal grid of `num_ranks`, those with the fewest messages first:
     data parallelism before tensor before pipeline, and experts dealt among as many ranks as can be."""
     found = []
@@ -80,7 +82,7 @@ def grids(shape: ModelShape, num_ranks: int) -> list[tuple[int, int, int]]:
             stage = num_ranks // pipeline
             experts = [n for n in range(stage, 0, -1) if stage % n == 0 and shape.num_experts % n == 0]
         found += [(tensor, pipeline, expert) for expert in experts]
-    return sorted(found, key=lambda grid: (grid[0] * grid[1], grid[1], -grid[2]))
+    return tuple(sorted(found, key=lambda grid: (grid[0] * grid[1], grid[1], -grid[2])))
 
 
 def divisions(shape: ModelShape, num_gpus: int) -> Iterator[Division]:
