@@ -19,6 +19,7 @@ from asyncrl.planning.devices import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import model_recipe, shown
 from asyncrl.system.gpus import find_gpus
+from asyncrl.system.run_files import RECIPE
 from asyncrl.system.text_file import read_text
 
 HELP = (
@@ -29,7 +30,6 @@ EXAMPLES = """examples:
   asyncrl init first && cd first && asyncrl train recipe.yaml
   asyncrl init --model Qwen/Qwen3-8B --gpus 8 --data gsm8k
 """
-RECIPE = "recipe.yaml"
 GOALS = ("math", "code", "tools")
 CHATS = ("instruct", "chat", "it", "thinking", "sft", "dpo", "rl")
 CHAT_FAMILIES = ("qwen3",)

@@ -59,7 +59,7 @@ def float16_flag() -> str | None:
     return _first_flag(FLOAT16_FLAGS)
 
 
-def cpu_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+def cpu_flags(cpuinfo: Path) -> frozenset[str]:
     """Features of this CPU as Linux names them; none where it does not say."""
     try:
         lines = cpuinfo.read_text().splitlines()
@@ -69,5 +69,5 @@ def cpu_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
 
 
 def _first_flag(flags: tuple[str, ...]) -> str | None:
-    found = cpu_flags()
+    found = cpu_flags(CPUINFO)
     return next((flag for flag in flags if flag in found), None)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.system.run_files import RECIPE
 
 SOURCE = Path(__file__).parent / "skeleton"
-FILES = ("README.md", "recipe.yaml", "verifier.py", "data/heldout.jsonl", "data/train.jsonl")
+FILES = ("README.md", RECIPE, "verifier.py", "data/heldout.jsonl", "data/train.jsonl")
 
 
 def write_skeleton(folder: Path) -> list[Path]:
