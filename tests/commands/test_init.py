@@ -1,9 +1,13 @@
 """`asyncrl init`: a folder that works at once, and recipes that fit the GPUs that they are for."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from fakes.hub import running_hub
 from fakes.published_models import CONFIGS, write_config
 
 from asyncrl import cli
@@ -106,6 +110,31 @@ def test_without_a_hub_a_sentence_says_what_to_do(
     said = capsys.readouterr().err
     assert 'model.path is "Qwen/Qwen3-8B", but this machine has no such path' in said
     assert "give the path of a copy" in said
+
+
+def test_model_and_data_may_be_hub_ids_and_of_the_model_only_its_shape_is_fetched(tmp_path: Path) -> None:
+    model = write_config("Qwen3-0.6B", tmp_path / "hub")
+    (model / "model.safetensors").write_bytes(bytes(64))
+    rows = tmp_path / "hub" / "rows"
+    rows.mkdir()
+    for split in ("train", "test"):
+        (rows / f"{split}.jsonl").write_text('{"question": "1+1?", "answer": "so it is #### 2"}\n')
+    words = ["--model", "tiny/model", "--gpus", "2", "--gpu-memory", "80", "--data", "tiny/rows"]
+    with running_hub(tiny__model=model, tiny__rows=rows) as hub:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "asyncrl.cli", "init", *words],
+            env=os.environ
+            | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not [request for request in hub.requests if "safetensors" in request]
+    recipe = load_recipe(Path("recipe.yaml"))
+    assert recipe.model.path == "tiny/model"
+    (train,), (heldout,) = recipe.data.train_sources(), recipe.data.heldout_sources()
+    assert (train.path, train.columns, heldout.split) == ("tiny/rows", "gsm8k", "test")
 
 
 def sized(model: str, num_gpus: int, *words: str) -> int:
