@@ -22,6 +22,8 @@ from asyncrl.system.streams import discard_output, guard_streams
 
 UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
+    "init": "write a first recipe: for a CPU at once, or for a model, GPUs and data",
+    "doctor": "say what this machine lacks for runs, the consequence and the fix",
     "train": "train with a recipe; run again to resume",
     "chain": "train the stages of a chain, one after the other",
     "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",

@@ -159,6 +159,13 @@ async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]
         return sandbox.tier, findings
 
 
+def measure(settings: SandboxSettings) -> tuple[Tier | None, list[Finding], list[str]]:
+    """The tier that runs would get, its layers, and what is not enforced here."""
+    tier, findings = asyncio.run(examine(settings))
+    layers = [finding for finding in findings if not finding.name.startswith(_NOT_ENFORCED)]
+    return tier, layers, [each.name.removeprefix(_NOT_ENFORCED) for each in findings if each not in layers]
+
+
 def report(settings: SandboxSettings) -> tuple[Tier | None, list[str]]:
     """The lines that `asyncrl sandbox doctor` prints."""
     tier, findings = asyncio.run(examine(settings))

@@ -50,6 +50,8 @@ HEAVY = (
         "newcomer/test_border.py",
         "newcomer/test_newcomer.py",
         "commands/test_plan.py",
+        "commands/test_doctor.py",
+        "commands/test_init.py",
         "commands/test_track.py",
     ),
     # A browser, a terminal, a command or a local hub for each test.

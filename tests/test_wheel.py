@@ -93,3 +93,11 @@ def test_a_recipe_is_checked_from_any_folder(site: Path, tmp_path: Path):
     done = _run(site, tmp_path, "check", "mine.yaml")
     assert done.returncode == 2
     assert "nowhere" in done.stderr + done.stdout
+
+
+def test_a_new_folder_is_written_and_checked_from_any_folder(site: Path, tmp_path: Path):
+    done = _run(site, tmp_path, "init")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "train.jsonl").is_file()
+    done = _run(site, tmp_path, "check", "recipe.yaml")
+    assert done.returncode == 0, done.stderr

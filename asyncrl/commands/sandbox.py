@@ -1,10 +1,12 @@
 """`asyncrl sandbox doctor`: what isolation this machine offers to untrusted programs."""
 
 import argparse
+import dataclasses
+import json
 import sys
 from dataclasses import replace
 
-from sandbox.doctor import report
+from sandbox.doctor import measure, report
 from sandbox.result import SandboxError, Tier
 from sandbox.settings import SandboxSettings
 
@@ -20,11 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--allow-unsafe", action="store_true", help="where there is no isolation, run with rlimits only"
     )
+    doctor.add_argument("--json", action="store_true", help="print tier, layers and gaps as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 with a usable tier; 1 when the sandbox cannot run anything, 2 for bad input."""
     try:
+        if arguments.json:
+            return _print_json(_settings(arguments))
         tier, lines = report(_settings(arguments))
     except (OSError, ValueError) as error:
         print(f"asyncrl sandbox: {error}", file=sys.stderr)
@@ -33,6 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"asyncrl sandbox: the sandbox failed: {error}", file=sys.stderr)
         return 1
     print("\n".join(lines))
+    return 0 if tier is not None else 1
+
+
+def _print_json(settings: SandboxSettings) -> int:
+    tier, layers, gaps = measure(settings)
+    content = {"tier": tier, "layers": [dataclasses.asdict(layer) for layer in layers], "gaps": gaps}
+    print(json.dumps(content, indent=1))
     return 0 if tier is not None else 1
 
 

@@ -23,6 +23,11 @@ class Lengths:
         group = self.groups[number % len(self.groups)]
         return [group[index % len(group)] for index in range(count)]
 
+    def mean(self) -> float:
+        """Tokens of a response."""
+        lengths = [tokens for group in self.groups for tokens in group]
+        return sum(lengths) / len(lengths)
+
     @functools.cached_property
     def tokens_held(self) -> float:
         """Tokens of a running request at a random moment: its prompt and what it has generated. A long one

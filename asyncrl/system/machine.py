@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asyncrl.system.gpus import find_gpus
 
+CPUINFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Flags of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
 FLOAT16_FLAGS = ("avx512_fp16", "amx_fp16")
@@ -58,10 +59,15 @@ def float16_flag() -> str | None:
     return _first_flag(FLOAT16_FLAGS)
 
 
-def _first_flag(flags: tuple[str, ...]) -> str | None:
+def cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    """Features of this CPU as Linux names them; none where it does not say."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return None
-    found = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+        return frozenset()
+    return frozenset(flag for line in lines if line.startswith("flags") for flag in line.split()[2:])
+
+
+def _first_flag(flags: tuple[str, ...]) -> str | None:
+    found = cpu_flags(CPUINFO)
     return next((flag for flag in flags if flag in found), None)

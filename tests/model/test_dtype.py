@@ -81,6 +81,6 @@ def test_the_flags_are_those_that_linux_lists(
     flags: str, expected: tuple[str | None, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
     found = machine.bfloat16_flag.__wrapped__(), machine.float16_flag.__wrapped__()
     assert found == expected

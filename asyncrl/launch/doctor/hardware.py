@@ -1,0 +1,178 @@
+"""Processor, memory, control groups, shared memory and limits of a process."""
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
+from asyncrl.system.machine import BFLOAT16_FLAGS, CPUINFO, cpu_flags
+from asyncrl.system.memory import MachineMemory, machine_memory
+from sandbox.own_groups import MOUNTED, OWN, available_cores
+
+SHARED_MEMORY = Path("/dev/shm")
+AMX_FLAGS = ("amx_bf16", "amx_tile", "amx_int8")
+FEWEST_CORES = 2
+SMALLEST_GIB = 4.0
+"""Free memory that the smallest recipe needs."""
+SHARED_GIB = 1.0
+"""Docker gives 64 MiB unless it is told otherwise."""
+FEWEST_FILES = 4096
+LEAST_FILES = 256
+MANY_FILES = 65536
+
+
+def cpu(cpuinfo: Path = CPUINFO) -> Iterator[Finding]:
+    """Instructions that decide which dtype a CPU computes in."""
+    flags, name = cpu_flags(cpuinfo), _name(cpuinfo)
+    if not flags:
+        yield lost(
+            "cpu",
+            f"{name} ({platform.machine()}), whose features cannot be read",
+            "model.dtype auto computes in float32 on the CPU.",
+            "Nothing to do for runs on GPUs; the CPU engines are made for x86-64 and Linux.",
+        )
+        return
+    amx = [flag for flag in AMX_FLAGS if flag in flags]
+    bfloat16 = [flag for flag in BFLOAT16_FLAGS if flag in flags]
+    if not bfloat16:
+        yield lost(
+            "cpu",
+            f"{name}, neither avx512_bf16 nor AMX",
+            "On the CPU model.dtype auto computes in float32: models above 50 M parameters take about three "
+            "times as long, and twice the memory.",
+            "Train them on a CPU with avx512_bf16 (AMD Zen 4, Intel Cooper Lake or Sapphire Rapids) or on a "
+            "GPU; small models lose nothing.",
+        )
+        return
+    found = f"{name}, {', '.join(dict.fromkeys([*bfloat16, *amx]))}"
+    yield ok("cpu", f"{found}: bfloat16 for models above 50 M parameters on the CPU (model.dtype auto)")
+    if "amx_bf16" not in amx and amx:
+        yield lost(
+            "amx",
+            f"{', '.join(amx)} without amx_bf16",
+            "Its tiles multiply no bfloat16: products are those of avx512_bf16.",
+            "Nothing to do, unless a hypervisor hides amx_bf16: give the machine the host's CPU model.",
+        )
+
+
+def _name(cpuinfo: Path) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return "a processor"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "a CPU")
+
+
+def cores(
+    *, available: Callable[[], int] = available_cores, total: Callable[[], int | None] = os.cpu_count
+) -> Iterator[Finding]:
+    """Cores that this process may use, affinity and quotas of control groups included."""
+    num, there = available(), total() or available()
+    found = f"{num} of {there}" if num < there else str(num)
+    why = " (affinity, or the CPU quota of a control group)" if num < there else ""
+    if num < FEWEST_CORES:
+        yield lost(
+            "cores",
+            f"{found}{why}",
+            "Server and trainer share one core on a CPU, so that neither hides the time of the other.",
+            "Give the process two cores or more (docker run --cpus, taskset, Slurm's --cpus-per-task).",
+        )
+        return
+    yield ok("cores", f"{found}{why}")
+
+
+def memory(measure: Callable[[], MachineMemory] = machine_memory) -> Iterator[Finding]:
+    """Free memory, or what a control group leaves of it."""
+    measured = measure()
+    free, total = measured.available / 2**30, measured.total / 2**30
+    where = ", bounded by a control group" if measured.is_bounded else ""
+    found = f"{free:.1f} GiB free of {total:.1f} GiB{where}"
+    if free < SMALLEST_GIB:
+        yield lost(
+            "memory",
+            found,
+            f"The smallest recipes need {SMALLEST_GIB:g} GiB; `asyncrl check` refuses what does not fit.",
+            "End other programs, or raise the limit (docker run --memory, the Slurm job's --mem).",
+        )
+        return
+    yield ok("memory", found)
+
+
+def control_groups(own: Path = OWN, mounted: Path = MOUNTED) -> Iterator[Finding]:
+    """Whether the limits of a container can be read at all, and as which version."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
+    except OSError:
+        lines = []
+    unified = (mounted / "cgroup.controllers").is_file()
+    if unified and any(not names for _, names, _ in lines):
+        listed = (mounted / "cgroup.controllers").read_text().split()
+        yield ok("cgroups", f"version 2 at {mounted}: {', '.join(listed) or 'no controllers'}")
+    elif any("memory" in names.split(",") for _, names, _ in lines) and (mounted / "memory").is_dir():
+        yield ok("cgroups", f"version 1 at {mounted}: limits of memory and CPU are read")
+    else:
+        yield lost(
+            "cgroups",
+            f"none that can be read ({own}, {mounted})",
+            "If a container bounds memory or CPU time, asyncrl does not know: a run may be killed at a limit "
+            "that `asyncrl check` did not count with, and the sandbox samples memory in place of a limit.",
+            "Mount /sys/fs/cgroup (docker does by default), or set memory_gib in recipes.",
+        )
+
+
+def shared_memory(
+    folder: Path = SHARED_MEMORY,
+    *,
+    size_of: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).total,
+    may_write: Callable[[Path], bool] = lambda folder: os.access(folder, os.W_OK),
+) -> Iterator[Finding]:
+    """The size of /dev/shm, by which processes of NCCL, torch and SGLang share memory."""
+    fix = "docker run --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of medium Memory at /dev/shm."
+    if not folder.is_dir() or not may_write(folder):
+        yield broken(
+            "/dev/shm",
+            "missing" if not folder.is_dir() else "cannot be written",
+            "Semaphores and shared tensors of Python, torch and NCCL cannot be made.",
+            f"Mount a tmpfs there. {fix}",
+        )
+        return
+    size = size_of(folder)
+    found = f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+    if size < SHARED_GIB * 2**30:
+        yield lost(
+            "/dev/shm",
+            found,
+            "Ranks and tensor-parallel servers of several GPUs share memory there: they would end with a bus "
+            "error, or NCCL with an unhandled system error.",
+            fix,
+        )
+        return
+    yield ok("/dev/shm", found)
+
+
+def file_descriptors(
+    limits: Callable[[], tuple[int, int]] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+) -> Iterator[Finding]:
+    """The soft limit counts: no process of a run raises it."""
+    soft, hard = limits()
+    if soft == resource.RLIM_INFINITY or soft >= FEWEST_FILES:
+        yield ok("open files", "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")
+        return
+    has_limit = hard != resource.RLIM_INFINITY
+    found = f"{soft:,} per process (the hard limit is {f'{hard:,}' if has_limit else 'none'})"
+    most = min(hard, MANY_FILES) if has_limit else MANY_FILES
+    fix = f"ulimit -n {most} in the shell that starts the run, or LimitNOFILE= of its unit."
+    if soft < LEAST_FILES:
+        consequence = "Servers, journal and verifiers cannot open what they need: runs end with EMFILE."
+        yield broken("open files", found, consequence, fix)
+        return
+    yield lost(
+        "open files",
+        found,
+        "Each trajectory in flight is a connection of the controller and of a server: more than about "
+        f"{soft // 2:,} at once end with EMFILE (too many open files).",
+        fix,
+    )

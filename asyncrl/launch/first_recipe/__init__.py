@@ -1,0 +1,1 @@
+"""First recipes, which `asyncrl init` writes."""

@@ -1,0 +1,55 @@
+"""`asyncrl doctor` on this machine, for real, and what it makes of findings."""
+
+import json
+
+import pytest
+
+from asyncrl import cli
+from asyncrl.commands import doctor
+from asyncrl.launch.doctor.catalog import probes
+from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
+from asyncrl.launch.doctor.probe import Probe
+
+
+def with_findings(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    monkeypatch.setattr(doctor, "probes", lambda: [Probe("all", lambda: findings, 60)])
+
+
+def test_it_looks_at_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The test asks nothing of the world.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code = cli.main(["doctor", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert code == (said["state"] == "broken")
+    names = {finding["what"] for finding in said["findings"]}
+    assert {probe.what for probe in probes()} <= names
+    assert not [each for each in said["findings"] if "could not be looked at" in each["found"]]
+    # Where something is lost, the consequence and the fix stand beside it.
+    for finding in said["findings"]:
+        has_advice = bool(finding["consequence"]) and bool(finding["fix"])
+        assert has_advice is (finding["state"] != "ok"), finding
+
+
+def test_the_exit_code_is_one_where_something_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_findings(monkeypatch, ok("cpu", "fine"), lost("amx", "none", "It is slower.", "Buy one."))
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines() == [
+        "ok      cpu              fine",
+        "lost    amx              none",
+        "                         It is slower.",
+        "                         Buy one.",
+        "1 ok, 1 lost, 0 broken",
+    ]
+    with_findings(monkeypatch, broken("ports", "none", "No run starts.", "Free some."))
+    assert cli.main(["doctor"]) == 1
+
+
+def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--help"])
+    assert capsys.readouterr().out.count("\n  asyncrl doctor") == 2

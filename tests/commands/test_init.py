@@ -1,0 +1,272 @@
+"""`asyncrl init`: a folder that works at once, and recipes that fit the GPUs that they are for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.hub import running_hub
+from fakes.published_models import CONFIGS, write_config
+
+from asyncrl import cli
+from asyncrl.commands.init import is_chat
+from asyncrl.recipe.file import load_recipe
+
+SKELETON = ["README.md", "data/heldout.jsonl", "data/train.jsonl", "recipe.yaml", "verifier.py"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_new_folder_has_a_recipe_that_check_accepts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init", "first"]) == 0
+    assert files(tmp_path / "first") == SKELETON
+    assert capsys.readouterr().out.endswith("next: cd first && asyncrl train recipe.yaml\n")
+    assert cli.main(["check", "first/recipe.yaml"]) == 0
+
+
+def test_its_own_rows_are_graded_by_its_own_verifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["init"]) == 0
+    assert files(tmp_path) == SKELETON
+    assert cli.main(["verify-data", "data/train.jsonl"]) == 0
+    assert cli.main(["verify", "--contract", "./verifier.py:BoxedNumber"]) == 0
+    texts = [Path(f"data/{name}.jsonl").read_text() for name in ("train", "heldout")]
+    rows = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert len({row["prompt"] for row in rows}) == len(rows), "no held-out row is trained on"
+    for row in rows:
+        first, second = row["prompt"].removesuffix("=").split("+")
+        assert int(first) + int(second) == int(row["answer"])
+
+
+def test_a_file_that_is_there_is_named_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("verifier.py").write_text("mine")
+    assert cli.main(["init"]) == 2
+    assert "verifier.py is there already, and nothing is overwritten" in capsys.readouterr().err
+    assert files(tmp_path) == ["verifier.py"] and Path("verifier.py").read_text() == "mine"
+    Path("recipe.yaml").write_text("mine")
+    assert cli.main(["init", "--model", "x/y", "--gpus", "1", "--data", "gsm8k"]) == 2
+    assert "recipe.yaml is there already" in capsys.readouterr().err
+    assert cli.main(["init", "recipe.yaml"]) == 2
+    assert "recipe.yaml is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "8"], "--gpus is set but --model is not"),
+        (["--model", "model", "--gpus", "8"], "--data is missing"),
+        (["--model", "model", "--gpus", "0", "--data", "gsm8k"], "--gpus is 0, expected 1 or more"),
+        (["--model", "model", "--data", "gsm8k"], "--gpus is missing"),
+        (
+            ["--model", "model", "--gpus", "1", "--gpu-memory", "0", "--data", "gsm8k"],
+            "--gpu-memory is 0, expected gigabytes",
+        ),
+        (["--model", "none", "--gpus", "1", "--data", "gsm8k"], "none holds no config.json"),
+        (["--model", "model", "--gpus", "1", "--data", "math500"], "a benchmark without training rows"),
+        (
+            ["--model", "model", "--gpus", "1", "--data", "gsm8k", "--goal", "code"],
+            "--goal is code, but --data is gsm8k",
+        ),
+        (
+            ["--model", "model", "--gpus", "1", "--data", "mbpp", "--goal", "math"],
+            "--goal is math, but --data",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    tmp_path: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    write_config("Qwen3-0.6B", tmp_path).rename(tmp_path / "model")
+    assert cli.main(["init", "new", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_a_hub_a_sentence_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert cli.main(["init", "--model", "Qwen/Qwen3-8B", "--gpus", "8", "--data", "gsm8k"]) == 2
+    said = capsys.readouterr().err
+    assert 'model.path is "Qwen/Qwen3-8B", but this machine has no such path' in said
+    assert "give the path of a copy" in said
+
+
+def test_model_and_data_may_be_hub_ids_and_of_the_model_only_its_shape_is_fetched(tmp_path: Path) -> None:
+    model = write_config("Qwen3-0.6B", tmp_path / "hub")
+    (model / "model.safetensors").write_bytes(bytes(64))
+    rows = tmp_path / "hub" / "rows"
+    rows.mkdir()
+    for split in ("train", "test"):
+        (rows / f"{split}.jsonl").write_text('{"question": "1+1?", "answer": "so it is #### 2"}\n')
+    words = ["--model", "tiny/model", "--gpus", "2", "--gpu-memory", "80", "--data", "tiny/rows"]
+    with running_hub(tiny__model=model, tiny__rows=rows) as hub:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "asyncrl.cli", "init", *words],
+            env=os.environ
+            | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not [request for request in hub.requests if "safetensors" in request]
+    recipe = load_recipe(Path("recipe.yaml"))
+    assert recipe.model.path == "tiny/model"
+    (train,), (heldout,) = recipe.data.train_sources(), recipe.data.heldout_sources()
+    assert (train.path, train.columns, heldout.split) == ("tiny/rows", "gsm8k", "test")
+
+
+def sized(model: str, num_gpus: int, *words: str) -> int:
+    options = ["--gpus", str(num_gpus), "--gpu-memory", "80", "--data", "gsm8k"]
+    return cli.main(["init", f"{num_gpus}", "--model", model, *options, *words])
+
+
+FEWEST = {
+    "Qwen3-0.6B": 1,
+    "Qwen3-1.7B": 1,
+    "Qwen3-8B": 4,
+    "Qwen3-32B": 24,
+    "Qwen3-30B-A3B": 16,
+    "Llama-3.1-8B": 4,
+    "Llama-3.1-70B": 40,
+}
+"""GPUs of 80 GB: 18 bytes of state per parameter, and servers."""
+TYPICAL = [("Qwen3-0.6B", 1), ("Qwen3-8B", 4), ("Qwen3-8B", 8), ("Qwen3-30B-A3B", 8), ("Llama-3.1-70B", 64)]
+"""Cases of `make test`."""
+
+
+CASES = [
+    pytest.param(model, num, marks=[] if (model, num) in TYPICAL else pytest.mark.exhaustive)
+    for model in CONFIGS
+    for num in (1, 2, 4, 8, 16, 64)
+]
+
+
+@pytest.mark.parametrize(("model", "num_gpus"), CASES)
+def test_a_recipe_that_it_writes_fits_by_plan_and_what_does_not_fit_is_said_with_the_fewest_gpus(
+    model: str, num_gpus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(model, tmp_path)
+    code = sized(model, num_gpus)
+    if num_gpus < FEWEST[model]:
+        assert code == 2
+        said = capsys.readouterr().err
+        assert f"does not fit on {num_gpus} GPU(s) of 80 GB" in said
+        assert f"The fewest that fit: {FEWEST[model]} (" in said
+        return
+    assert code == 0, capsys.readouterr().err
+    path = tmp_path / str(num_gpus) / "recipe.yaml"
+    recipe = load_recipe(path)
+    assert cli.main(["plan", str(path), "--gpu-memory-gb", "80"]) == 0
+    servers = recipe.serving.num_servers * recipe.serving.tensor_parallel_size
+    ranks = recipe.trainer.num_processes
+    assert max(servers, ranks) == num_gpus if recipe.placement.colocated else servers + ranks == num_gpus
+    assert recipe.cluster.backend == ("ray" if num_gpus > 8 else "local")
+    assert max(map(len, path.read_text().splitlines())) <= 118
+
+
+@pytest.mark.parametrize(("goal", "data"), [("math", "gsm8k"), ("code", "mbpp"), ("tools", "gsm8k")])
+def test_the_goal_decides_verifier_prompt_and_turns(
+    goal: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config("Qwen3-1.7B", tmp_path)
+    options = ["--gpus", "2", "--gpu-memory", "80", "--data", data, "--goal", goal]
+    assert cli.main(["init", "--model", "Qwen3-1.7B", *options]) == 0
+    recipe = load_recipe(Path("recipe.yaml"))
+    assert recipe.name == f"qwen3_1_7b_{data}" and recipe.prompt is not None
+    assert recipe.verifying.default == ("code" if goal == "code" else "math")
+    assert ("python block" if goal == "code" else "boxed") in str(recipe.prompt.suffix)
+    assert recipe.turns.is_on() is (goal == "tools")
+    if goal == "tools":
+        assert recipe.turns.call_format == "auto" and "<python>" not in str(recipe.prompt.suffix)
+    assert recipe.model.context_tokens is not None
+    assert recipe.model.context_tokens >= 1024 + recipe.longest_response()
+    if goal == "math":
+        assert cli.main(["plan", "recipe.yaml", "--gpus", "2"]) == 0
+
+
+def test_a_base_model_is_told_of_its_tool_in_the_prompt(tmp_path: Path) -> None:
+    write_config("Qwen3-0.6B", tmp_path).rename(tmp_path / "Qwen3-0.6B-Base")
+    options = ["--gpus", "2", "--gpu-memory", "80", "--data", "gsm8k", "--goal", "tools"]
+    assert cli.main(["init", "--model", "Qwen3-0.6B-Base", *options]) == 0
+    recipe = load_recipe(Path("recipe.yaml"))
+    assert recipe.turns.call_format == "tags" and recipe.prompt is not None
+    assert recipe.prompt.template == "plain" and "<python>" in str(recipe.prompt.suffix)
+
+
+def test_data_of_ones_own_are_named_as_the_recipe_sees_them(tmp_path: Path) -> None:
+    write_config("Qwen3-0.6B", tmp_path)
+    Path("rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    assert cli.main(["init", "new", "--model", "Qwen3-0.6B", "--gpus", "2", "--data", "rows.jsonl"]) == 0
+    recipe = load_recipe(Path("new/recipe.yaml"))
+    (source,) = recipe.data.train_sources()
+    assert source.path == str(tmp_path / "rows.jsonl") and source.columns == "question_answer"
+    assert recipe.model.path == str(tmp_path / "Qwen3-0.6B")
+    assert recipe.evaluation.every_steps == 0, "there is nothing to hold out"
+
+
+@pytest.mark.parametrize(
+    ("model", "chats"),
+    [
+        ("Qwen/Qwen3-8B", True),
+        ("Qwen/Qwen3-8B-Base", False),
+        ("meta-llama/Llama-3.1-8B", False),
+        ("meta-llama/Llama-3.1-8B-Instruct", True),
+        ("google/gemma-3-4b-it", True),
+        ("google/gemma-3-4b-pt", False),
+    ],
+)
+def test_a_models_name_says_whether_it_chats(model: str, chats: bool) -> None:
+    assert is_chat(model) is chats
+
+
+def test_a_models_folder_says_whether_it_chats(tmp_path: Path) -> None:
+    folder = tmp_path / "Qwen3-mine"
+    folder.mkdir()
+    assert is_chat("Qwen3-mine"), "there is no tokenizer that says otherwise"
+    for settings, chats in (({}, False), ({"chat_template": "{{ messages }}"}, True)):
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        assert is_chat("Qwen3-mine") is chats
+
+
+def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["init", "--help"])
+    assert capsys.readouterr().out.count("\n  asyncrl init") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_new_folder_trains_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init"]) == 0
+    words = ["trainer.num_steps=2", "evaluation.num_tasks=16", "evaluation.every_steps=0"]
+    assert cli.main(["train", "recipe.yaml", *words]) == 0
+    said = capsys.readouterr()
+    # Rows of the folder's own are none of those that are made.
+    assert "the prompt of an earlier row" not in said.out + said.err
+    assert "have the prompt of a training row" not in said.out + said.err
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
+    # With model and data there, all of both is checked.
+    assert cli.main(["check", "recipe.yaml", "run_folder=runs/second"]) == 0
+    assert "Model and data are not checked" not in capsys.readouterr().out
