@@ -203,14 +203,28 @@ def _with_adapters(
 def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) -> dict[str, int]:
     """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
     engine decides counts nothing: it takes what is free."""
-    width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
-    ranks = recipe.serving.tensor_parallel_size
-    cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
+    width, serving = 4 if find_dtype(recipe, shape).name == "float32" else 2, recipe.serving
+    cached_width = width if serving.kv_cache_dtype is None else 1
+    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * cached_width
+    ranks = serving.tensor_parallel_size
+    cache_tokens = serving.cache_tokens(has_gpu=on_gpu) or 0
+    weights = num_parameters(shape)
     return {
-        "weights": num_parameters(shape) * width // ranks,
-        "kv_cache": cache_tokens * per_token // ranks,
+        "weights": (weights * width - (width - 1) * _quantised(shape, recipe)) // ranks,
+        # Each group of ranks keeps the tokens of its own requests.
+        "kv_cache": cache_tokens * per_token * serving.attention_data_parallel_size // ranks,
     }
+
+
+def _quantised(shape: ModelShape, recipe: Recipe) -> int:
+    """Parameters of a server that take one byte each: the matrices inside the layers."""
+    if recipe.serving.quantization is None:
+        return 0
+    return sum(
+        math.prod(sizes)
+        for name, sizes in expected_tensors(shape)
+        if _kind(name) in ("attention", "mlp") and len(sizes) > 1
+    )
 
 
 def _kind(name: str) -> str:
