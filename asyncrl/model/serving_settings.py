@@ -9,7 +9,7 @@ from asyncrl.system.gpus import compute_capabilities, find_gpus
 QUANTISED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Architectures whose loaders in SGLang 0.5.23 can quantise a new version over the last one."""
 LEAST_CAPABILITY = (8, 9)
-"""Of GPUs with products of FP8."""
+"""Compute capability of the first GPUs with products of FP8."""
 
 
 def check_serving(recipe: Recipe, shape: ModelShape) -> None:

@@ -20,7 +20,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def describe(arguments: Sequence[str]) -> dict[str, object]:
-    """What `main` prints, for the arguments after those that asyncrl sets."""
+    """Object that `main` prints, for arguments behind --model-path."""
     from sglang.srt.server_args import ServerArgs
 
     parser = _Parser(add_help=False)
