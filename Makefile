@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -14,6 +14,10 @@ RAY_READY := .venv/.ready-ray
 TRACKERS_READY := .venv/.ready-trackers
 AGENTS_READY := .venv/.ready-agents
 DOCS_READY := .venv/.ready-docs
+TE_READY := .venv/.ready-te
+# Megatron-core 0.19.2 asks Transformer Engine for its version up to 2.14. Not compiled yet.
+TE_VERSION ?= 2.14.1
+$(if $(TE),$(if $(GPU),,$(error TE=1 is for GPUs: make setup GPU=1 TE=1)))
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -31,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup docs gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
 
-setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TE),$(TE_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -59,6 +63,15 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@echo "2/2 asyncrl"
 	@$(INSTALL) $(SELF)
 	@$(BIN)/python -P asyncrl/serving/engine/hooks/cuda_toolkit.py
+	@touch $@
+
+# Of `make setup GPU=1 TE=1`: Transformer Engine, compiled against the locked torch. No locked package may change for it.
+$(TE_READY): $(GPU_READY)
+	@sed 's/ --hash=.*//' gpu.lock > .venv/gpu.constraints
+	@echo "Compiling Transformer Engine $(TE_VERSION)"
+	@CUDA_HOME=$${CUDA_HOME:-$(CURDIR)/.venv/cuda} NVTE_FRAMEWORK=pytorch $(INSTALL) --no-build-isolation \
+	  -c .venv/gpu.constraints "transformer-engine[core_cu13,pytorch]==$(TE_VERSION)"
+	@$(BIN)/python -c "import transformer_engine.pytorch"
 	@touch $@
 
 # Resolves gpu.lock again, for this pyproject.toml; installs nothing.

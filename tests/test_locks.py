@@ -246,3 +246,26 @@ def test_the_compiler_for_gpus_is_of_the_cuda_that_torch_brings() -> None:
     locked = pins("gpu.lock")
     for name in (*COMPILER, "nvidia-cuda-runtime"):
         assert locked[name].startswith(f"{CUDA}."), name
+
+
+def test_transformer_engine_is_compiled_after_the_lock_and_changes_none_of_its_packages(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ".venv").mkdir()
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv" / ".ready-gpu").touch()
+    command = ["make", "-n", "setup", "GPU=1", "TE=1", "UV="]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = " ".join(done.stdout.replace("\\\n", " ").split())
+    assert '-c .venv/gpu.constraints "transformer-engine[core_cu13,pytorch]==' in said
+    assert "--no-build-isolation" in said and "CUDA_HOME=" in said
+    made = re.search(r"sed '[^']*' gpu\.lock", said)
+    assert made is not None
+    constraints = subprocess.run(["sh", "-c", made[0]], cwd=tmp_path, capture_output=True, text=True).stdout
+    assert f"torch=={pins('gpu.lock')['torch']}\n" in constraints and "--hash" not in constraints
+
+
+def test_transformer_engine_without_gpus_is_refused(tmp_path: Path) -> None:
+    done = make(tmp_path, "-n", "setup", "TE=1")
+    assert done.returncode == 2 and "TE=1 is for GPUs: make setup GPU=1 TE=1" in done.stderr

@@ -18,6 +18,7 @@ from asyncrl.launch.prepare import check_names
 from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import unread_notes
+from asyncrl.model.packages import slower_parts
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.teacher import read_teacher
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     remarks = check_unfinished(inputs, folder.journal) if resumes else []
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, gpus, resumption, longest))
-    for note in [*disk_notes(recipe, shape), *unread_notes(model_folder(recipe.model), shape)]:
+    unread = unread_notes(model_folder(recipe.model), shape)
+    for note in [*disk_notes(recipe, shape), *slower_parts(recipe, shape), *unread]:
         print(f"# note      {note}")
     if recipe.turns.is_on() and inputs.kit is not None:
         for note in history_notes(inputs.kit, recipe.turns, is_rendered=recipe.renders_history()):

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError
+from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import LocalSite
@@ -79,6 +80,7 @@ async def serve_folder(
     The engine loads the folder itself and nothing updates it, so its start-up version is the only one. A
     server that dies is started again; what it said last is logged, because its log ends with the block.
     """
+    check_options(recipe)
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-")))
         keys = read_keys(new_token(), recipe.serving.api_key_variable)

@@ -25,6 +25,7 @@ from asyncrl.evaluation.asked_sets import benchmarks_of, read_evaluation_sets
 from asyncrl.evaluation.evaluation_set import EvaluationSet, heldout_set
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
+from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
@@ -33,6 +34,7 @@ from asyncrl.launch.turn_trial import try_turns
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
+from asyncrl.model.serving_settings import check_serving
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.supported import check_supported
@@ -79,6 +81,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)
+        check_serving(recipe, base.shape)
     if recipe.learns_from_rows():
         return _read_rows(recipe, base), base.shape
     train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
@@ -211,6 +214,7 @@ class _Base:
 
 
 def _read_base(recipe: Recipe) -> _Base:
+    check_options(recipe)
     folder = model_folder(recipe.model)
     shape = check_model_folder(folder)
     context_tokens = recipe.model.context_tokens or shape.max_positions

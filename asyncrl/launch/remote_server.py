@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError, ServerError
+from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
 from asyncrl.launch.site.fetched import fetch_model, fetch_recipe
@@ -57,6 +58,7 @@ def fetch_server(controller: str, key: str, *, address: str, port: int) -> Remot
     # No two servers sample alike.
     raw["seed"] = secrets.randbelow(2**31)
     recipe = parse_recipe(raw, source=f"the recipe of {controller}")
+    check_options(recipe)
     check_ports(recipe)
     return RemoteServer(recipe, folder, key)
 

@@ -217,18 +217,31 @@ def _with_adapters(
 def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) -> dict[str, int]:
     """Bytes of one rank of one server where it computes: weights, key-value cache and states of linear
     attention. What the engine decides counts nothing: it takes what is free."""
-    width = 4 if find_dtype(recipe, shape).name == "float32" else 2
-    per_token = shape.attention_layers() * shape.cached_numbers() * width
-    ranks = recipe.serving.tensor_parallel_size
-    # One vector for all heads is on every rank.
-    holders = ranks if shape.latent is None else 1
-    cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
-    states = STATES_PER_REQUEST * recipe.serving.max_running_requests
+    width, serving = 4 if find_dtype(recipe, shape).name == "float32" else 2, recipe.serving
+    cached_width = width if serving.kv_cache_dtype is None else 1
+    per_token = shape.attention_layers() * shape.cached_numbers() * cached_width
+    ranks = serving.tensor_parallel_size
+    # Each group of ranks keeps the tokens of its own requests. One vector for all heads is on every rank.
+    holders = ranks // serving.attention_data_parallel_size if shape.latent is None else 1
+    cache_tokens = serving.cache_tokens(has_gpu=on_gpu) or 0
+    states = STATES_PER_REQUEST * serving.max_running_requests
+    weights = num_parameters(shape)
     return {
-        "weights": num_parameters(shape) * width // ranks,
+        "weights": (weights * width - (width - 1) * _quantised(shape, recipe)) // ranks,
         "kv_cache": cache_tokens * per_token // holders,
         "states": 0 if on_gpu else states * _state_bytes(shape) // ranks,
     }
+
+
+def _quantised(shape: ModelShape, recipe: Recipe) -> int:
+    """Parameters of a server that take one byte each: the matrices inside the layers."""
+    if recipe.serving.quantization is None:
+        return 0
+    return sum(
+        math.prod(sizes)
+        for name, sizes in expected_tensors(shape)
+        if _kind(name) in ("attention", "mlp") and len(sizes) > 1
+    )
 
 
 def _kind(name: str) -> str:

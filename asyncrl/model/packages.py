@@ -1,4 +1,4 @@
-"""Settings of a recipe that only Transformer Engine computes, refused where it is missing. No torch."""
+"""Settings that the trainer lacks for want of a package, refused, and what is slower for it. No torch."""
 
 from asyncrl.errors import InputError
 from asyncrl.model.device import uses_gpu
@@ -6,7 +6,7 @@ from asyncrl.model.dtype import find_dtype
 from asyncrl.model.layout import make_layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Trainer
-from asyncrl.system.machine import has_transformer_engine
+from asyncrl.system.machine import has_fused_weight_gradients, has_transformer_engine
 
 INSTALL = "install Transformer Engine (docs/gpus.md)"
 
@@ -14,13 +14,6 @@ INSTALL = "install Transformer Engine (docs/gpus.md)"
 def check_packages(recipe: Recipe, shape: ModelShape) -> None:
     """Raises InputError for what this machine cannot compute, with the key and the reason."""
     on_gpu = uses_gpu(recipe)
-    if on_gpu and shape.num_experts is not None and not has_transformer_engine():
-        raise InputError(
-            f"model.path has {shape.num_experts} experts per layer. On a GPU Megatron-core computes them by "
-            f"Transformer Engine's grouped products, which is not installed: its router does not start "
-            f"without it, and one product per expert would leave a GPU idle. Either {INSTALL}, take a model "
-            f"without experts, or set placement.device to cpu."
-        )
     for key, value in _state_options(recipe.trainer):
         _check_state(key, value, recipe, shape, on_gpu=on_gpu)
     if recipe.trainer.optimizer_cpu_offload and len(_state_options(recipe.trainer)) > 1:
@@ -28,6 +21,26 @@ def check_packages(recipe: Recipe, shape: ModelShape) -> None:
             "trainer.optimizer_cpu_offload is true, and trainer.exp_avg_dtype or trainer.exp_avg_sq_dtype is "
             "bfloat16: states in host memory are float32, as torch's Adam has them. Set one of the two back."
         )
+
+
+def slower_parts(recipe: Recipe, shape: ModelShape) -> list[str]:
+    """A sentence per part of the trainer that this machine's GPUs compute slower for want of a package, with
+    its name; none on a CPU. Log-probs and gradients are the same either way, up to rounding."""
+    if recipe.cluster.backend != "local" or not uses_gpu(recipe):
+        return []
+    engine, parts = "Transformer Engine is not installed", []
+    if not has_transformer_engine():
+        if shape.num_experts is not None:
+            parts.append(
+                f"{engine}: experts are computed one after the other, {shape.num_experts} in each of "
+                f"{shape.expert_layers()} layers, not by grouped products; small ones leave a GPU idle"
+            )
+        parts.append(f"{engine}: norms and rotary positions are several kernels each")
+    if not has_fused_weight_gradients():
+        parts.append(
+            "apex is not installed: weight gradients are added to the float32 ones by kernels of their own"
+        )
+    return parts
 
 
 def _state_options(section: Trainer) -> list[tuple[str, object]]:

@@ -11,6 +11,7 @@ from asyncrl.recipe.checks.agreement import check_agreement
 from asyncrl.recipe.checks.evaluations import check_evaluation
 from asyncrl.recipe.checks.lora import check_lora, with_lora_rate
 from asyncrl.recipe.checks.machines import check_placement
+from asyncrl.recipe.checks.servers import check_servers
 from asyncrl.recipe.checks.teacher import check_teacher
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
@@ -131,6 +132,11 @@ class Recipe(Section):
                         "num_servers": 1,
                         "servers": [],
                         "tensor_parallel_size": teacher.tensor_parallel_size,
+                        # Another model: what fits the policy may not fit it.
+                        "attention_data_parallel_size": 1,
+                        "expert_parallel_size": 1,
+                        "quantization": None,
+                        "kv_cache_dtype": None,
                         "max_total_tokens": teacher.max_total_tokens or serving.max_total_tokens,
                         "extra_arguments": teacher.extra_arguments,
                         "first_port": 0,
@@ -179,6 +185,7 @@ class Recipe(Section):
             groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)
         check_placement(self.placement, self.serving, trainer, self.evaluation, self.teacher, self.cluster)
+        check_servers(self.model, self.serving)
         check_agreement(self.model, self.serving, trainer, rollout)
         return self
 

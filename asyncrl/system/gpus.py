@@ -89,13 +89,28 @@ def hides_all() -> bool:
 
 def free_gpu_bytes() -> dict[str, int]:
     """`Gpu.device` -> its free memory; empty where nvidia-smi does not say."""
+    # Some devices answer "[N/A]".
+    return {gpu: int(said) * 2**20 for gpu, said in _asked("memory.free").items() if said.isdecimal()}
+
+
+def compute_capabilities() -> dict[str, tuple[int, int]]:
+    """`Gpu.device` -> its compute capability, such as (9, 0); empty where nvidia-smi does not say."""
+    parts = {gpu: said.split(".") for gpu, said in _asked("compute_cap").items()}
+    return {
+        gpu: (int(found[0]), int(found[1]))
+        for gpu, found in parts.items()
+        if len(found) == 2 and all(part.isdecimal() for part in found)
+    }
+
+
+def _asked(what: str) -> dict[str, str]:
+    """`Gpu.device` -> what nvidia-smi says of it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
-    said = _run([program, "--query-gpu=index,memory.free", "--format=csv,noheader,nounits"])
+    said = _run([program, f"--query-gpu=index,{what}", "--format=csv,noheader,nounits"])
     rows = [[cell.strip() for cell in line.split(",")] for line in said.stdout.splitlines()]
-    # Some devices answer "[N/A]".
-    return {row[0]: int(row[1]) * 2**20 for row in rows if len(row) == 2 and row[1].isdecimal()}
+    return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
 def _entries(variable: str) -> list[str]:

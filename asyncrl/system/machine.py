@@ -35,6 +35,11 @@ def has_transformer_engine() -> bool:
     return importlib.util.find_spec("transformer_engine") is not None
 
 
+def has_fused_weight_gradients() -> bool:
+    """Whether apex's kernel for them is installed; it is not imported."""
+    return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
+
+
 def outward_address(host: str = "192.0.2.1") -> str:
     """The address of this machine on its way to `host`, or to other networks; 127.0.0.1 where there is no
     such way."""

@@ -28,7 +28,11 @@ from typing import IO
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.system.gpus import Gpu, find_gpus
-from asyncrl.system.machine import torch_is_cpu_build
+from asyncrl.system.machine import (
+    has_fused_weight_gradients,
+    has_transformer_engine,
+    torch_is_cpu_build,
+)
 
 ROOT = Path(__file__).parents[2]
 PART_SECONDS = 1200
@@ -156,6 +160,8 @@ def describe(gpus: Sequence[Gpu]) -> Figures:
     from importlib.metadata import version
 
     names = {name: version(name) for name in ("torch", "sglang", "megatron-core")}
+    optional = {"Transformer Engine": has_transformer_engine(), "apex": has_fused_weight_gradients()}
+    names |= {name: "installed" if is_there else "not installed" for name, is_there in optional.items()}
     kinds = ", ".join(gpu.name for gpu in gpus)
     return {"GPUs": kinds, "Python": platform.python_version(), **names}
 

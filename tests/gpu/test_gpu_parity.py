@@ -52,13 +52,7 @@ def make_learner(folder: Path, dtype: str, **trainer: object):
     return learner
 
 
-def skip_where_refused(name: str) -> None:
-    if name == "experts" and not has_transformer_engine():
-        pytest.skip("experts on a GPU need Transformer Engine")
-
-
 def write(folder: Path, name: str) -> Path:
-    skip_where_refused(name)
     family, sizes = MODELS[name]
     return write_model(folder, family, **{key: value for key, value in sizes.items() if value is not None})
 

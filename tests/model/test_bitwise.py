@@ -42,10 +42,18 @@ def test_a_gpu_and_experts_are_refused(monkeypatch: pytest.MonkeyPatch):
         ({"trainer": {"num_processes": 2, "parallel": {"tensor": 2}}}, "trainer.parallel.tensor is 2"),
         ({"trainer": {"attention": "sdpa"}}, "trainer.attention is sdpa: .* to auto, or"),
         ({"rollout": {"top_k": 20}}, "rollout.top_k is 20: .* to null, or"),
-        ({"serving": {"extra_arguments": ["--kv-cache-dtype", "fp8_e5m2"]}}, "has --kv-cache-dtype, which"),
     ],
 )
 def test_what_sums_in_another_order_is_refused(sections: dict, said: str):
     make_recipe(Path("m"), **sections)
     with pytest.raises(InputError, match=said):
         make_recipe(Path("m"), model=AGREED, **sections)
+
+
+@pytest.mark.parametrize("key", [{"quantization": "fp8"}, {"kv_cache_dtype": "fp8_e5m2"}])
+def test_rounding_that_the_trainer_does_not_have_is_refused(key: dict):
+    halves = {"dtype": "bfloat16"}
+    make_recipe(Path("m"), model=halves, serving=key)
+    (name,) = key
+    with pytest.raises(InputError, match=f"serving.{name} is fp8.*: .* to null, or"):
+        make_recipe(Path("m"), model=AGREED | halves, serving=key)

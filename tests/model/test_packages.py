@@ -1,4 +1,4 @@
-"""What needs Transformer Engine is refused where it is missing, with the reason and a way out."""
+"""What needs Transformer Engine is refused where it is missing, and what is slower without it is said."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +10,7 @@ from fakes.shapes import tiny_shape
 from asyncrl.errors import InputError
 from asyncrl.model import device as device_module
 from asyncrl.model import packages
-from asyncrl.model.packages import check_packages
+from asyncrl.model.packages import check_packages, slower_parts
 from asyncrl.model.shape import ModelShape
 
 TINY = tiny_shape()
@@ -35,16 +35,23 @@ def check(
     check_packages(recipe, shape)
 
 
-def test_experts_on_a_gpu_need_transformer_engine(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_slower_for_want_of_a_package_is_said_where_a_gpu_would_compute_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def slower(shape: ModelShape, **sections: object) -> str:
+        return "\n".join(slower_parts(make_recipe(Path("m"), **sections), shape))
+
     pretend(monkeypatch, gpu=True, engine=False)
-    with pytest.raises(InputError, match=r"6 experts per layer\. .*router does not start without it.*device"):
-        check(EXPERTS)
-    check()
-    check(EXPERTS, device="cpu")
+    assert "one after the other, 6 in each of 2 layers" in slower(EXPERTS)
+    assert "rotary" in slower(TINY) and "apex" in slower(TINY) and "experts" not in slower(TINY)
+    assert not slower(EXPERTS, placement={"device": "cpu"})
+    check(EXPERTS)
     pretend(monkeypatch, gpu=True, engine=True)
-    check(EXPERTS)
+    assert "Transformer Engine" not in slower(EXPERTS) and "apex" in slower(EXPERTS)
+    monkeypatch.setattr(packages, "has_fused_weight_gradients", lambda: True)
+    assert not slower(EXPERTS)
     pretend(monkeypatch, gpu=False, engine=False)
-    check(EXPERTS)
+    assert not slower(EXPERTS)
 
 
 @pytest.mark.parametrize(("key", "value", "default"), OPTIONS)

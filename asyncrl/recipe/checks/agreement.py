@@ -10,10 +10,10 @@ OTHER_KERNELS = frozenset(
     f"--{name}"
     for name in (
         *("attention-backend", "prefill-attention-backend", "decode-attention-backend", "sampling-backend"),
-        *("enable-deterministic-inference", "kv-cache-dtype", "bf16-gemm-backend"),
+        *("enable-deterministic-inference", "bf16-gemm-backend"),
     )
 )
-"""Options of a server that take its kernels, or the type of its cache, from elsewhere."""
+"""Options of a server that take its kernels from elsewhere."""
 
 
 def check_agreement(model: Model, serving: Serving, trainer: Trainer, rollout: Rollout) -> None:
@@ -31,6 +31,8 @@ def check_agreement(model: Model, serving: Serving, trainer: Trainer, rollout: R
             )
         ),
         ("serving.tensor_parallel_size", serving.tensor_parallel_size, 1, "ranks sum in another order"),
+        ("serving.quantization", serving.quantization, None, "the trainer computes in model.dtype"),
+        ("serving.kv_cache_dtype", serving.kv_cache_dtype, None, "the trainer's keys are not rounded"),
         ("serving.threads_per_server", serving.threads_per_server, 1, "threads divide a sum"),
         ("trainer.threads_per_process", trainer.threads_per_process, 1, "threads divide a sum"),
         ("trainer.attention", trainer.attention, "auto", "servers and trainer share one kernel"),

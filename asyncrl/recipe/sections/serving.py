@@ -28,6 +28,24 @@ class Serving(Section):
     tensor_parallel_size: Positive = 1
     """Tensor-parallel ranks (GPUs) per local server. Each compares whole tensors with the trainer's,
     before it cuts its part."""
+    attention_data_parallel_size: Positive = 1
+    """Groups that the tensor-parallel ranks of a server form for attention, each for requests of its own; the
+    layers behind attention stay divided over all ranks. For models with fewer KV heads than ranks, whose
+    ranks would otherwise keep the same keys and values. Divides tensor_parallel_size; max_total_tokens is
+    then per group."""
+    expert_parallel_size: Positive = 1
+    """Ranks that the experts of a mixture are dealt to, each whole: 1, where each rank has a slice of all, or
+    tensor_parallel_size. Use it where slices would be too narrow for fast products."""
+    quantization: Literal["fp8"] | None = None
+    """Type that local servers on GPUs compute their layers in; the trainer keeps model.dtype, so the
+    log-probs of the two differ more (column mismatch_kl), which an importance weight corrects.
+    fp8: weights in FP8 (E4M3) with a scale per row, quantised again from each version that arrives;
+    activations with a scale per token. Halves their memory. Qwen2 and Qwen3 without experts, GPUs of
+    compute capability 8.9 or newer."""
+    kv_cache_dtype: Literal["fp8_e4m3", "fp8_e5m2"] | None = None
+    """Type of the keys and values that local servers on GPUs keep. Default: model.dtype.
+    fp8_e4m3, fp8_e5m2: one byte, so that a server keeps twice as many tokens; without scales, and
+    log-probs differ more from the trainer's. E4M3 has the finer steps, E5M2 the wider range."""
     max_total_tokens: Positive | None = None
     """KV cache size per server, in tokens. Default: on a GPU what the engine finds free; on a CPU 32768,
     because the engine would take most of the machine's memory."""

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
-from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS, STATES_PER_REQUEST
+from asyncrl.recipe.server_options import (
+    ATTENTION_RANKS,
+    CACHE_TYPE,
+    EXPERT_RANKS,
+    FLOAT32_HEAD,
+    QUANTIZATION,
+    ROUTED_EXPERTS,
+    STATES_PER_REQUEST,
+)
 from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
 from asyncrl.system.proxies import loopback_direct
@@ -94,6 +102,15 @@ def engine_arguments(
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
     arguments += ["--host", host, "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
+    if serving.attention_data_parallel_size > 1:
+        arguments += [ATTENTION_RANKS, str(serving.attention_data_parallel_size)]
+    if serving.expert_parallel_size > 1:
+        arguments += [EXPERT_RANKS, str(serving.expert_parallel_size)]
+    if serving.quantization is not None:
+        # The one loader of SGLang that can load weights again over quantised ones.
+        arguments += [QUANTIZATION, serving.quantization, "--load-format", "flash_rl"]
+    if serving.kv_cache_dtype is not None:
+        arguments += [CACHE_TYPE, serving.kv_cache_dtype]
     cache_tokens = serving.cache_tokens(has_gpu=has_gpu)
     if cache_tokens is not None:
         arguments += ["--max-total-tokens", str(cache_tokens)]

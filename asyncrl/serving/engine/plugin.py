@@ -7,12 +7,13 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
-    whole steps before an update, waits for weights that end, latent attention as transformers has it, version
-    spans, short aborts, clean ends, shared prompts, no random bias in a reward model's head, tokens that are
-    never sampled, log-probs of input tokens at the temperature, the experts of each token, and the list of
-    these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm,
-    rotate and sample, gates of shared experts, norms of linear attention, latent attention, and sleep too.
+    """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights, of
+    quantised ones too, whole steps before an update, waits for weights that end, latent attention as
+    transformers has it, version spans, short aborts, clean ends, shared prompts, no random bias in a reward
+    model's head, tokens that are never sampled, log-probs of input tokens at the temperature, the experts of
+    each token, and the list of these hooks; on a CPU lighter processes, batched attention, packed weights,
+    shorter ways to decode, norm, rotate and sample, gates of shared experts, experts of other ranks, norms of
+    linear attention, latent attention, and sleep too.
     With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
     shorter ways to norm and rotate."""
     import torch
@@ -28,6 +29,7 @@ def load() -> None:
         loaded_weights,
         one_address,
         prompt_sharing,
+        quantised_weights,
         remote_weights,
         routed_experts,
         step_in_flight,
@@ -41,6 +43,7 @@ def load() -> None:
     one_address.install()
     latent_attention.install()
     loaded_weights.install()
+    quantised_weights.install()
     step_in_flight.install()
     remote_weights.install()
     update_groups.install()
@@ -54,6 +57,7 @@ def load() -> None:
     routed_experts.install()
     if not torch.cuda.is_available():
         from asyncrl.model.bitwise import is_bitwise
+        from asyncrl.serving.engine.cpu import dealt_experts as cpu_dealt_experts
         from asyncrl.serving.engine.cpu import delta_net as cpu_delta_net
         from asyncrl.serving.engine.cpu import latent_attention as cpu_latent_attention
         from asyncrl.serving.engine.cpu import layers as cpu_layers
@@ -70,6 +74,7 @@ def load() -> None:
         cpu_latent_attention.install()
         cpu_shared_expert.install()
         cpu_delta_net.install()
+        cpu_dealt_experts.install()
         cpu_sleep.install()
         _register_cpu_attention()
 

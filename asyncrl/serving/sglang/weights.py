@@ -41,7 +41,8 @@ async def update_weights_from_disk(
 ) -> None:
     """The server reads the safetensors in `folder`, which it must see at the same path. A URL is fetched
     first, by a server that has asyncrl's plugin."""
-    body = {"model_path": str(folder), **_label(version)}
+    # The default is the format that the server started with; a quantising one cannot load twice.
+    body = {"model_path": str(folder), "load_format": "auto", **_label(version)}
     await http.post(session, url, "/update_weights_from_disk", body)
 
 

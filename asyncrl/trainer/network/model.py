@@ -2,13 +2,13 @@
 
 Only the positions that predict a response token reach the output layer, and what leaves the last stage are
 log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed next to CUDA,
-else, and under adapters, the local one; both with our packed attention.
+else, and under adapters, the local one, whose experts are computed one after the other; both with our packed
+attention.
 
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
 
 import functools
-import importlib.util
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -443,8 +443,7 @@ def transformer_config(
         # The fused kernels of these exist for CUDA only.
         masked_softmax_fusion=False,
         # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
-        gradient_accumulation_fusion=torch.cuda.is_available()
-        and importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None,
+        gradient_accumulation_fusion=torch.cuda.is_available() and machine.has_fused_weight_gradients(),
         bias_activation_fusion=torch.cuda.is_available() and shape.activation == "silu",
         bias_dropout_fusion=False,
         apply_rope_fusion=has_engine,

@@ -97,12 +97,8 @@ def _accept_cpu_type_names() -> None:
 
 
 def _dispatch_experts() -> None:
-    """The router asks for a kernel by an unbound name; the dispatcher copies sizes on a CUDA stream."""
-    from megatron.core.transformer.moe import moe_utils
+    """The dispatcher copies sizes on a CUDA stream."""
     from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
-
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
 
     def sizes_to_host(self: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> Any:
         if not self.drop_and_pad and point == self.cuda_dtoh_point:

@@ -1,4 +1,5 @@
-"""Imports Megatron-core without W&B and, on a CPU, without torch's compiler: half of a trainer's start.
+"""Imports Megatron-core without W&B and, on a CPU, without torch's compiler: half of a trainer's start. Its
+routers then start without Transformer Engine, too.
 
 Megatron imports W&B, where it is installed, for a server of its own; trackers of a run are other processes.
 Decorating with torch.compile imports the compiler, and on a CPU nothing is compiled (cpu.py).
@@ -19,6 +20,16 @@ def import_megatron() -> None:
         if not torch.cuda.is_available():
             stack.enter_context(_without_compiler())
         import megatron.core  # noqa: F401
+
+        _bind_engines_product()
+
+
+def _bind_engines_product() -> None:
+    """0.16.1's router looks for Transformer Engine's product under a name that is unbound without it."""
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
 
 
 @contextlib.contextmanager

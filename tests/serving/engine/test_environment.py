@@ -75,6 +75,25 @@ def test_the_output_layer_of_a_16_bit_model_computes_in_float32_where_the_recipe
     assert not given("bfloat16", float32_logits=False) and not given("float32", float32_logits=True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "options"),
+    [
+        ({"quantization": "fp8"}, ["--quantization", "fp8", "--load-format", "flash_rl"]),
+        ({"kv_cache_dtype": "fp8_e4m3"}, ["--kv-cache-dtype", "fp8_e4m3"]),
+        ({"expert_parallel_size": 4}, ["--expert-parallel-size", "4"]),
+        ({"attention_data_parallel_size": 2}, ["--attention-data-parallel-size", "2"]),
+    ],
+)
+def test_how_a_server_divides_and_rounds_is_on_its_command_line(
+    keys: dict[str, Any], options: list[str]
+) -> None:
+    plain = arguments(has_gpu=True, dtype="bfloat16", tensor_parallel_size=4)
+    found = arguments(has_gpu=True, dtype="bfloat16", tensor_parallel_size=4, **keys)
+    place = found.index(options[0])
+    assert found[place : place + len(options)] == options
+    assert found[:place] + found[place + len(options) :] == plain
+
+
 def test_a_recipes_own_arguments_come_last() -> None:
     own = ["--attention-backend", "fa3"]
     assert arguments(has_gpu=True, dtype="float32", extra_arguments=own)[-2:] == own

@@ -1,7 +1,13 @@
-"""A trainer's start imports Megatron without W&B and without torch's compiler, and leaves both to others."""
+"""A trainer's start imports Megatron without W&B and torch's compiler, which it leaves to others, and without
+Transformer Engine."""
 
 import subprocess
 import sys
+
+import pytest
+import torch
+
+from asyncrl.trainer.ranks.megatron_import import import_megatron
 
 CODE = """
 import sys, torch
@@ -18,3 +24,16 @@ def test_neither_trackers_nor_the_compiler_are_imported_with_megatron() -> None:
         [sys.executable, "-W", "ignore", "-c", CODE], capture_output=True, text=True, check=False
     )
     assert found.stdout == "[] True\n", found.stderr
+
+
+def test_routers_start_without_transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.transformer.moe import moe_utils
+
+    # As Megatron-core 0.16.1 leaves it.
+    monkeypatch.delattr(moe_utils, "te_general_gemm")
+    import_megatron()
+    tokens, weight = torch.randn(5, 8, requires_grad=True), torch.randn(3, 8, requires_grad=True)
+    logits = moe_utils.router_gating_linear(tokens, weight, None, torch.float32)
+    logits.sum().backward()
+    torch.testing.assert_close(logits, tokens @ weight.T)
+    torch.testing.assert_close(weight.grad, tokens.detach().sum(0).expand(3, 8))

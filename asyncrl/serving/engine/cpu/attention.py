@@ -94,6 +94,10 @@ class BatchedAttention(TorchNativeAttnBackend):
         self._windowed: dict[tuple[int, int], torch.Tensor] = {}
         """(place of a bucket, window) -> its mask in this forward pass."""
 
+    def get_cpu_graph_seq_len_fill_value(self):
+        """Length of the requests that pad a batch where groups of ranks attend to different ones."""
+        return 1
+
     def init_forward_metadata(self, forward_batch):
         super().init_forward_metadata(forward_batch)
         self._spread.clear()

@@ -43,6 +43,8 @@ class WatchedLoader:
         self._digests = PendingDigests()
         self._written = set()
         """Storages that something was copied into."""
+        self._noted = set()
+        """Names of parameters that were filled in another way."""
 
     def __call__(self, weights, *arguments, **named):
         try:
@@ -56,11 +58,20 @@ class WatchedLoader:
     def forget(self):
         self._digests = PendingDigests()
         self._written.clear()
+        self._noted.clear()
+
+    def note(self, names):
+        """The update that runs has filled these parameters, though nothing was copied into them."""
+        self._noted.update(names)
 
     def report(self):
         """Hugging Face name -> digest; a parameter of the engine that nothing filled -> NOT_WRITTEN."""
         parameters = self._model.named_parameters()
-        missing = [name for name, parameter in parameters if _storage(parameter) not in self._written]
+        missing = [
+            name
+            for name, parameter in parameters
+            if _storage(parameter) not in self._written and name not in self._noted
+        ]
         return self._digests.read() | dict.fromkeys(missing, NOT_WRITTEN)
 
     def _digesting(self, weights):
