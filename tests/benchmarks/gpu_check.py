@@ -1,6 +1,6 @@
 """Everything that a machine with GPUs can tell about asyncrl, in one command: `make gpu-check`.
 
-    python tests/benchmarks/gpu_check.py [--folder .bench/gpu-check]
+    python tests/benchmarks/gpu_check.py [--folder .bench/gpu-check] [--parts tests,run]
 
 Runs one part after the other, each as a process of its own, also after one that failed: the tests marked gpu
 (parity with transformers, digests of SGLang), training throughput, MFU, memory and attention operators of two
@@ -103,6 +103,16 @@ def read_run(metrics: Path) -> Figures:
     return figures
 
 
+def chosen(parts: Sequence[Part], names: str | None) -> Sequence[Part]:
+    """Those that --parts names; all without it. Raises InputError at an unknown name."""
+    if names is None:
+        return parts
+    asked, known = names.split(","), [part.name for part in parts]
+    if unknown := [name for name in asked if name not in known]:
+        raise InputError(f"--parts names {', '.join(unknown)}, but the parts are {', '.join(known)}.")
+    return [part for part in parts if part.name in asked]
+
+
 def carry_out(part: Part, folder: Path) -> Outcome:
     begin, log = time.perf_counter(), folder / f"{part.name.replace(' ', '-')}.log"
     try:
@@ -178,7 +188,9 @@ def check_all(parts: Sequence[Part], gpus: Sequence[Gpu], folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "gpu-check")
-    folder = parser.parse_args().folder.absolute()
+    parser.add_argument("--parts", help="names of parts, with commas between; default: all")
+    arguments = parser.parse_args()
+    folder = arguments.folder.absolute()
     try:
         gpus = find_gpus()
     except InputError as error:
@@ -188,7 +200,12 @@ def main() -> int:
         why = "torch is a build for CPUs: make setup GPU=1" if gpus else "none is visible"
         print(f"make gpu-check needs an NVIDIA GPU that torch can use, but {why}.", file=sys.stderr)
         return 2
-    return check_all(parts_of(folder, len(gpus)), gpus, folder)
+    try:
+        parts = chosen(parts_of(folder, len(gpus)), arguments.parts)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return check_all(parts, gpus, folder)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ def test_gradients_of_a_row_picked_often_are_summed_in_float32():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_deterministic_steps_are_the_same_to_the_last_digit(dtype: str, tmp_path: Path):
     command = [sys.executable, "-m", "fakes.deterministic_steps", str(write(tmp_path, "qwen3")), dtype, "96"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     first, second = (
         subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout for _ in range(2)
     )

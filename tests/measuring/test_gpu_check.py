@@ -10,8 +10,9 @@ import pytest
 import torch
 from fakes.gpus import row, whole_gpus, write_nvidia_smi
 
-from tests.benchmarks.gpu_check import Part, check_all, parts_of, read_run, read_tests
-from tests.benchmarks.gpu_throughput import attention_operators
+from asyncrl.errors import InputError
+from tests.benchmarks.gpu_check import Part, check_all, chosen, parts_of, read_run, read_tests
+from tests.benchmarks.gpu_throughput import profiled
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_check.py"
 
@@ -105,5 +106,13 @@ def test_the_attention_that_ran_is_named() -> None:
     def attend() -> None:
         torch.nn.functional.scaled_dot_product_attention(queries, queries, queries)
 
-    assert "aten::scaled_dot_product_attention" in attention_operators(attend)
-    assert attention_operators(lambda: torch.ones(2).sum()) == []
+    assert "aten::scaled_dot_product_attention" in str(profiled(attend)["attention operators"])
+    assert profiled(lambda: torch.ones(2).sum())["attention operators"] == "none seen"
+
+
+def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
+    parts = parts_of(tmp_path, num_gpus=1)
+    assert chosen(parts, None) == parts
+    assert [part.name for part in chosen(parts, "run,throughput 1.7b")] == ["throughput 1.7b", "run"]
+    with pytest.raises(InputError, match=r"names speed, but the parts are throughput 0\.6b,.* run"):
+        chosen(parts, "run,speed")
