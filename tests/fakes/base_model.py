@@ -1,16 +1,35 @@
 """A real, tiny, untrained model folder: Qwen3, or Qwen3-MoE, with the character tokenizer."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+"""About 0.1 million parameters."""
+
 
 def write_base_model(
-    folder: Path, *, seed: int = 0, tokenizer: Tokenizer | None = None, num_experts: int | None = None
+    folder: Path,
+    *,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    num_experts: int | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Path:
-    """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero. Another
+    """Random weights; `sizes` differ from SIZES. As in many models, the row of the pad is zero. Another
     `tokenizer` has its ids 0 to 2 for the same special tokens."""
     import torch
     import transformers
@@ -19,14 +38,7 @@ def write_base_model(
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(CHARACTERS) + 3 if tokenizer is None else tokenizer.get_vocab_size(),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        intermediate_size=96,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
+        **(SIZES | dict(sizes)),
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
