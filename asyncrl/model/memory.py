@@ -7,6 +7,7 @@ it, except the optimizer's states where those are distributed, and a share of th
 written from. On a GPU that copy is in host memory, all else on the device.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -105,10 +106,16 @@ class RankMemory:
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
     """Kind (of KINDS) -> parameters of the whole model; a tied output layer has none of its own."""
+    return dict(_parameters_by_kind(shape))
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters_by_kind(shape: ModelShape) -> tuple[tuple[str, int], ...]:
+    """Counted once per shape: a mixture of experts has tens of thousands of tensors."""
     counts = dict.fromkeys(KINDS, 0)
     for name, size in expected_tensors(shape):
         counts[_kind(name)] += math.prod(size)
-    return counts
+    return tuple(counts.items())
 
 
 def rank_memory(

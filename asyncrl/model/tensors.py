@@ -1,5 +1,6 @@
 """The tensors of a model, under the names that Hugging Face gives them. No torch."""
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -19,5 +20,7 @@ def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
         yield "lm_head.weight", (shape.vocab_size, hidden)
 
 
+@functools.lru_cache(maxsize=64)
 def num_parameters(shape: ModelShape) -> int:
+    """Counted once per shape: a mixture of experts has tens of thousands of tensors."""
     return sum(math.prod(size) for _, size in expected_tensors(shape))

@@ -23,8 +23,11 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
-    """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
+def trainer_memory(
+    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool | None = None
+) -> RankMemory:
+    """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work. `on_gpu` says what
+    it computes on, where that is not this machine: there Adam's states are divided by default.
 
     `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence. Else
     data.max_prompt_tokens and the response do, or the context alone: it may be longer for evaluations.
@@ -33,7 +36,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         shape,
         dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
-        layout=check_layout(recipe, shape),
+        layout=check_layout(recipe, shape, on_gpu=on_gpu),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0 or recipe.stage == "dpo",
         saves_reference=recipe.algorithm.reference_refresh_steps > 0,
