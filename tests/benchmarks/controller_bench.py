@@ -27,7 +27,15 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, os.environ.get("ASYNCRL_TREE", str(Path(__file__).parents[2])))
+sys.path.insert(0, os.environ.get("ASYNCRL_TREE", str(Path(__file__).resolve().parents[2])))
+
+# Before soak_bench, which puts its own checkout in front.
+import asyncrl
+import sandbox
+import verifiers
+
+# Else both sides would be the same.
+assert all(sys.path[0] in str(module.__file__) for module in (asyncrl, sandbox, verifiers)), sys.path
 
 GOAL_SHARE, GOAL_RATE = 0.10, 10_000
 PARTS = {
