@@ -153,9 +153,10 @@ check: lint
 bench: setup
 	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
 
-# Tests, throughput and a short run on the GPUs of this machine: one JSON, one page.
+# Whether the GPUs of this machine can be trusted, in 15 minutes and one table. MODELS=folder runs that model;
+# ARGS="--parts engine" repeats a part, ARGS="--device cpu" rehearses on a CPU.
 gpu-check: setup
-	@$(BIN)/python tests/benchmarks/gpu_check.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/gpu_check.py $(if $(MODELS),--model $(MODELS)) $(ARGS)
 
 # The ablation of the algorithms, resumable; needs GYM=1. ARGS="--plan" says what is left and how long it takes.
 algorithms: setup

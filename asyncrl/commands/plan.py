@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.launch.base_model import fetch_shape, fetch_teacher_shape
@@ -61,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of the longest prompt, which bounds a sequence (default: all that the context leaves)",
     )
+    parser.add_argument(
+        "--fit",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help=f"how the recipe fits N GPUs of --gpu-memory-gb (default: those of --device, else of an "
+        f"{LIKELY_GPU}), for each N",
+    )
     group = parser.add_argument_group("simulation")
     group.add_argument(
         "--simulate",
@@ -94,10 +103,18 @@ def run(arguments: argparse.Namespace) -> int:
         print(_forecast(recipe, shape, arguments))
         return 0
     longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
+    if arguments.fit:
+        print(fit_table(recipe, shape, arguments))
+        return 0
     # This machine's, unless the plan is for another one.
     gpus = place(recipe) if size is None else None
     print(describe(recipe, shape, gpus, longest_prompt=longest))
-    check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
+    try:
+        check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
+    except InputError as error:
+        if size is None:
+            raise
+        raise InputError(f"{error}\n{offer(recipe, shape, arguments)}") from None
     return 0
 
 
@@ -153,7 +170,7 @@ def check_fits(
     """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
     world = recipe.trainer.num_processes
     on_gpu = gpu_memory_gb is not None
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu or None)
     is_recomputing = recipe.trainer.recompute == "full"
     server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     if gpu_memory_gb is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ STOP_SECONDS = 2.0
 _NO_CHANGES = ServerChanges()
 MAX_STARTS = 4
 """Most starts of a server that is killed while the run starts."""
+EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b", re.MULTILINE)
+"""The end of a traceback in a log. SGLang kills its whole tree when its scheduler raises, for which the exit
+code is that of a kill from outside."""
 
 
 class LocalServers:
@@ -139,14 +143,15 @@ class LocalServers:
 
     async def _first_start(self, url: str) -> None:
         """A refusal is a mistake of the recipe. One that was killed is started again; so is one that neither
-        ends nor answers, but once."""
+        ends nor answers, or whose log ends with an exception, but once."""
         for attempt in itertools.count(1):
             try:
                 return await self._wait(url)
             except ServerError:
                 process = self.processes.get(url)
                 code = process.returncode() if process is not None else None
-                was_killed = code is not None and code < 0 and attempt < MAX_STARTS
+                raised = process is not None and EXCEPTION.search(process.last_lines()) is not None
+                was_killed = code is not None and code < 0 and attempt < (2 if raised else MAX_STARTS)
                 hangs = process is not None and process.is_running() and attempt == 1
                 if not (was_killed or hangs):
                     raise

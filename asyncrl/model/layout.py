@@ -55,9 +55,11 @@ class Layout:
 ONE_PROCESS = Layout()
 
 
-def make_layout(recipe: Recipe) -> Layout:
-    """The layout of a recipe that passed its own checks; what it leaves open depends on its device."""
-    section, on_gpu = recipe.trainer, uses_gpu(recipe)
+def make_layout(recipe: Recipe, *, on_gpu: bool | None = None) -> Layout:
+    """The layout of a recipe that passed its own checks; what it leaves open depends on its device, which is
+    that of this machine unless `on_gpu` says it."""
+    section = recipe.trainer
+    on_gpu = uses_gpu(recipe) if on_gpu is None else on_gpu
     parallel = section.parallel
     data = section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline)
     is_distributed, overlaps_gradients = parallel.distributed_optimizer, parallel.overlap_grad_reduce
@@ -85,9 +87,9 @@ def make_layout(recipe: Recipe) -> Layout:
     )
 
 
-def check_layout(recipe: Recipe, shape: ModelShape) -> Layout:
+def check_layout(recipe: Recipe, shape: ModelShape, *, on_gpu: bool | None = None) -> Layout:
     """The layout, if `shape` can be cut that way. Raises InputError with the key to change."""
-    layout = make_layout(recipe)
+    layout = make_layout(recipe, on_gpu=on_gpu)
     _check_divides("trainer.parallel.tensor", layout.tensor, "attention heads", shape.num_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "key-value heads", shape.num_kv_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "feed-forward columns", shape.ffn_size)

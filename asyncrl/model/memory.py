@@ -110,12 +110,12 @@ class RankMemory:
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
     """Kind (of KINDS) -> parameters of the whole model; a tied output layer has none of its own."""
-    return dict(_counted(shape))
+    return dict(_parameters_by_kind(shape))
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(shape: ModelShape) -> tuple[tuple[str, int], ...]:
-    """A large mixture of experts has tens of thousands of tensors, and a search asks for many layouts."""
+def _parameters_by_kind(shape: ModelShape) -> tuple[tuple[str, int], ...]:
+    """Counted once per shape: a mixture of experts has tens of thousands of tensors."""
     counts = dict.fromkeys(KINDS, 0)
     for name, size in expected_tensors(shape):
         counts[_kind(name)] += math.prod(size)

@@ -22,4 +22,5 @@ def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
 
 @functools.lru_cache(maxsize=64)
 def num_parameters(shape: ModelShape) -> int:
+    """Counted once per shape: a mixture of experts has tens of thousands of tensors."""
     return sum(math.prod(size) for _, size in expected_tensors(shape))

@@ -45,6 +45,8 @@ class Confirmation:
                 f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.kept)} kept "
                 f"sets (rollout.top_p, top_k, min_p): the trainer could not know their distribution"
             )
+        if self._is_one_segment(chunk, num_received):
+            return [self._segment(chunk, num_received)]
         if self.row_bytes and chunk.tokens:
             self._check_routes(chunk, is_first=num_received == len(chunk.tokens))
             self.pending_routes.extend(chunk.routes)
@@ -65,15 +67,13 @@ class Confirmation:
                 continue
             if span.start > position:
                 break
-            found_in_cache = chunk.num_cached_tokens > 0 and span.version != self.salt_version
-            used_old_cache = (index > 0 or found_in_cache) and not self.is_cache_recomputed
             first, last = position - self.num_confirmed, end - self.num_confirmed
             segments.append(
                 Segment(
                     span.version,
                     self.pending_tokens[first:last],
                     self.pending_logprobs[first:last],
-                    is_continued_in_place=used_old_cache,
+                    is_continued_in_place=self._used_old_cache(chunk, index),
                     kept=b"".join(self.pending_kept[first:last]),
                     routes=self.pending_routes[first * self.row_bytes : last * self.row_bytes],
                     context_routes=context,
@@ -90,6 +90,31 @@ class Confirmation:
         self.pending_tokens, self.pending_logprobs, self.pending_kept = [], [], []
         self.pending_routes = bytearray()
         return segments
+
+    def _is_one_segment(self, chunk: Chunk, num_received: int) -> bool:
+        """Whether its tokens, and no others, are of its last span: nearly all chunks are like that."""
+        if not chunk.tokens or not chunk.spans or self.pending_tokens or self.row_bytes:
+            return False
+        spans, is_covered = chunk.spans, chunk.spans[-1].start <= self.num_confirmed
+        is_last = len(spans) == 1 or spans[-2].end <= self.num_confirmed
+        return is_covered and is_last and spans[-1].end >= num_received
+
+    def _segment(self, chunk: Chunk, num_received: int) -> Segment:
+        """All tokens of `chunk`, which owns its lists no longer."""
+        assert chunk.spans is not None
+        self.num_confirmed = num_received
+        version = chunk.spans[-1].version
+        used_old_cache = self._used_old_cache(chunk, len(chunk.spans) - 1)
+        kept = b"".join(chunk.kept) if chunk.kept else b""
+        return Segment(version, chunk.tokens, chunk.behavior_logprobs, used_old_cache, kept)
+
+    def _used_old_cache(self, chunk: Chunk, index: int) -> bool:
+        """Whether the tokens of its span of that number were sampled over keys and values of an older
+        version."""
+        assert chunk.spans is not None
+        if self.is_cache_recomputed:
+            return False
+        return index > 0 or (chunk.num_cached_tokens > 0 and chunk.spans[index].version != self.salt_version)
 
     def _check_routes(self, chunk: Chunk, *, is_first: bool) -> None:
         num_rows = len(chunk.tokens) + (self.num_context_rows if is_first else 0)

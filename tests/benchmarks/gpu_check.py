@@ -1,200 +1,196 @@
-"""Everything that a machine with GPUs can tell about asyncrl, in one command: `make gpu-check`.
+"""Whether this machine with GPUs can be trusted, in 15 minutes and one table: `make gpu-check`.
 
-    python tests/benchmarks/gpu_check.py [--folder .bench/gpu-check]
+    python tests/benchmarks/gpu_check.py [--parts engine,kill] [--model FOLDER] [--minutes 15] [--device cpu]
 
-Runs one part after the other, each as a process of its own, also after one that failed: the tests marked gpu
-(parity with transformers, digests of SGLang), training throughput, MFU, memory and attention operators of two
-Qwen3 shapes, and a short run in bfloat16 on a real server, which shares the GPU where there is one alone
-(mismatch of the engines at lag 0, publish time). Writes FOLDER/result.json and FOLDER/page.md. Exit code 0
-when all parts worked, 1 when one did not, 2 without a GPU.
+Each part is a process with a time limit (tests/benchmarks/acceptance/parts.py); one that fails or is late
+stops no other. FOLDER/page.md has the table, with a sentence on what to do for each row that failed, and is
+written after each part; FOLDER/result.json has the same for programs. --model names a folder with weights
+for the real run, which else has random ones. --device cpu rehearses all of it that a CPU can do, with small
+models. Exit code 0 when every row passed, 1 when one did not, 2 without a GPU.
 """
 
 import argparse
-import dataclasses
 import json
-import os
 import platform
-import signal
-import statistics
-import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import written_rows
-from asyncrl.system.gpus import Gpu, find_gpus
-from asyncrl.system.machine import (
-    has_fused_weight_gradients,
-    has_transformer_engine,
-    torch_is_cpu_build,
-)
+from asyncrl.system.gpus import find_gpus
+from asyncrl.system.machine import torch_is_cpu_build
+from tests.benchmarks.acceptance.checks import FAIL, NOT_RUN, PASS, Row, read_rows
+from tests.benchmarks.acceptance.parts import PARTS, Part
+from tests.benchmarks.acceptance.processes import ROOT, last_lines, run_in_time
+from tests.benchmarks.acceptance.table import page, summary
 
-ROOT = Path(__file__).parents[2]
-PART_SECONDS = 1200
 LAST_LINES = 15
-RUN_STEPS = 10
-
-Figures = dict[str, str | float]
-"""What a part found, by name."""
-
-
-@dataclass(frozen=True)
-class Part:
-    name: str
-    command: Sequence[str]
-    """After the interpreter."""
-    read: Callable[[], Figures]
-    """Called when the command ended well; raises ValueError where it shows that nothing was measured."""
+SHORTEST_SECONDS = 30.0
+"""A part that has less time left does not begin."""
+SLOWER = 20.0
+"""How much longer a part may take on a CPU, which others may be using."""
+PACKAGES = ("torch", "sglang", "megatron-core", "transformer-engine", "flash-attn", "apex")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    name: str
-    status: str
-    """ok or failed."""
-    seconds: float
-    figures: Figures
-    detail: str = ""
-    """Why, with the last lines of what it printed."""
+class Acceptance:
+    """The parts that were asked for, on one device."""
+
+    def __init__(
+        self, parts: Sequence[Part], folder: Path, *, device: str, num_gpus: int, model: Path | None
+    ) -> None:
+        self.folder = folder
+        self.rows: list[tuple[str, Row]] = []
+        self._parts = parts
+        self._device = device
+        self._options = ["--device", device, "--num-gpus", str(num_gpus)]
+        self._options += [] if model is None else ["--model", str(model)]
+        self._machine = describe(device)
+        self._details: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    def run(self, *, seconds: float) -> int:
+        """The exit code; parts share `seconds`, which a rehearsal does not count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in self._parts:
+            left = seconds - (time.monotonic() - self._began) if self._device == "gpu" else float("inf")
+            if part.gpu_only and self._device != "gpu":
+                self._add(part, Row(part.about, NOT_RUN, "needs a GPU", ""))
+            elif left < SHORTEST_SECONDS:
+                advice = f"Repeat with ARGS='--parts {part.name}'."
+                self._add(part, Row(part.about, NOT_RUN, f"{seconds / 60:.0f} minutes are over", advice))
+            else:
+                self._run_part(part, left)
+            self._write()
+        print(f"\n{self._page()}\n{self.folder}/page.md, {self.folder}/result.json", flush=True)
+        failed = any(row.verdict == FAIL or (row.verdict == NOT_RUN and row.advice) for _, row in self.rows)
+        return int(failed)
+
+    def _run_part(self, part: Part, left: float) -> None:
+        limit = min(left, part.limit_seconds) if self._device == "gpu" else SLOWER * part.limit_seconds
+        print(f"== {part.name}: {part.about} (at most {limit:.0f} s)", flush=True)
+        rows, log, told = self.folder / f"{part.name}.jsonl", self.folder / f"{part.name}.log", 0
+        rows.unlink(missing_ok=True)
+
+        def look() -> None:
+            nonlocal told
+            for row in read_rows(rows)[told:]:
+                print(f"   {row.verdict:8s} {row.what}: {row.figure}", flush=True)
+                told += 1
+
+        command = ["-m", f"tests.benchmarks.acceptance.{part.name}", *self._options]
+        command += ["--folder", str(self.fresh_folder(part)), "--rows", str(rows)]
+        ended = run_in_time(
+            command,
+            log,
+            limit_seconds=limit,
+            on_gpu=self._device == "gpu",
+            look=look,
+            tell=lambda line: print(f"   ... {line[:120]}", flush=True),
+        )
+        self.rows += [(part.name, row) for row in read_rows(rows)]
+        found = [row for name, row in self.rows if name == part.name]
+        if ended.code is None:
+            advice = f"Read {log.name}, then repeat with ARGS='--parts {part.name}'."
+            self._add(part, Row(part.about, FAIL, f"not done after {limit:.0f} s", advice))
+        elif not found or (ended.code and all(row.verdict == PASS for row in found)):
+            words = f"it ended with {ended.code}: {last_lines(log, 1)[:200]}"
+            self._add(part, Row(part.about, FAIL, words, f"Read {log.name}: the part itself broke."))
+        if any(row.verdict == FAIL for name, row in self.rows if name == part.name):
+            self._details[part.name] = last_lines(log, LAST_LINES)
+        print(f"   {part.name} took {ended.seconds:.0f} s", flush=True)
+
+    def fresh_folder(self, part: Part) -> Path:
+        """FOLDER/PART, or one beside it where an earlier check left its files: nothing is deleted."""
+        for number in range(1, 1000):
+            folder = self.folder / (part.name if number == 1 else f"{part.name}-{number}")
+            if not folder.exists():
+                return folder
+        raise InputError(f"{self.folder} has a thousand checks already. Name another one with --folder.")
+
+    def _add(self, part: Part, row: Row) -> None:
+        self.rows.append((part.name, row))
+        print(f"   {row.verdict:8s} {part.name}: {row.figure}", flush=True)
+
+    def _page(self) -> str:
+        return page(self._machine, self.rows, self._details, time.monotonic() - self._began)
+
+    def _write(self) -> None:
+        (self.folder / "page.md").write_text(self._page() + "\n")
+        seconds = time.monotonic() - self._began
+        result = {
+            "machine": self._machine,
+            "summary": summary(self.rows, seconds),
+            "rows": [{"part": part, **asdict(row)} for part, row in self.rows],
+        }
+        (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
-def parts_of(folder: Path, num_gpus: int) -> list[Part]:
-    junit, run = folder / "tests.xml", folder / "run"
-    # Packages that only such a machine has may warn.
-    tests = ["-m", "pytest", "-q", "-W", "default", "-m", "gpu", "tests/gpu", f"--junitxml={junit}"]
-    training = ["-m", "asyncrl.cli", "train", "recipes/r1_zero_arithmetic_cpu.yaml", f"run_folder={run}"]
-    training += ["placement.device=gpu", "model.dtype=bfloat16", f"trainer.num_steps={RUN_STEPS}"]
-    training += ["evaluation.every_steps=0", "evaluation.num_tasks=16"]
-    if num_gpus == 1:
-        training += ["placement.colocated=true", "serving.max_total_tokens=65536"]
-    return [
-        *(throughput(model, folder / f"throughput-{model}.json") for model in ("0.6b", "1.7b")),
-        Part("tests", tests, lambda: read_tests(junit)),
-        Part("run", training, lambda: read_run(run / "metrics.jsonl")),
-    ]
+def describe(device: str) -> dict[str, str]:
+    kinds = ", ".join(gpu.name for gpu in find_gpus()) if device == "gpu" else "none: a rehearsal on the CPU"
+    return {
+        "GPUs": kinds,
+        "Python": platform.python_version(),
+        **{name: installed(name) for name in PACKAGES},
+    }
 
 
-def throughput(model: str, result: Path) -> Part:
-    command = ["tests/benchmarks/gpu_throughput.py", "--model", model, "--json", str(result)]
-    return Part(f"throughput {model}", command, lambda: json.loads(result.read_text()))
-
-
-def read_tests(junit: Path) -> Figures:
-    """Numbers of tests. Raises ValueError where none ran: all skipped is no success."""
-    suite = next(ElementTree.parse(junit).getroot().iter("testsuite"))
-    total, skipped = int(suite.get("tests", "0")), int(suite.get("skipped", "0"))
-    if total == skipped:
-        raise ValueError(f"{total} tests, {skipped} of them skipped: torch sees no GPU")
-    return {"passed": total - skipped, "skipped": skipped}
-
-
-def read_run(metrics: Path) -> Figures:
-    """Medians over steps. Raises ValueError where the run trained none."""
-    rows = written_rows(metrics)
-    steps = [row for row in rows if row.get("kind") == "step"]
-    if not steps:
-        raise ValueError("the run trained no step")
-    figures: Figures = {"steps": len(steps)}
-    for name in ("mismatch_kl", "publish_seconds", "train_seconds", "wait_seconds"):
-        values = [row[name] for row in steps if row.get(name) is not None]
-        if values:
-            figures[f"median {name}"] = statistics.median(values)
-    return figures
-
-
-def carry_out(part: Part, folder: Path) -> Outcome:
-    begin, log = time.perf_counter(), folder / f"{part.name.replace(' ', '-')}.log"
+def installed(name: str) -> str:
     try:
-        with log.open("w") as output:
-            code = ended_in_time([sys.executable, *part.command], output)
-        if code:
-            raise ValueError(f"exit code {code}")
-        figures, failure = part.read(), ""
-    except subprocess.TimeoutExpired:
-        figures, failure = {}, f"not done after {PART_SECONDS} s"
-    except (ValueError, OSError, ElementTree.ParseError) as error:
-        figures, failure = {}, str(error)
-    if failure:
-        failure += "\n" + "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-    return Outcome(
-        part.name, "failed" if failure else "ok", time.perf_counter() - begin, figures, failure.strip()
-    )
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
-def ended_in_time(command: Sequence[str], output: IO[str]) -> int:
-    """The exit code. Raises TimeoutExpired after PART_SECONDS; nothing is left on the GPU for later parts."""
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-    ) as process:
-        try:
-            return process.wait(PART_SECONDS)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
+def chosen(names: str | None) -> list[Part]:
+    """Those that --parts names, in their order; all without it. Raises InputError at an unknown name."""
+    if names is None:
+        return list(PARTS)
+    asked, known = names.split(","), [part.name for part in PARTS]
+    if unknown := [name for name in asked if name not in known]:
+        raise InputError(f"--parts names {', '.join(unknown)}, but the parts are {', '.join(known)}.")
+    return [part for part in PARTS if part.name in asked]
 
 
-def page(machine: Figures, outcomes: Sequence[Outcome]) -> str:
-    """The result as Markdown."""
-    lines = ["# GPU check", "", *(f"- {name}: {value}" for name, value in machine.items()), ""]
-    for outcome in outcomes:
-        lines += [f"## {outcome.name}: {outcome.status}", ""]
-        if outcome.figures:
-            lines += ["| what | value |", "|---|---|"]
-            lines += [f"| {name} | {shown(value)} |" for name, value in outcome.figures.items()]
-            lines.append("")
-        if outcome.detail:
-            lines += ["```", outcome.detail, "```", ""]
-    return "\n".join(lines)
+def check_gpus(device: str) -> int:
+    """How many GPUs there are. Raises InputError where the check is for one that torch cannot use."""
+    if device != "gpu":
+        return 0
+    gpus = find_gpus()
+    if not gpus or torch_is_cpu_build():
+        why = "torch is a build for CPUs: make setup GPU=1" if gpus else "none is visible"
+        raise InputError(f"make gpu-check needs an NVIDIA GPU that torch can use, but {why}.")
+    return len(gpus)
 
 
-def shown(value: str | float) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def describe(gpus: Sequence[Gpu]) -> Figures:
-    from importlib.metadata import version
-
-    names = {name: version(name) for name in ("torch", "sglang", "megatron-core")}
-    optional = {"Transformer Engine": has_transformer_engine(), "apex": has_fused_weight_gradients()}
-    names |= {name: "installed" if is_there else "not installed" for name, is_there in optional.items()}
-    kinds = ", ".join(gpu.name for gpu in gpus)
-    return {"GPUs": kinds, "Python": platform.python_version(), **names}
-
-
-def check_all(parts: Sequence[Part], gpus: Sequence[Gpu], folder: Path) -> int:
-    """Exit code: 0 when no part failed. Both files are there after each part, in case a later one hangs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    machine, outcomes = describe(gpus), []
-    for part in parts:
-        print(f"{part.name} ...", flush=True)
-        outcomes.append(carry_out(part, folder))
-        print(f"{part.name}: {outcomes[-1].status}, {outcomes[-1].seconds:.0f} s", flush=True)
-        result = {"machine": machine, "parts": [dataclasses.asdict(outcome) for outcome in outcomes]}
-        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        (folder / "page.md").write_text(page(machine, outcomes))
-    print(f"\n{page(machine, outcomes)}\n{folder}/result.json, {folder}/page.md")
-    return int(any(outcome.status == "failed" for outcome in outcomes))
+def check_model(model: Path | None) -> Path | None:
+    if model is not None and not (model / "config.json").is_file():
+        raise InputError(f"--model is {model}, which is not a folder with a config.json.")
+    return None if model is None else model.absolute()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "gpu-check")
-    folder = parser.parse_args().folder.absolute()
+    parser.add_argument("--parts", help="names of parts, with commas between; default: all")
+    parser.add_argument("--model", type=Path, help="folder of the real run's model; default: random weights")
+    parser.add_argument("--minutes", type=float, default=15.0, help="for all parts together")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: a rehearsal")
+    arguments = parser.parse_args()
     try:
-        gpus = find_gpus()
+        parts, model = chosen(arguments.parts), check_model(arguments.model)
+        num_gpus = check_gpus(arguments.device)
+        acceptance = Acceptance(
+            parts, arguments.folder.absolute(), device=arguments.device, num_gpus=num_gpus, model=model
+        )
+        return acceptance.run(seconds=60 * arguments.minutes)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    if not gpus or torch_is_cpu_build():
-        why = "torch is a build for CPUs: make setup GPU=1" if gpus else "none is visible"
-        print(f"make gpu-check needs an NVIDIA GPU that torch can use, but {why}.", file=sys.stderr)
-        return 2
-    return check_all(parts_of(folder, len(gpus)), gpus, folder)
 
 
 if __name__ == "__main__":

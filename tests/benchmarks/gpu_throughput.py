@@ -52,6 +52,7 @@ def qwen3(num_layers: int, hidden_size: int, ffn_size: int) -> ModelShape:
     )
 
 
+LARGEST_KERNELS = 8
 ATTENTION = re.compile("scaled_dot_product|attention|attn|fmha|sdpa", re.IGNORECASE)
 SHAPES = {"0.6b": qwen3(28, 1024, 3072), "1.7b": qwen3(28, 2048, 6144)}
 
@@ -79,11 +80,28 @@ def make_batch(step: int, num_groups: int, longest: int) -> Batch:
     return Batch(step, 1.0, sequences)
 
 
-def attention_operators(work: Callable[[], object]) -> list[str]:
-    """Names of torch's operators and CUDA's kernels that attend, as the profiler sees them during `work`."""
+def profiled(work: Callable[[], object]) -> dict[str, str | float]:
+    """Operators and kernels that attend, as the profiler sees them during `work`; on a GPU also the share of
+    its time that kernels run, and the largest parts of that time."""
+    begin = time.perf_counter()
     with torch.profiler.profile() as profile:
         work()
-    return sorted({event.key for event in profile.key_averages() if ATTENTION.search(event.key)})
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    events = profile.key_averages()
+    attending = sorted({event.key for event in events if ATTENTION.search(event.key)})
+    found: dict[str, str | float] = {"attention operators": ", ".join(attending) or "none seen"}
+    # An operator's own device time is that of the kernels which it starts: a kernel is in the list as well.
+    on_device = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+    if on_device:
+        total = sum(event.self_device_time_total for event in on_device)
+        largest = sorted(on_device, key=lambda event: -event.self_device_time_total)[:LARGEST_KERNELS]
+        found["kernels' share of a profiled step"] = total / 1e6 / seconds
+        found["largest kernels"] = "; ".join(
+            f"{event.self_device_time_total / total:.1%} {event.key[:60]}" for event in largest
+        )
+    return found
 
 
 def adam_of(optimizer: object) -> str:
@@ -170,8 +188,7 @@ def main() -> int:
     }
     report(arguments, figures)
     # A step of all ranks: each is in the collectives of the others. The profiler may fail; the figures stay.
-    operators = attention_operators(lambda: learner.step(make_batch(0, 1, arguments.longest)))
-    report(arguments, {**figures, "attention operators": ", ".join(operators) or "none seen"})
+    report(arguments, {**figures, **profiled(lambda: learner.step(make_batch(0, 4, arguments.longest)))})
     ranks.stop()
     return 0
 

@@ -51,7 +51,7 @@ from asyncrl.wire.messages import TakeReply, TakeRequest
 SERVERS, SAMPLES, STEPS = 8, 16, 4
 PROMPT_TOKENS = 200
 CHUNK_TOKENS = 16
-"""As rollout.stream_interval_tokens has it."""
+"""Tokens that a server sends at once."""
 PROBE_SECONDS = 0.05
 """Between two looks at how late the event loop is."""
 
@@ -147,8 +147,8 @@ class Watch:
         self.delays: list[float] = []
         original = controller.queue.make_ready
 
-        def make_ready(group: Group, advantages: dict[str, float]) -> None:
-            original(group, advantages)
+        def make_ready(group: Group, *others: Any, **named: Any) -> None:
+            original(group, *others, **named)
             self.ready[group.group_id] = time.monotonic()
 
         controller.queue.make_ready = make_ready  # type: ignore[method-assign]
@@ -207,6 +207,7 @@ async def controller_of(recipe: Recipe, folder: Path, urls: list[str]) -> AsyncI
 
 async def measure(num_streams: int, num_tokens: int, rate: float, folder: Path) -> dict[str, float]:
     arguments = ["--play", str(folder), "--tokens", str(num_tokens), "--rate", str(rate)]
+    arguments += ["--chunk", str(CHUNK_TOKENS)]
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, __file__, *arguments),
         stdin=asyncio.subprocess.PIPE,
@@ -266,8 +267,11 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=512, help="at once")
     parser.add_argument("--tokens", type=int, default=1024, help="longest response")
     parser.add_argument("--rate", type=float, default=0.0, help="tokens per second and stream; 0: no limit")
+    parser.add_argument("--chunk", type=int, default=16, help="as rollout.stream_interval_tokens has it")
     parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    global CHUNK_TOKENS
+    CHUNK_TOKENS = chosen.chunk
     logging.disable(logging.WARNING)
     if chosen.play is not None:
         asyncio.run(play_the_others(chosen.tokens, chosen.rate, chosen.play))

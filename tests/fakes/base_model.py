@@ -7,6 +7,18 @@ from fakes.model_folder import CHARACTERS, write_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+"""About 0.1 million parameters."""
+
 
 def write_base_model(
     folder: Path,
@@ -17,8 +29,8 @@ def write_base_model(
     family: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero. Another
-    `tokenizer` has its ids 0 to 2 for the same special tokens; another `family` has `settings`."""
+    """Random weights; `settings` of config.json differ from SIZES. As in many models, the row of the pad is
+    zero. Another `tokenizer` has its ids 0 to 2 for the same special tokens."""
     import torch
     import transformers
 
@@ -26,18 +38,10 @@ def write_base_model(
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = getattr(transformers, f"{family}Config")(
         vocab_size=len(CHARACTERS) + 3 if tokenizer is None else tokenizer.get_vocab_size(),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        intermediate_size=96,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
-        **({} if num_experts is None else experts | {"norm_topk_prob": True}) | settings,
+        **(SIZES | ({} if num_experts is None else experts | {"norm_topk_prob": True}) | settings),
     )
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config)

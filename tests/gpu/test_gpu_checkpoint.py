@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.checked_device import is_there, of_cuda_alone
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, is_there]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,6 +48,7 @@ def test_a_restored_learner_is_the_same_and_takes_the_same_step(
     assert all(torch.allclose(found[name], tensor, atol=1e-3) for name, tensor in wanted.items())
 
 
+@of_cuda_alone
 def test_large_tensors_are_copied_into_page_locked_memory():
     from asyncrl.trainer.ranks.page_locked import SMALLEST_PINNED_BYTES, empty_on_host
 

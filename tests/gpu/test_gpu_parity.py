@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from fakes.checked_device import DEVICE, is_there, of_cuda_alone
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.recipes import make_recipe
 
@@ -17,10 +18,7 @@ from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.machine import has_transformer_engine
 from asyncrl.trainer.publishing.digests import digests_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, is_there]
 
 # Tensor cores want multiples of 16.
 SIZES = {"hidden_size": 64, "head_dim": 32, "intermediate_size": 128, "vocab_size": 96}
@@ -64,7 +62,7 @@ def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: f
 
     folder = write(tmp_path, name)
     batch = random_batch(1, longest=40, temperature=0.7)
-    micro = make_micro_batch(batch.sequences, 1).to(torch.device("cuda"))
+    micro = make_micro_batch(batch.sequences, 1).to(DEVICE)
     model = make_learner(folder, dtype).parallel_chunks[0]
     with torch.no_grad():
         logprobs, _ = model(micro, 0.7)
@@ -77,6 +75,7 @@ def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: f
     assert difference.max() < tolerance or name == "experts"
 
 
+@of_cuda_alone
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen", "sdpa"])
 def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.dtype):
@@ -96,22 +95,24 @@ def test_gradients_of_a_row_picked_often_are_summed_in_float32():
     from asyncrl.trainer.packing.picked_rows import pick_rows
 
     # A sum of halves in bfloat16 stays at 128, where its next number is 1 away.
-    rows = torch.zeros(2, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    picked = pick_rows(rows, torch.zeros(300, dtype=torch.int64, device="cuda"))
-    picked.backward(torch.full((300, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
+    rows = torch.zeros(2, 8, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    picked = pick_rows(rows, torch.zeros(300, dtype=torch.int64, device=DEVICE))
+    picked.backward(torch.full((300, 8), 0.5, dtype=torch.bfloat16, device=DEVICE))
     assert rows.grad.tolist() == [[150.0] * 8, [0.0] * 8]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_deterministic_steps_are_the_same_to_the_last_digit(dtype: str, tmp_path: Path):
     command = [sys.executable, "-m", "fakes.deterministic_steps", str(write(tmp_path, "qwen3")), dtype, "96"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     first, second = (
         subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout for _ in range(2)
     )
     assert json.loads(first.splitlines()[-1]) == json.loads(second.splitlines()[-1])
 
 
+@of_cuda_alone
 @pytest.mark.skipif(has_transformer_engine(), reason="Transformer Engine has norms of its own")
 def test_a_norm_is_one_kernel(tmp_path: Path):
     learner = make_learner(write(tmp_path, "qwen3"), "bfloat16")
@@ -120,6 +121,7 @@ def test_a_norm_is_one_kernel(tmp_path: Path):
     assert "aten::_fused_rms_norm" in {event.key for event in profile.key_averages()}
 
 
+@of_cuda_alone
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_math_kernel_never_runs(dtype: str, tmp_path: Path):
     learner = make_learner(write(tmp_path, "qwen3"), dtype)
@@ -182,6 +184,7 @@ def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive
     assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
+@of_cuda_alone
 def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients(monkeypatch):
     from asyncrl.trainer.network import logprobs
     from asyncrl.trainer.network.whole_logprobs import token_logprobs
@@ -205,6 +208,7 @@ def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients(m
         assert (left - right).abs().max() < 1e-2 * right.abs().max()
 
 
+@of_cuda_alone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_are_added_unrounded_to_megatrons_gradient(dtype: torch.dtype):
     from asyncrl.trainer.network.weight_gradient import WeightGradient
@@ -223,6 +227,7 @@ def test_products_are_added_unrounded_to_megatrons_gradient(dtype: torch.dtype):
     assert weight.main_grad[96:].eq(0.5).all()
 
 
+@of_cuda_alone
 def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
     from sglang.kernels.ops.memory.gpu_tensor_hash import gpu_tensor_hash
 
@@ -248,9 +253,9 @@ def test_float32_logits_are_products_of_bfloat16_that_are_not_rounded(temperatur
     hidden, weight = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (11, 96))
     targets = torch.randint(0, 96, (11,), generator=generator)
     exact, _ = token_logprobs(hidden.double() @ weight.double().t(), targets, temperature)
-    leaves = [tensor.cuda().requires_grad_() for tensor in (hidden, weight)]
+    leaves = [tensor.to(DEVICE).requires_grad_() for tensor in (hidden, weight)]
     found, entropies = output_logprobs(
-        *leaves, targets.cuda(), temperature, vocab_size=96, float32_logits=True
+        *leaves, targets.to(DEVICE), temperature, vocab_size=96, float32_logits=True
     )
     assert found.dtype is torch.float32 and (found.cpu() - exact).abs().max() < 1e-4
     slopes = torch.autograd.grad(found.sum() + entropies.sum(), leaves)

@@ -144,9 +144,8 @@ async def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_
     async with local_servers(tmp_path) as servers:
         (url,) = servers.urls
         code = "import time; time.sleep(600)"
-        servers.processes[url] = ChildProcess(
-            "server 0", ["-c", code], environment={}, log_path=tmp_path / "l"
-        )
+        process = ChildProcess("server 0", ["-c", code], environment={}, log_path=tmp_path / "l")
+        servers.processes[url] = process
         await servers.processes[url].start()
         pid = servers.processes[url].pid
         await servers.end("http://elsewhere:1")
@@ -190,6 +189,21 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
         restarted: list[str] = []
         await servers.start(restarted.append)
         assert restarted == [url]
+
+
+@pytest.mark.parametrize(("said", "num_restarts"), [("ValueError: no such backend", 1), ("loading", 3)])
+async def test_a_server_that_kills_itself_over_an_exception_is_started_again_once(
+    said: str, num_restarts: int, tmp_path: Path
+) -> None:
+    code = f"import os; print('Traceback ...\\n{said}', flush=True); os.kill(os.getpid(), 9)"
+    async with local_servers(tmp_path) as servers:
+        (url,) = servers.urls
+        process = ChildProcess("server 0", ["-c", code], environment={}, log_path=tmp_path / "l")
+        servers.processes[url] = process
+        restarted: list[str] = []
+        with pytest.raises(ServerError, match=f"exit code -9(?s:.*){said}"):
+            await servers.start(restarted.append)
+        assert restarted == [url] * num_restarts
 
 
 async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:

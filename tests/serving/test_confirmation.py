@@ -1,5 +1,7 @@
 """Which version made each token: chunk by chunk, across publishes, with chunks lost, doubled and swapped."""
 
+import random
+
 import pytest
 
 from asyncrl.errors import ServerError
@@ -82,3 +84,40 @@ def test_after_a_retraction_nothing_stands_on_an_older_cache() -> None:
     assert [(s.version, s.is_continued_in_place) for s in (first, second)] == [(3, False), (4, False)]
     (_, in_place) = Confirmation(3).feed(chunk([5, 6, 7, 8], spans, cached=4))
     assert in_place.is_continued_in_place
+
+
+def spoken(tokens: list[int], versions: list[int], cuts: list[int], *, confirms: bool) -> list[Chunk]:
+    """The chunks of a response whose tokens these versions made, cut at `cuts`; without `confirms` the last
+    one alone has spans."""
+    chunks, ends = [], [*cuts, len(tokens)]
+    for begin, end in zip([0, *cuts], ends, strict=True):
+        spans: list[Span] = []
+        for place, version in enumerate(versions[:end]):
+            if spans and spans[-1].version == version:
+                spans[-1] = Span(version, spans[-1].start, place + 1)
+            else:
+                spans.append(Span(version, place, place + 1))
+        has_spans = confirms or end == len(tokens)
+        logprobs = [-0.01 * token for token in tokens[begin:end]]
+        chunks.append(Chunk("r1", tokens[begin:end], logprobs, spans if has_spans else None, None, 3, end))
+    return chunks
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_short_way_of_plain_chunks_confirms_the_same_segments(
+    seed: int, confirms: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = random.Random(seed)
+    tokens = list(range(source.randrange(1, 40)))
+    versions = sorted(source.choices(range(3, 6), k=len(tokens)))
+    cuts = sorted(source.sample(range(1, len(tokens)), k=min(5, len(tokens) - 1)))
+
+    def confirmed() -> list[list[Segment]]:
+        one = Confirmation(salt_version=3 + seed % 2)
+        return [one.feed(each) for each in spoken(tokens, versions, cuts, confirms=confirms)]
+
+    quick = confirmed()
+    monkeypatch.setattr(Confirmation, "_is_one_segment", lambda *_: False)
+    assert quick == confirmed()
+    assert [token for segments in quick for segment in segments for token in segment.tokens] == tokens

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from simulation.schedule import run_schedule
 
@@ -119,7 +120,7 @@ def chunks_that_are_not_counted() -> Any:
     original = Confirmation.feed
 
     def feed(self: Confirmation, chunk: Any) -> Any:
-        return original(self, dataclasses.replace(chunk, num_tokens_so_far=None))
+        return original(self, msgspec.structs.replace(chunk, num_tokens_so_far=None))
 
     return mock.patch.object(Confirmation, "feed", feed)
 

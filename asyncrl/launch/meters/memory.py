@@ -6,6 +6,7 @@ their processes, and a rank the copy that a checkpoint is written from.
 
 from asyncrl.launch.placement import TEACHER, GpuMap
 from asyncrl.launch.rank_names import is_rank_name
+from asyncrl.model.device import uses_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
@@ -24,9 +25,10 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 
 
 def trainer_memory(
-    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool = False
+    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool | None = None
 ) -> RankMemory:
-    """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
+    """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work. `on_gpu` says what
+    it computes on, where that is not this machine: there Adam's states are divided by default.
 
     `longest_prompt`, in tokens, where the data are known: it and the longest response bound a sequence. Else
     data.max_prompt_tokens and the response do, or the context alone: it may be longer for evaluations.
@@ -35,7 +37,7 @@ def trainer_memory(
         shape,
         dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
-        layout=check_layout(recipe, shape),
+        layout=check_layout(recipe, shape, on_gpu=on_gpu),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0 or recipe.stage == "dpo",
         saves_reference=recipe.algorithm.reference_refresh_steps > 0,
@@ -44,7 +46,7 @@ def trainer_memory(
         float32_logits=recipe.model.float32_logits,
         adam=AdamStates.of(recipe.trainer),
         lora=recipe.model.lora,
-        on_gpu=on_gpu,
+        on_gpu=uses_gpu(recipe) if on_gpu is None else on_gpu,
     )
 
 

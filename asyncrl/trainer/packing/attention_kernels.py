@@ -27,7 +27,9 @@ from asyncrl.trainer.packing import bitwise_attention, capped_attention, cpu_att
 
 log = logging.getLogger(__name__)
 
-FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+"""By priority. cuDNN, which torch would take first on Hopper, compiles a kernel for each new shape, and each
+micro-batch has shapes of its own."""
 LARGEST_HEAD = 256
 """Head size of the FlashAttention kernels."""
 BITWISE = "bitwise"
@@ -171,7 +173,7 @@ def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
         # Of the fused kernels only those of 16 bits know grouped queries.
         copies = query.shape[1] // key.shape[1]
         key, value, is_grouped = (*(x.repeat_interleave(copies, dim=1) for x in (key, value)), False)
-    with sdpa_kernel(FUSED):
+    with sdpa_kernel(FUSED, set_priority=True):
         return attend(query, key, value, enable_gqa=is_grouped)
 
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
@@ -115,9 +116,12 @@ def running_server(
     without: Sequence[str] = (),
     dtype: Literal["float32", "bfloat16"] = "float32",
     is_bitwise: bool = False,
+    has_gpu: bool = False,
+    variables: Mapping[str, str] = MappingProxyType({}),
     **sizes: int,
 ) -> Iterator[tuple[str, int]]:
-    """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
+    """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving,
+    `variables` are added to its environment."""
     (port,) = free_ports(1)
     # The version is not for recipes to set.
     serving = Serving(**sizes).model_copy(
@@ -126,13 +130,13 @@ def running_server(
     arguments = engine_arguments(
         serving,
         Model(path=str(model_folder), dtype=dtype),
-        has_gpu=False,
+        has_gpu=has_gpu,
         port=port,
         model_folder=model_folder,
         stream_interval=16,
         seed=0,
     )
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    environment = os.environ | engine_environment(threads=1, has_gpu=has_gpu) | dict(variables)
     environment[BITWISE_VARIABLE] = str(int(is_bitwise))
     with log_path.open("w") as log:
         process = subprocess.Popen(

@@ -1,0 +1,86 @@
+"""Part `handover`: trainer and server share a device; the server sleeps while the trainer steps."""
+
+import subprocess
+import threading
+
+from fakes.base_model import write_base_model
+from fakes.whole_run import WholeRun
+
+from tests.benchmarks.acceptance.checks import Checks, Setting, end
+from tests.benchmarks.acceptance.models import SMALL
+from tests.benchmarks.acceptance.runs import check_books, check_mismatch, finish, shown
+from tests.benchmarks.acceptance.server_log import GIVES, TAKES, num_calls
+
+NUM_STEPS = 6
+RUN_SECONDS = 170.0
+LOOK_SECONDS = 0.2
+CACHE_TOKENS = 262_144
+"""A quarter of a GiB of keys and values, which a sleep must be seen to give back."""
+
+
+class MemoryWatch:
+    """What nvidia-smi says is in use on the first GPU, while a run lasts."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        """MiB."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "MemoryWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(10)
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            self.seen.append(used_mib())
+
+
+def used_mib() -> int:
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+def make_run(setting: Setting) -> WholeRun:
+    sizes = {name: size for name, size in SMALL.items() if "token" not in name and name != "vocab_size"}
+    run = WholeRun(
+        setting.folder,
+        model={"dtype": setting.dtype},
+        placement={"colocated": True, "device": setting.device},
+        serving={"max_total_tokens": CACHE_TOKENS if setting.on_gpu else 8192},
+        trainer={"num_steps": NUM_STEPS, "learning_rate": 1e-3},
+        evaluation={"num_tasks": 8, "samples_per_task": 1},
+    )
+    write_base_model(setting.folder / "model", **sizes)
+    return run
+
+
+def work(checks: Checks, setting: Setting) -> None:
+    run, logs = make_run(setting), setting.folder / "run" / "logs"
+    advice = "Give trainer and servers GPUs of their own (placement.colocated: false) until this passes."
+    with checks.row("a run on a shared device ends well", advice) as check:
+        if setting.on_gpu:
+            with MemoryWatch() as watch:
+                finish(run, num_steps=NUM_STEPS, seconds=RUN_SECONDS, check=check)
+            check.figure = f"GPU memory between {min(watch.seen)} and {max(watch.seen)} MiB, "
+        else:
+            finish(run, num_steps=NUM_STEPS, seconds=10 * RUN_SECONDS, check=check)
+        check.figure += shown(
+            run.steps(), {"train_seconds": "train {:.2f} s", "wait_seconds": "wait {:.2f} s"}
+        )
+    with checks.row("the server gave its memory back before every batch", advice) as check:
+        gave, took = num_calls(logs, GIVES), num_calls(logs, TAKES)
+        check.figure = f"{gave} sleeps and {took} wake-ups in {NUM_STEPS} steps"
+        check.require(gave >= NUM_STEPS and took >= NUM_STEPS - 1, "too few")
+    with checks.row("log-probs after a wake-up are the trainer's", advice) as check:
+        check_mismatch(run, setting, check)
+    with checks.row("every token is accounted for", "Run `asyncrl journal` on the run's folder.") as check:
+        check_books(run, check)
+
+
+if __name__ == "__main__":
+    end(work)
