@@ -1,4 +1,4 @@
-"""Text between two turns, for ten families of chat templates, with a tokenizer that merges wherever it
+"""Text between two turns, for the chat templates of many families, with a tokenizer that merges wherever it
 can."""
 
 import json
@@ -21,11 +21,19 @@ ENDS = {
     "gemma": "<end_of_turn>",
     "phi3": "<|end|>",
     "deepseek_r1": "<｜end▁of▁sentence｜>",
+    "granite": "<|end_of_text|>",
+    "olmo3": "<|im_end|>",
+    "smollm3": "<|im_end|>",
+    "glm4": "<|user|>",
+    "glm4_5": "<|user|>",
 }
 """Family -> the token that ends a turn; </s> where none is named."""
 PREFILL = {"deepseek_r1": "<think>"}
 """Text of the header that a template leaves out of the history."""
+TURNS = {"glm4_5": "\n<think></think>\n5"}
+"""What the model writes where a template writes more than the 5 that it says."""
 SPECIAL = [
+    *("<|end_of_text|>", "<|user|>"),
     *("</s>", "<s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<end_of_turn>", "<|end|>", "<｜end▁of▁sentence｜>"),
 ]
@@ -69,7 +77,7 @@ def test_the_conversation_reads_as_the_template_writes_it(family: str, tmp_path:
     codec = make_codec(tmp_path, family)
     end = ENDS.get(family, "</s>")
     text, prompt = codec.render_prompt([ASKED])
-    turn = codec.encode(f"5{end}", add_special_tokens=False)
+    turn = codec.encode(TURNS.get(family, "5") + end, add_special_tokens=False)
     tokens = [*prompt, *turn, *dialogue(codec).answer(turn, [{"role": "user", "content": "lower"}])]
     messages = [ASKED, {"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"}]
     assert codec.template is not None
