@@ -4,7 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
-from fakes.models import VOCABULARY, write_model
+from fakes.models import VOCABULARY
+from families.known import write_tiny
 from serving.engine.servers import new_session
 
 from asyncrl.model.folder import read_shape
@@ -14,20 +15,16 @@ from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.messages import Prefix, generate_body
 from asyncrl.serving.sglang.stream import stream
 
-SIZES = {
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "head_dim": 16,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
+SIZES = {"hidden_size": 64, "num_hidden_layers": 4, "num_experts_per_tok": 4}
+EXPERTS = {
+    "Qwen3MoeForCausalLM": {"num_experts": 16},
+    "Glm4MoeForCausalLM": {"n_routed_experts": 16},
 }
+"""Architecture -> 16 experts in each layer, but for the first one of GLM-4.5."""
 
 
-def write_experts(folder: Path, *, seed: int = 0) -> Path:
-    """A Qwen3-MoE."""
-    return write_model(folder, "Qwen3Moe", seed=seed, **SIZES)
+def write_experts(folder: Path, architecture: str = "Qwen3MoeForCausalLM", *, seed: int = 0) -> Path:
+    return write_tiny(folder, architecture, seed=seed, **SIZES, **EXPERTS[architecture])
 
 
 def make_prompts(seed: int, count: int, *, shortest: int = 3, longest: int = 30) -> list[list[int]]:
