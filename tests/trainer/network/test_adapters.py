@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from families.known import write_tiny
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import TARGETS, Lora
@@ -18,17 +19,16 @@ from asyncrl.trainer.network.model import Policy, build_policy
 from asyncrl.trainer.packing.batch import make_micro_batch
 
 LORA = Lora(rank=3, alpha=6.0)
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
-GLM4_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
-WITH_EXPERTS = {"Qwen3Moe": EXPERTS, "Qwen2Moe": SHARED, "Glm4Moe": GLM4_MOE}
-OF_NETWORKS = {"Qwen3Moe": 2 * 4, "Qwen2Moe": 2 * (4 + 1), "Glm4Moe": 1 + 2 * (4 + 1)}
+OF_NETWORKS = {
+    "Qwen3MoeForCausalLM": 2 * 4,
+    "Qwen2MoeForCausalLM": 2 * (4 + 1),
+    "Glm4MoeForCausalLM": 1 + (6 + 1),
+}
 """Feed-forward networks in all layers: experts, shared experts, and those of layers that have no experts."""
 FAMILIES = {
-    "Llama": {},
-    "Qwen2": {"tie_word_embeddings": True},
-    "Qwen3": {},
+    "LlamaForCausalLM": {},
+    "Qwen2ForCausalLM": {"tie_word_embeddings": True},
+    "Qwen3ForCausalLM": {},
 }
 LOSS_TOKENS = 40
 
@@ -64,7 +64,7 @@ def summed_weights(base: dict[str, torch.Tensor], adapters: dict[str, torch.Tens
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_and_gradients_are_those_of_transformers_with_the_sums(family: str, tmp_path: Path):
-    folder = write_model(tmp_path, family, **FAMILIES[family])
+    folder = write_tiny(tmp_path, family, **FAMILIES[family])
     policy = adapted_policy(folder)
     batch = random_batch(1, longest=LOSS_TOKENS, temperature=0.7)
     micro = make_micro_batch(batch.sequences, 1)
@@ -138,9 +138,9 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("family", WITH_EXPERTS)
+@pytest.mark.parametrize("family", OF_NETWORKS)
 def test_experts_have_adapters_of_their_own(family: str, tmp_path: Path):
-    folder = write_model(tmp_path, family, **WITH_EXPERTS[family])
+    folder = write_tiny(tmp_path, family)
     policy = adapted_policy(folder, Lora(rank=2, alpha=4.0, targets=["gate_proj", "up_proj", "down_proj"]))
     adapters = adapters_of(policy)
     assert len(adapters) == OF_NETWORKS[family] * 3 * 2
@@ -193,9 +193,9 @@ def test_a_matrix_that_is_no_target_has_no_adapter_and_no_gradient(tmp_path: Pat
 
 # peft 0.21 looks for its patterns of stacked experts among modules, where there are none, and applies them.
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning")
-@pytest.mark.parametrize("family", [*FAMILIES, *WITH_EXPERTS])
+@pytest.mark.parametrize("family", [*FAMILIES, *OF_NETWORKS])
 def test_an_exported_adapter_is_one_of_peft(family: str, tmp_path: Path):
-    folder = write_model(tmp_path / "base", family, **(FAMILIES | WITH_EXPERTS)[family])
+    folder = write_tiny(tmp_path / "base", family, **FAMILIES.get(family, {}))
     policy = adapted_policy(folder)
     export_adapter(policy, base=str(folder), target=tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
