@@ -19,6 +19,20 @@ TRANSPORTS = (
     {"serving": {"weight_transport": "distributed"}},
 )
 """Families take turns; tests/trainer/test_families.py sends each family's weights by all three."""
+DRAWN = '''
+import zlib
+from verifiers.verdict import Outcome, Verdict
+
+
+class Sevens:
+    """Scores by chance, so that every group teaches something."""
+
+    def parse_reference(self, raw):
+        return raw
+
+    def verify(self, response, reference):
+        return Verdict(Outcome.WRONG, zlib.crc32(response.encode()) % 97 / 97)
+'''
 
 
 @of_each_family("run")
@@ -42,6 +56,7 @@ def test_a_run_of_two_steps_publishes_both_and_accounts_for_its_tokens(
         "trainer": {"num_steps": NUM_STEPS, "learning_rate": 1e-3, **tiny(architecture).trainer},
     }
     run = WholeRun(tmp_path, write_model=write_model, **sections, **transport)
+    (tmp_path / "sevens.py").write_text(DRAWN)
     assert run.start().finish(seconds=1100) == 0, run.output()
     steps = run.steps()
     assert [row["step"] for row in steps] == [1, 2]

@@ -24,7 +24,8 @@ EXPERTS = {
 
 
 def write_experts(folder: Path, architecture: str = "Qwen3MoeForCausalLM", *, seed: int = 0) -> Path:
-    return write_tiny(folder, architecture, seed=seed, **SIZES, **EXPERTS[architecture])
+    """No token ends a response, unless a request names one."""
+    return write_tiny(folder, architecture, seed=seed, eos_token_id=None, **SIZES, **EXPERTS[architecture])
 
 
 def make_prompts(seed: int, count: int, *, shortest: int = 3, longest: int = 30) -> list[list[int]]:
