@@ -45,7 +45,8 @@ def main() -> int:
             num_old += 1
             continue
         print(f"== {name}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-n", "2", "-q"]
+        # They would all be in one process of two (tests/conftest.py).
+        command = [sys.executable, "-m", "pytest", "-q"]
         command += ["-m", "not slow and not exhaustive and not gpu", str(TESTS / name), *arguments]
         code = subprocess.run(command, cwd=ROOT).returncode
         if code not in (0, NONE_SELECTED):
