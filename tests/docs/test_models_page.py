@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.recipes import make_recipe
 from families.known import TINY
 from families.properties import MARKERS, PROPERTIES, Property, cell, of_each_family
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
+from asyncrl.model.adapters import check_adapters
 from asyncrl.model.families.family import Family, has_no_window
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.folder import read_shape
+from asyncrl.model.layout import check_layout
 from asyncrl.model.rotary import NEEDED
 from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
@@ -141,6 +144,17 @@ def test_every_family_has_an_entry_of_tiny_models_and_a_missing_one_fails() -> N
     assert all(
         cell(each, name).startswith(("yes", "no: ", "GPU only: ")) for each in TINY for name in PROPERTIES
     )
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_adapters_and_layouts_that_the_page_says_no_to_are_refused(architecture: str, tmp_path: Path) -> None:
+    shape = shape_of(architecture, tmp_path)
+    adapted = make_recipe(tmp_path, model={"lora": {"rank": 1, **TINY[architecture].lora}})
+    split = make_recipe(tmp_path, trainer={"num_processes": 2, "parallel": {"expert": 2}})
+    for name, check, recipe in (("LoRA", check_adapters, adapted), ("EP 2", check_layout, split)):
+        if cell(architecture, name).startswith("no: "):
+            with pytest.raises(InputError, match="model.lora|trainer.parallel.expert"):
+                check(recipe, shape)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "proportional"])

@@ -62,9 +62,9 @@ def write_served(
     from serving.engine.servers import NUM_LAYERS, write_model
 
     entry = tiny(architecture)
-    settings: dict[str, Any] = {"num_hidden_layers": NUM_LAYERS}
-    settings |= _settings(entry, variant) | entry.served | more
-    settings.pop("head_dim", None)
+    own = _settings(entry, variant)
+    own.pop("head_dim", None)
+    settings = {"num_hidden_layers": NUM_LAYERS, **own, **entry.served, **more}
     _repeat_layer_types(settings)
     write_model(folder, seed=seed, family=FAMILIES[architecture].model_type, **settings)
     return _finish(folder, architecture)

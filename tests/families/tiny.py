@@ -37,6 +37,10 @@ class Tiny:
     """Settings of the tiny model on servers, on top."""
     trainer: Config = field(default_factory=dict)
     """Keys of the recipe's trainer."""
+    lora: Config = field(default_factory=dict)
+    """Keys of model.lora, where not every matrix takes an adapter."""
+    limit: float = 2e-5
+    """Largest difference of a log-prob from transformers'."""
     chat: Chat
     published: Mapping[str, tuple[Config, int]]
     """Hub id -> (config.json as far as it decides anything, parameters as its card counts them)."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes.learners import make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model
-from families.known import write_tiny
+from families.known import tiny, write_tiny
 from families.properties import of_each_family
 
 from asyncrl.trainer.network.export import export_model, read_weights
@@ -20,7 +20,11 @@ TEMPERATURE = 0.7
 @of_each_family("LoRA")
 def test_merged_weights_have_the_log_probs_of_the_adapted_policy(architecture: str, tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "model", architecture)
-    learner = make_learner(folder, trainer={"learning_rate": 3e-2}, model={"lora": {"rank": 2, "alpha": 8.0}})
+    learner = make_learner(
+        folder,
+        trainer={"learning_rate": 3e-2},
+        model={"lora": {"rank": 2, "alpha": 8.0, **tiny(architecture).lora}},
+    )
     batch = random_batch(0, longest=40, temperature=TEMPERATURE)
     micro = make_micro_batch(batch.sequences, 0)
 
