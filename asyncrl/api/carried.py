@@ -2,7 +2,7 @@
 import.
 
 Source and not a pickle: a person can read what graded the run, and a copied run folder runs no bytes that
-nobody can read. What the definition uses is carried along: definitions beside it as source, constants by
+cannot be read. What the definition uses is carried along: definitions beside it as source, constants by
 their value, all else as imports.
 """
 

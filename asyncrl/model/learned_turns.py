@@ -1,9 +1,10 @@
 """Which text of a conversation is the assistant's: what supervised training learns of it.
 
 A turn begins where the chat template lets the model begin, behind the header that asks for it, and ends with
-the token that ends turns. So what is learned is exactly what the model is asked to write at inference. The
-text is the template's for the whole conversation; one that writes a turn otherwise there than where the model
-was asked for it is refused: the loss would be on text that nothing asks for.
+the token that ends turns, which may be the first of the next header. So what is learned is exactly what the
+model is asked to write at inference. The text is the template's for the whole conversation; one that writes a
+turn otherwise there than where the model was asked for it is refused: the loss would be on text that nothing
+asks for.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,24 @@ from asyncrl.model.tokenizer import TextCodec
 Message = dict[str, Any]
 _WORD = "Seven"
 """Content of a turn that shows how turns end."""
+
+
+class TurnEnds(NamedTuple):
+    """The tokens that a chat template ends the assistant's turns by."""
+
+    inside: str | None
+    """The one of a turn that others follow; None: it ends with its text."""
+    last: str | None
+    """The one of the last turn of a conversation; None where the template has none."""
+    headers: tuple[str, ...] = ()
+    """Where the template writes none: those that begin the next turn, and end a response (GLM)."""
+    in_history: str | None = None
+    """Another token that the template writes in place of `last` where messages follow, and that ends no
+    response (harmony: <|end|> for <|return|>)."""
+
+    @property
+    def is_last_written(self) -> bool:
+        return self.last is not None and not self.headers
 
 
 class Stretch(NamedTuple):
@@ -35,13 +54,13 @@ def stretches(codec: TextCodec, messages: Sequence[Message], *, last_alone: bool
     if codec.template is None:
         raise InputError("the row has chat messages, but the model folder has no chat template")
     learned = _learned(messages, last_alone=last_alone)
-    end = turn_end(codec)
+    ends = turn_ends(codec)
     text = codec.template.render_closed(list(messages[: learned[-1] + 1]))
     found: list[Stretch] = []
     last = 0
     for index in learned:
         begin = _begin(codec.template, messages, index, text, last)
-        stop = _stop(messages[index], index, text, begin, end)
+        stop = _stop(messages[index], index, text, begin, ends, is_last=index == learned[-1])
         found += [Stretch(text[last:begin], False), Stretch(text[begin:stop], True)]
         last = stop
     return found
@@ -75,18 +94,26 @@ def _begin(template: ChatTemplate, messages: Sequence[Message], index: int, text
     return len(asked)
 
 
-def _stop(message: Message, index: int, text: str, begin: int, end: str | None) -> int:
+def _stop(message: Message, index: int, text: str, begin: int, ends: TurnEnds, *, is_last: bool) -> int:
     content = message.get("content")
     content = content.strip() if isinstance(content, str) else ""
     if not content and not message.get("tool_calls"):
         raise InputError(f"message {index + 1}, the assistant's, is empty: there is nothing to learn")
-    if end is not None:
+    if ends.in_history is not None and not is_last:
+        raise InputError(
+            f"the chat template ends message {index + 1}, which others follow, with {ends.in_history}, but "
+            f"the model is asked to end it with {ends.last}. Set sft.loss_on to response, or make a row of "
+            f"each turn"
+        )
+    end = ends.last if is_last else ends.inside
+    if ends.is_last_written and end is not None:
         place = text.find(end, begin)
-        stop = place + len(end) if place >= 0 else len(text)
-        if place >= 0 and content in text[begin:stop]:
-            return stop
+        if place >= 0 and content in text[begin : place + len(end)]:
+            return place + len(end)
     elif (place := text.find(content, begin)) >= 0:
-        return place + len(content)
+        stop = place + len(content)
+        headers = () if ends.is_last_written else ends.headers
+        return stop + max((len(each) for each in headers if text.startswith(each, stop)), default=0)
     raise InputError(
         f"the chat template does not write message {index + 1}, the assistant's, as it is: its text "
         f"{content[:80]!r} is not whole before the turn ends. Set sft.loss_on to response where it leaves "
@@ -95,28 +122,27 @@ def _stop(message: Message, index: int, text: str, begin: int, end: str | None) 
 
 
 @cache
-def turn_end(codec: TextCodec) -> str | None:
-    """The text of the token that the chat template ends the assistant's turns by; None without one."""
+def turn_ends(codec: TextCodec) -> TurnEnds:
+    """How the codec's chat template ends turns of the assistant."""
     if codec.template is None:
-        return None
+        return TurnEnds(None, None)
     asked = [{"role": "user", "content": "Three plus four?"}, {"role": "assistant", "content": _WORD}]
-    _, found, behind = codec.template.render_closed(asked).rpartition(_WORD)
-    if not found:
-        return None
-    places = {text: behind.find(text) for text in codec.added_texts().values() if text in behind}
-    return min(places, key=lambda text: (places[text], -len(text)), default=None)
+    last = _first_added(codec, codec.template.render_closed(asked))
+    following = {"role": "user", "content": "Why?"}
+    first = _first_added(codec, codec.template.render_closed([*asked, following]))
+    if last is None and first in codec.end_texts():
+        return TurnEnds(first, first, tuple(codec.end_texts()))
+    is_end = first == last or first in codec.end_texts()
+    return TurnEnds(first if is_end else None, last, in_history=_end_in_history(codec, codec.template, last))
 
 
-@cache
-def end_in_history(codec: TextCodec) -> str | None:
-    """The text of another token that the chat template writes where a turn has ended that others follow, in
-    place of the model's end token (harmony: <|end|> for <|return|>); None where there is none."""
-    if codec.template is None or turn_end(codec) not in codec.end_texts():
+def _end_in_history(codec: TextCodec, template: ChatTemplate, last: str | None) -> str | None:
+    if last not in codec.end_texts():
         return None
     added, asked = codec.added_texts().values(), [{"role": "user", "content": "Three plus four?"}]
-    header = codec.template.render_all(asked).removeprefix(codec.template.render_closed(asked))
+    header = template.render_all(asked).removeprefix(template.render_closed(asked))
     history = [*asked, {"role": "assistant", "content": _WORD}, *asked]
-    behind = codec.template.render_all(history).rpartition(_WORD)[2]
+    behind = template.render_all(history).rpartition(_WORD)[2]
     for text in set(added) - set(codec.end_texts()):
         # What opens each message is no end.
         next_message = behind.removeprefix(text)
@@ -124,3 +150,12 @@ def end_in_history(codec: TextCodec) -> str | None:
         if behind.startswith(text) and is_followed:
             return text
     return None
+
+
+def _first_added(codec: TextCodec, text: str) -> str | None:
+    """The first of the vocabulary's added tokens behind the word that shows how turns end."""
+    _, found, behind = text.rpartition(_WORD)
+    if not found:
+        return None
+    places = {text: behind.find(text) for text in codec.added_texts().values() if text in behind}
+    return min(places, key=lambda text: (places[text], -len(text)), default=None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncrl.data.prompts import Prompt
 from asyncrl.errors import InputError
-from asyncrl.model.learned_turns import stretches, turn_end
+from asyncrl.model.learned_turns import stretches, turn_ends
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Observed, ScoredSequence, Segment
 from asyncrl.system.kinds import as_written
@@ -122,8 +122,10 @@ def of_messages(codec: TextCodec, messages: Sequence[dict[str, Any]], *, last_al
         # The template wrote the special tokens that open a conversation.
         tokens = codec.encode(text, add_special_tokens=False) if place == 0 else codec.encode_inside(text)
         _append(found, tokens, is_learned)
-    if turn_end(codec) is None:
-        _append(found, codec.stop_token_ids[:1], True)
+    ends = turn_ends(codec)
+    if not ends.is_last_written:
+        end = codec.stop_token_ids[:1] if ends.last is None else codec.encode_inside(ends.last)
+        _append(found, end, True)
     return _whole(found)
 
 
@@ -133,7 +135,7 @@ def of_response(codec: TextCodec, prompt: Prompt, response: str, *, name: str = 
     if not response.strip():
         raise InputError(f'"{name}" is {response!r}: there is nothing to learn')
     _, tokens = codec.render_prompt(prompt)
-    end = None if isinstance(prompt, str) else turn_end(codec)
+    end = None if isinstance(prompt, str) else turn_ends(codec).last
     learned = codec.encode_inside(response + (end or ""))
     if end is None and learned[-1:] and learned[-1] not in codec.stop_token_ids:
         learned += codec.stop_token_ids[:1]

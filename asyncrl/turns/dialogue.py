@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
-from asyncrl.model.learned_turns import end_in_history
+from asyncrl.model.learned_turns import turn_ends
 from asyncrl.model.templates import ChatTemplate
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.environment import Message
@@ -58,7 +58,7 @@ class Dialogue:
         for index, part in enumerate(parts):
             text = part.text
             if index == 0 and turn and turn[-1] in self._codec.stop_token_ids:
-                text = self._without_end(text)
+                text = self._without_end(text, turn[-1])
             tokens += self._codec.encode_inside(text)
             if part.message is not None:
                 tokens += contents[part.message]
@@ -93,11 +93,18 @@ class Dialogue:
         head = (room + 1) // 2
         return [*tokens[:head], *remark[:limit], *tokens[len(tokens) - (room - head) :]][:limit]
 
-    def _without_end(self, text: str) -> str:
-        """The template's text behind a turn that already ended itself, by whichever end token."""
+    def _without_end(self, text: str, last: int) -> str:
+        """The template's text behind a turn that already ended itself by `last`, whichever end token that is.
+
+        Where the header of what follows ends a turn (GLM), another end token is not in its place.
+        """
+        found = turn_ends(self._codec)
+        ends = [*self._codec.end_texts(), found.in_history]
+        if not found.is_last_written:
+            ends = [self._codec.exact_text([last])]
         # Some templates pad what an assistant wrote.
         stripped = text.lstrip(" ")
-        for end in (*self._codec.end_texts(), end_in_history(self._codec)):
+        for end in ends:
             if end is not None and stripped.startswith(end):
                 return stripped[len(end) :]
         return text

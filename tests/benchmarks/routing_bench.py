@@ -1,10 +1,11 @@
 """Mismatch of a mixture of experts between a server and the trainer, with and without routing replay.
 
-    python tests/benchmarks/routing_bench.py [--batches 8] [--responses 32] [--tokens 96] [--dtype bfloat16]
+    python tests/benchmarks/routing_bench.py [--family Glm4MoeForCausalLM] [--batches 8] [--responses 32]
+                                             [--tokens 96] [--dtype bfloat16]
 
-A tiny Qwen3-MoE (4 layers, 16 experts, 4 per token, random weights) samples on a real server; the trainer, of
-the same weights (lag 0), finds its log-probs of the same tokens twice: its routers choose, and they take the
-experts that the server took. Per row the mean over the batches and its 95% interval:
+A tiny Qwen3-MoE or GLM-4.5 (4 layers, 16 experts, 4 per token, random weights) samples on a real server; the
+trainer, of the same weights (lag 0), finds its log-probs of the same tokens twice: its routers choose, and
+they take the experts that the server took. Per row the mean over the batches and its 95% interval:
 
     routing    share of the choices, one per token and layer, that differ from the server's
     KL         mismatch_kl, the k3 estimate of the KL of the server from the trainer
@@ -23,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.learners import make_learner
-from fakes.routed import make_prompts, sample_routed, write_experts
+from fakes.routed import EXPERTS, make_prompts, sample_routed, write_experts
 from serving.engine.servers import running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
@@ -71,6 +72,7 @@ def interval(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Mismatch with and without routing replay.")
+    parser.add_argument("--family", choices=EXPERTS, default=next(iter(EXPERTS)))
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--responses", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=96)
@@ -79,7 +81,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     ranks.start(threads=1, seed=0)
     with tempfile.TemporaryDirectory() as name:
-        model = write_experts(Path(name) / "model")
+        model = write_experts(Path(name) / "model", arguments.family)
         sizes = {key: getattr(arguments, key) for key in ("batches", "responses", "tokens")}
         batches = sample(model, Path(name), arguments.dtype, **sizes)
         found = compare(model, batches, arguments.dtype)

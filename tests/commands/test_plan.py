@@ -7,26 +7,14 @@ import pytest
 import yaml
 from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
+from families.known import TINY
 
 from asyncrl import cli
 from asyncrl.commands.plan import check_fits
 from asyncrl.errors import InputError
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "num_hidden_layers": 36,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000,
-    "tie_word_embeddings": False,
-}
-"""Qwen3-8B."""
+CONFIG, _ = TINY["Qwen3ForCausalLM"].published["Qwen/Qwen3-8B"]
+MOE, _ = TINY["Qwen3MoeForCausalLM"].published["Qwen/Qwen3-30B-A3B"]
 
 
 @pytest.fixture
@@ -53,34 +41,7 @@ def test_a_large_model_is_refused_on_a_gpu_it_cannot_fit(recipe: Path, capsys: p
     assert "trainer.tokens_per_micro_batch" in captured.err
 
 
-GLM = {
-    "architectures": ["Glm4MoeForCausalLM"],
-    "num_hidden_layers": 92,
-    "hidden_size": 5120,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "vocab_size": 151552,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1000000,
-    "partial_rotary_factor": 0.5,
-    "tie_word_embeddings": False,
-    "attention_bias": True,
-    "use_qk_norm": True,
-    "n_routed_experts": 160,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1536,
-    "first_k_dense_replace": 3,
-    "routed_scaling_factor": 2.5,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": True,
-    "num_nextn_predict_layers": 1,
-}
-"""GLM-4.5, 355 billion parameters with the layer behind the last, which is not trained."""
+GLM, _ = TINY["Glm4MoeForCausalLM"].published["zai-org/GLM-4.5"]
 
 
 @pytest.mark.parametrize(("processes", "experts", "code"), [(64, 32, 2), (320, 160, 0)])
@@ -100,50 +61,7 @@ def test_a_mixture_of_experts_fits_only_where_all_its_experts_do(
     assert ("a trainer rank needs" in captured.err) is (code == 2)
 
 
-DEEPSEEK = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "deepseek_v3",
-    "num_hidden_layers": 61,
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "n_group": 8,
-    "topk_group": 4,
-    "first_k_dense_replace": 3,
-    "moe_layer_freq": 1,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "vocab_size": 129280,
-    "max_position_embeddings": 163840,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 40,
-        "original_max_position_embeddings": 4096,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    },
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "num_nextn_predict_layers": 1,
-    "ep_size": 1,
-}
-"""DeepSeek-V3 and R1 as they are published, without their quantization_config."""
+DEEPSEEK, _ = TINY["DeepseekV3ForCausalLM"].published["deepseek-ai/DeepSeek-V3"]
 
 
 @pytest.mark.parametrize(("processes", "code"), [(64, 2), (512, 0)])
@@ -330,20 +248,6 @@ def test_gpus_are_split_between_both_sides(recipe: Path, capsys: pytest.CaptureF
 KEYS = ("serving.num_servers", "trainer.num_processes")
 
 
-MOE = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "num_hidden_layers": 48,
-    "hidden_size": 2048,
-    "num_key_value_heads": 4,
-    "intermediate_size": 6144,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-}
-"""Qwen3-30B-A3B, where it differs."""
-
-
 def test_the_bytes_of_routes_are_told_and_a_dense_model_has_none(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -352,12 +256,12 @@ def test_the_bytes_of_routes_are_told_and_a_dense_model_has_none(
     said = "algorithm.routing_replay is rollout, but Qwen3ForCausalLM has no experts. Remove"
     assert said in capsys.readouterr().err
     config = recipe.parent / "model" / "config.json"
-    config.write_text(json.dumps(CONFIG | MOE))
+    config.write_text(json.dumps(MOE))
     assert cli.main(arguments) == 0
     # 48 layers x 8 experts x 1 byte.
     said = "8 bytes for each sampled token; 384 for its experts, and for those of each prompt token"
     assert said in capsys.readouterr().out
-    config.write_text(json.dumps(CONFIG | MOE | {"num_experts": 512}))
+    config.write_text(json.dumps(MOE | {"num_experts": 512}))
     assert cli.main(arguments) == 0
     assert "; 768 for its experts" in capsys.readouterr().out
 

@@ -1,23 +1,30 @@
-"""docs/models.md says of each accepted architecture what the code does with it, and names no other."""
+"""docs/models.md says of each accepted architecture what the code does with it and what is checked of it."""
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.recipes import make_recipe
+from families.known import TINY
+from families.properties import MARKERS, PROPERTIES, Property, cell, of_each_family
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
+from asyncrl.model.adapters import check_adapters
 from asyncrl.model.families.family import Family, has_no_window
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.folder import read_shape
+from asyncrl.model.layout import check_layout
 from asyncrl.model.rotary import NEEDED
 from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import TRAINED_FROM
 from asyncrl.recipe.lora import TARGETS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "models.md").read_text(encoding="utf-8")
 SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),
     *("max_position_embeddings", "rms_norm_eps"),
@@ -91,6 +98,84 @@ def layers_of(shape: ModelShape) -> str:
         "layers without rotation": bool(shape.unrotated_layers),
     }
     return ", ".join(part for part, is_there in parts.items() if is_there) or "as Llama's"
+
+
+def test_the_page_has_the_cell_of_each_property_of_each_family() -> None:
+    header = ["family", *PROPERTIES]
+    cells = [
+        [f"`{FAMILIES[each].model_type}`", *(cell(each, name) for name in PROPERTIES)] for each in FAMILIES
+    ]
+    assert table("family", "transformers") == [header, *cells]
+
+
+def test_the_page_says_what_is_compared_in_each_cell_and_how_it_is_run() -> None:
+    rows = [
+        [f"**{name}**", each.checked, f"`tests/{each.test}`", run_by(each)]
+        for name, each in PROPERTIES.items()
+    ]
+    assert table("property", "compared") == [["property", "compared", "test", "run by"], *rows]
+
+
+def run_by(one: Property) -> str:
+    if not one.typical or not one.marker:
+        return MARKERS[one.marker]
+    typical = ", ".join(f"`{FAMILIES[each].model_type}`" for each in one.typical)
+    return f"{MARKERS[one.marker]}; {MARKERS['']} has {typical}"
+
+
+def table(*first: str) -> list[list[str]]:
+    """The cells of the page's table whose header begins so, without the line under it."""
+    lines = PAGE.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(f"| {' | '.join(first)} |"))
+    rows = []
+    for line in lines[begin:]:
+        if not line.startswith("|"):
+            break
+        rows.append([part.strip() for part in line.strip("|").split(" | ")])
+    return [rows[0], *rows[2:]]
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_property_is_tested_for_each_family_by_the_test_that_it_names(name: str) -> None:
+    place, _, test = PROPERTIES[name].test.partition("::")
+    tree = ast.parse((TESTS / place).read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == test)
+    calls = [each for each in found.decorator_list if isinstance(each, ast.Call)]
+    given = [
+        each.args
+        for each in calls
+        if isinstance(each.func, ast.Name) and each.func.id == of_each_family.__name__
+    ]
+    assert name in [argument.value for (*arguments,) in given for argument in arguments]
+
+
+def test_every_family_has_an_entry_of_tiny_models_and_a_missing_one_fails() -> None:
+    assert TINY.keys() == FAMILIES.keys()
+    for name in PROPERTIES:
+        given = {case.values[0] for case in of_each_family(name).args[1]}
+        assert given == {each for each in FAMILIES if cell(each, name) == "yes"}
+    assert all(
+        cell(each, name).startswith(("yes", "no: ", "GPU only: ")) for each in TINY for name in PROPERTIES
+    )
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_adapters_and_layouts_that_the_page_says_no_to_are_refused(architecture: str, tmp_path: Path) -> None:
+    shape = shape_of(architecture, tmp_path)
+    adapted = make_recipe(tmp_path, model={"lora": {"rank": 1, **TINY[architecture].lora}})
+    spread, split = (
+        make_recipe(tmp_path, trainer={"num_processes": 2, "parallel": {key: 2}})
+        for key in ("expert", "context")
+    )
+    refused = (
+        ("LoRA", check_adapters, adapted),
+        ("EP 2", check_layout, spread),
+        ("CP 2", check_layout, split),
+    )
+    for name, check, recipe in refused:
+        if cell(architecture, name).startswith("no: "):
+            with pytest.raises(InputError, match="model.lora|trainer.parallel.(expert|context)"):
+                check(recipe, shape)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "proportional"])

@@ -47,10 +47,15 @@ def write_base_model(
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     model.generation_config = transformers.GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     model.save_pretrained(folder)
+    if tokenizer is None:
+        return write_character_tokenizer(folder)
+    tokenizer.save(str(write_tokenizer(folder) / "tokenizer.json"))
+    return folder
+
+
+def write_character_tokenizer(folder: Path) -> Path:
+    """That of `model_folder`, whose pad is a special token."""
     file = write_tokenizer(folder) / "tokenizer.json"
-    if tokenizer is not None:
-        tokenizer.save(str(file))
-        return folder
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.model = WordLevel(tokenizer.get_vocab(), unk_token="<bos>")
     tokenizer.add_special_tokens(["<pad>"])

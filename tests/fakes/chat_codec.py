@@ -15,9 +15,16 @@ HEADER = "<|im_start|>assistant\n"
 
 
 def make_chat_codec(
-    folder: Path, *, has_template: bool = True, template: Path = TEMPLATE, added: Sequence[str] = ()
+    folder: Path,
+    *,
+    has_template: bool = True,
+    template: Path = TEMPLATE,
+    added: Sequence[str] = (),
+    stops: Sequence[str] = (END,),
+    **named: str | None,
 ) -> TextCodec:
-    """`added` are further special tokens; <s> and </s> among them are those that templates call by name."""
+    """`added` are further special tokens, `stops` those that end a response, and `named` those that templates
+    call by name, such as bos_token; <s> and </s> where they are added and none is named."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -28,9 +35,9 @@ def make_chat_codec(
     )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    end = tokenizer.token_to_id(END)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end]}))
+    ends = [tokenizer.token_to_id(stop) for stop in stops]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     config = {"chat_template": template.read_text(encoding="utf-8")} if has_template else {}
-    config |= {"bos_token": "<s>", "eos_token": "</s>"} if "</s>" in added else {}
+    config |= named or ({"bos_token": "<s>", "eos_token": "</s>"} if "</s>" in added else {})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return TextCodec(folder)

@@ -3,9 +3,10 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes", "turns",
-"kept", "top", "routed", "stage", "lora"}. Rank 0 writes FOLDER/<name>.json, the metrics of each step,
-FOLDER/<name>.tokens, the record of tokens, FOLDER/<name>.spike, which row has the largest part of the last
-gradient, and FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint
+"kept", "top", "routed", "stage", "lora"}, of which all but the first three may be missing. Rank 0 writes
+FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, the record of tokens, FOLDER/<name>.spike,
+which row has the largest part of the last gradient, and FOLDER/<name>/, what a publication of the model would
+hold. A case that saves makes a checkpoint
 before the last step; one that resumes takes that step only, from the checkpoint of another. "turns": whether
 responses have turns, with credits and advantages of their own. "kept": whether they were sampled from some
 tokens only. "top": how many likeliest tokens a teacher told, 0 without one. "routed": whether they come with
@@ -39,7 +40,7 @@ def take_steps(
     trainer: dict,
     result: Path,
     *,
-    algorithm: dict,
+    algorithm: dict | None = None,
     critic: dict | None = None,
     saves: bool = False,
     resumes: str | None = None,
@@ -61,7 +62,9 @@ def take_steps(
     from asyncrl.trainer.step.token_record import TokenRecord
 
     rollout = {"top_k": 10} if kept else {}
-    sections = {} if stage != "rl" else {"algorithm": algorithm, "critic": critic or {}, "rollout": rollout}
+    sections = (
+        {} if stage != "rl" else {"algorithm": algorithm or {}, "critic": critic or {}, "rollout": rollout}
+    )
     sections["model"] = {"lora": lora}
     sections["teacher"] = {"path": "teacher", "top_k": top} if top else {}
     # The reference's log-probs are kept there.
@@ -120,7 +123,7 @@ def main() -> None:
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
         keys = ("algorithm", "critic", "saves", "resumes", "turns", "kept", "top", "routed", "stage", "lora")
-        options = {key: case[key] for key in keys}
+        options = {key: case[key] for key in keys if key in case}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

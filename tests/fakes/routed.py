@@ -4,7 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
-from fakes.models import VOCABULARY, write_model
+from fakes.models import VOCABULARY
+from families.known import write_tiny
 from serving.engine.servers import new_session
 
 from asyncrl.model.folder import read_shape
@@ -14,30 +15,19 @@ from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.messages import Prefix, generate_body
 from asyncrl.serving.sglang.stream import stream
 
-SIZES = {
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "head_dim": 16,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
+SIZES = {"hidden_size": 64, "num_hidden_layers": 4, "num_experts_per_tok": 4}
+EXPERTS = {
+    "Qwen3MoeForCausalLM": {"num_experts": 16},
+    "Glm4MoeForCausalLM": {"n_routed_experts": 16},
+    "DeepseekV3ForCausalLM": {"n_routed_experts": 16},
 }
+"""Architecture -> 16 experts in each layer, but for the first one of GLM-4.5 and of DeepSeek, whose experts
+are in groups."""
 
 
-def write_experts(folder: Path, *, seed: int = 0) -> Path:
-    """A Qwen3-MoE."""
-    return write_model(folder, "Qwen3Moe", seed=seed, **SIZES)
-
-
-def write_grouped(folder: Path) -> Path:
-    """A DeepSeek-V3: layers without experts, groups of experts, latent attention."""
-    latent = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8}
-    served = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
-    sizes = {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
-    own = latent | served | sizes | {"num_key_value_heads": 4, "v_head_dim": 16}
-    shared = {key: value for key, value in SIZES.items() if key not in ("num_experts", "norm_topk_prob")}
-    return write_model(folder, "DeepseekV3", **shared | own)
+def write_experts(folder: Path, architecture: str = "Qwen3MoeForCausalLM", *, seed: int = 0) -> Path:
+    """No token ends a response, unless a request names one."""
+    return write_tiny(folder, architecture, seed=seed, eos_token_id=None, **SIZES, **EXPERTS[architecture])
 
 
 def make_prompts(seed: int, count: int, *, shortest: int = 3, longest: int = 30) -> list[list[int]]:

@@ -23,10 +23,13 @@ PLUGIN = Path(__file__).parents[1] / "end_to_end" / "sevens.py"
 class WholeRun:
     """One run folder; `start` may be called again after the process ended, to resume."""
 
-    def __init__(self, folder: Path, **sections: Any) -> None:
+    def __init__(
+        self, folder: Path, *, write_model: Callable[[Path], object] = write_base_model, **sections: Any
+    ) -> None:
+        """`write_model` writes a model with the vocabulary of `fakes.base_model`."""
         self.folder = folder
         self.run_folder = folder / "run"
-        write_base_model(folder / "model")
+        write_model(folder / "model")
         rows = [
             json.dumps({"prompt": f"{n % 10}=", "answer": "7", "verifier": "./sevens.py:Sevens"})
             for n in range(40)

@@ -1,36 +1,21 @@
-"""The parts of a conversation that supervised training learns, under the chat template of each family."""
+"""The parts of a conversation that supervised training learns, under one chat template or another."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.chat_codec import make_chat_codec
+from fakes.chat_codec import END, make_chat_codec
 
 from asyncrl.errors import InputError
-from asyncrl.model.learned_turns import end_in_history, stretches, turn_end
-from asyncrl.model.tokenizer import TextCodec
+from asyncrl.model.learned_turns import stretches, turn_ends
 from asyncrl.tasks.demonstration import of_messages, of_response
 
 FAMILIES = Path(__file__).parent / "chat_templates"
-ENDS = {
-    "gemma": "<end_of_turn>",
-    "llama2": "</s>",
-    "llama3": "<|eot_id|>",
-    "mistral": "</s>",
-    "phi3": "<|end|>",
-    "qwen2_5": "<|im_end|>",
-    "qwen3": "<|im_end|>",
-    "smollm2": "<|im_end|>",
-    "zephyr": "</s>",
-}
-HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|return|>")
+ENDS = {"llama2": "</s>", "smollm2": "<|im_end|>", "zephyr": "</s>"}
+"""Templates of other models than those in tests/families."""
 SPECIAL = [
     "<s>",
     "</s>",
-    "<end_of_turn>",
-    "<|eot_id|>",
-    "<|end|>",
     "<｜end▁of▁sentence｜>",
     "<｜Assistant｜>",
 ]
@@ -45,13 +30,14 @@ TWO_TURNS = [said("user", "2+3?"), said("assistant", "It is 5."), said("user", "
 
 
 def codec_of(folder: Path, family: str) -> Any:
-    return make_chat_codec(folder, template=FAMILIES / f"{family}.jinja", added=SPECIAL)
+    stops = (ENDS.get(family, END),)
+    return make_chat_codec(folder, template=FAMILIES / f"{family}.jinja", added=SPECIAL, stops=stops)
 
 
 @pytest.mark.parametrize("family", ENDS)
 def test_each_turn_is_learned_with_its_end_and_nothing_else_is(tmp_path: Path, family: str) -> None:
     codec = codec_of(tmp_path, family)
-    assert turn_end(codec) == ENDS[family]
+    assert turn_ends(codec) == (ENDS[family], ENDS[family], (), None)
     found = stretches(codec, TWO_TURNS, last_alone=False)
     assert codec.template.render_closed(TWO_TURNS).startswith("".join(part.text for part in found))
     learned = [part.text.lstrip(" ") for part in found if part.is_learned]
@@ -116,27 +102,3 @@ def test_a_response_follows_the_prompt_that_the_model_is_asked_and_ends_once(tmp
     assert of_response(codec, "2+3=", "5<|im_end|>") == plain
     with pytest.raises(InputError, match="\"response\" is ' ': there is nothing to learn"):
         of_response(codec, "2+3=", " ")
-
-
-def test_harmony_learns_the_last_turn_with_its_channel_and_its_own_end(tmp_path: Path) -> None:
-    codec = make_chat_codec(tmp_path, template=FAMILIES / "gpt_oss.jinja", added=[*HARMONY, "<|end|>"])
-    codec = with_end(tmp_path, codec, "<|return|>")
-    assert (turn_end(codec), end_in_history(codec)) == ("<|return|>", "<|end|>")
-    *_, last = stretches(codec, TWO_TURNS, last_alone=True)
-    assert last.is_learned and last.text == "<|channel|>final<|message|>9<|return|>"
-    # The end of a turn that others follow is not the one that the model is asked to write.
-    with pytest.raises(InputError, match="Set sft.loss_on to response, or make a row of each turn"):
-        stretches(codec, TWO_TURNS, last_alone=False)
-
-
-@pytest.mark.parametrize("family", ENDS)
-def test_other_families_end_each_turn_alike(tmp_path: Path, family: str) -> None:
-    codec = with_end(tmp_path, codec_of(tmp_path, family), ENDS[family])
-    assert end_in_history(codec) is None
-
-
-def with_end(folder: Path, codec: Any, end: str) -> Any:
-    """The same for a model that ends its turns by `end`."""
-    ids = [token for token, text in codec.added_texts().items() if text == end]
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
-    return TextCodec(folder)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fakes.recipes import make_recipe
+from families.known import TINY
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import matrix_weights
@@ -15,51 +16,18 @@ from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import DeltaNet, ModelShape
 from asyncrl.model.tensors import num_parameters
 
-PUBLISHED = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "attention_bias": False,
-    "decoder_sparse_step": 1,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "hidden_size": 2048,
-    "intermediate_size": 5120,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 262144,
-    "mlp_only_layers": [],
-    "model_type": "qwen3_next",
-    "moe_intermediate_size": 512,
-    "norm_topk_prob": True,
-    "num_attention_heads": 16,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 2,
-    "partial_rotary_factor": 0.25,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 10000000,
-    "router_aux_loss_coef": 0.001,
-    "shared_expert_intermediate_size": 512,
-    "tie_word_embeddings": False,
-    "vocab_size": 151936,
-}
-"""Of Qwen3-Next-80B-A3B."""
+PUBLISHED, NUM_PARAMETERS = TINY["Qwen3NextForCausalLM"].published["Qwen/Qwen3-Next-80B-A3B-Instruct"]
 
 
 def read(folder: Path, **settings: Any) -> ModelShape:
-    config = {key: value for key, value in (PUBLISHED | settings).items() if value is not ...}
+    config = {key: value for key, value in {**PUBLISHED, **settings}.items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(config))
     return read_shape(folder)
 
 
 def test_the_published_model_has_80_billion_parameters_of_which_a_token_meets_3(tmp_path: Path) -> None:
     shape = read(tmp_path)
-    assert num_parameters(shape) == 79_674_391_296
+    assert num_parameters(shape) == NUM_PARAMETERS
     assert 3.0e9 < matrix_weights(shape) < 3.7e9
     assert shape.delta_net == DeltaNet(16, 32, 128, 128, 4)
     assert shape.attention_layers() == 12 and 3 not in shape.delta_layers

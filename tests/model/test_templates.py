@@ -1,4 +1,4 @@
-"""Chat templates render as transformers renders them: families, written here in the style of each."""
+"""Chat templates render as transformers renders them: many families, written here in the style of each."""
 
 import json
 from datetime import datetime

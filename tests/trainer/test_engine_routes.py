@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
-from fakes.routed import (
-    VOCABULARY,
-    continue_routed,
-    make_prompts,
-    sample_routed,
-    write_experts,
-    write_grouped,
-)
+from fakes.routed import VOCABULARY, continue_routed, make_prompts, sample_routed, write_experts
 from serving.engine.servers import new_session, post, running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
@@ -25,11 +18,16 @@ from asyncrl.trainer.step.learner import Learner
 BFLOAT16 = {"model": {"dtype": "bfloat16"}}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+@pytest.fixture(
+    scope="module",
+    params=["Qwen3MoeForCausalLM", pytest.param("Glm4MoeForCausalLM", marks=pytest.mark.exhaustive)],
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path]]:
     """One in bfloat16 that says the experts of tokens."""
     root = tmp_path_factory.mktemp("routes")
-    model = write_experts(root / "model")
+    model = write_experts(root / "model", request.param)
     with running_server(model, root / "server.log", ROUTED_EXPERTS, dtype="bfloat16") as (url, _):
         yield url, model
 
@@ -56,7 +54,7 @@ def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismat
     assert found["routing_mismatch"] < 0.1
     free = make_learner(model, **BFLOAT16)
     plain = free.measure(Batch(0, 1.0, [dataclasses.replace(one, routes=b"") for one in sequences]))
-    # 1/12 to 1/30 over eight batches (tests/benchmarks/routing_bench.py).
+    # 1/12 to 1/30 over eight batches of Qwen3-MoE (tests/benchmarks/routing_bench.py).
     assert found["mismatch_kl"] < 0.3 * plain["mismatch_kl"]
     metrics = replaying.step(Batch(0, 1.0, sequences))
     assert metrics["optimizer_steps"] == 1 and metrics["routing_mismatch"] < 0.1
@@ -65,7 +63,7 @@ def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismat
 
 @pytest.mark.exhaustive
 def test_groups_of_experts_are_replayed_and_layers_without_experts_change_nothing(tmp_path: Path):
-    model = write_grouped(tmp_path / "model")
+    model = write_experts(tmp_path / "model", "DeepseekV3ForCausalLM")
     with running_server(model, tmp_path / "server.log", ROUTED_EXPERTS, dtype="bfloat16") as (url, _):
         sequences = sample_routed(url, model, make_prompts(1, 16), num_tokens=40)
     learner = make_learner(model, **BFLOAT16, algorithm={"routing_replay": "rollout"})

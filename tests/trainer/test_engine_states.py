@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.learners import make_learner
+from families.known import write_served
 from serving.engine.servers import (
     VOCABULARY,
     abort,
@@ -17,9 +18,8 @@ from serving.engine.servers import (
     publish,
     running_server,
     stream,
-    write_model,
 )
-from trainer.test_families import FAMILIES, largest_difference
+from trainer.test_families import largest_difference
 
 from asyncrl.records import Batch, ScoredSequence
 
@@ -32,9 +32,8 @@ RESPONSE_TOKENS = 90
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     folder = tmp_path_factory.mktemp("states")
-    family, settings = FAMILIES["qwen3_next"]
     # Never sampled: every response is as long as it may be.
-    model = write_model(folder / "model", seed=0, family=family, stop=VOCABULARY, **settings)
+    model = write_served(folder / "model", "Qwen3NextForCausalLM", stop=VOCABULARY)
     eager = ("--schedule-conservativeness", "0.05")
     sizes = {"max_total_tokens": CACHE_TOKENS, "max_running_requests": 16}
     with running_server(model, folder / "log", *eager, **sizes) as (url, _):

@@ -1,94 +1,32 @@
-"""The same steps in every layout: loss, gradient norm and weights of several ranks are those of one."""
+"""The same steps in every layout: loss, gradient norm and weights of several ranks are those of one.
 
-import json
-import os
+The layouts of each family: test_family_layouts.py.
+"""
+
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 import safetensors.torch
 import torch
-from fakes.launch_trainer import finish_trainer
+from fakes.layout_runs import assert_same_steps, run_cases
 from fakes.layout_worker import take_steps
-from fakes.models import write_model, write_tokenizer
+from fakes.models import write_tokenizer
 from fakes.template import Template
-
-from asyncrl.journal.packing import unpack_halves
-from asyncrl.records import TrainedTokens
-from asyncrl.system.ports import free_ports
+from families.known import tiny, write_tiny
 
 SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
-MODELS = {
-    "qwen3": ("Qwen3", SIZES),
-    "tied": ("Qwen2", SIZES | {"tie_word_embeddings": True}),
-    "experts": (
-        "Qwen3Moe",
-        SIZES
-        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
-    ),
-    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "shared": (
-        "Qwen2Moe",
-        SIZES
-        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-        | {"shared_expert_intermediate_size": 32},
-    ),
-    "glm4_moe": (
-        "Glm4Moe",
-        SIZES
-        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-        | {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "attention_bias": True},
-    ),
-    "qwen3_next": (
-        "Qwen3Next",
-        SIZES
-        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-        | {"shared_expert_intermediate_size": 32, "full_attention_interval": 2}
-        | {"layer_types": ["linear_attention", "full_attention"] * 2}
-        # The outputs of tiny linear attention are so small that their norm would multiply rounding.
-        | {"rms_norm_eps": 1e-2}
-        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-        | {"linear_key_head_dim": 8, "linear_value_head_dim": 12},
-    ),
-    "deepseek": (
-        "DeepseekV3",
-        SIZES
-        | {"num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 10}
-        | {"qk_rope_head_dim": 8, "v_head_dim": 14, "n_routed_experts": 8, "num_experts_per_tok": 4}
-        | {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
-        | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
-    ),
-    "phi3": ("Phi3", SIZES | {"pad_token_id": None, "eos_token_id": 1}),
-    "granite": (
-        "Granite",
-        SIZES
-        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4}
-        | {"attention_multiplier": 0.2, "logits_scaling": 0.5},
-    ),
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3ForCausalLM", SIZES),
+    "tied": ("Qwen2ForCausalLM", SIZES | {"tie_word_embeddings": True}),
+    "experts": ("Qwen3MoeForCausalLM", SIZES),
+    "shared": ("Qwen2MoeForCausalLM", SIZES),
+    "glm4_moe": ("Glm4MoeForCausalLM", SIZES),
+    "qwen3_next": ("Qwen3NextForCausalLM", SIZES),
+    "deepseek": ("DeepseekV3ForCausalLM", SIZES),
+    "gpt_oss": ("GptOssForCausalLM", SIZES),
+    "olmo2": ("Olmo2ForCausalLM", SIZES),
 }
-NO_PAD = {"pad_token_id": None, "eos_token_id": 1}
-SLIDING = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2}
-MODELS |= {
-    "olmo2": ("Olmo2", SIZES | NO_PAD),
-    "smollm3": ("SmolLM3", SIZES | NO_PAD | {"no_rope_layer_interval": 2}),
-    "glm4": ("Glm4", SIZES | NO_PAD | {"head_dim": 16}),
-    "gemma2": (
-        "Gemma2",
-        SIZES
-        | NO_PAD
-        | SLIDING
-        | {"head_dim": 16, "query_pre_attn_scalar": 9}
-        | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0},
-    ),
-}
-MODELS["gpt_oss"] = (
-    "GptOss",
-    SIZES
-    | NO_PAD
-    | SLIDING
-    | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "swiglu_limit": 0.5}
-    | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
-)
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
 MODELS["muon"] = MODELS["tied"]
@@ -167,7 +105,7 @@ SPLIT = ("everything", "judged", "kept", "routed")
 """Models whose steps measure mismatch and staleness apart."""
 MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
 LORA = {"rank": 2, "alpha": 4.0}
-LOOSE = {"muon": 5e-5}
+LIMITS = {"muon": 5e-5}
 """Largest difference of a weight, where it is not 1e-5. Muon's iterations are in bfloat16 and make directions
 of a tiny gradient as large as any: here a quarter of an update of 2e-4, after three of them."""
 CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
@@ -202,36 +140,21 @@ TWO_RANKS = {
         {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
     ),
     "glm4_moe, tensor, expert": ("glm4_moe", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
-    "glm4_moe, context": ("glm4_moe", {"context": 2}),
     "glm4_moe, resumed as pipeline": ("glm4_moe", {"pipeline": 2}),
     "qwen3_next, tensor, expert": ("qwen3_next", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "qwen3_next, resumed as pipeline": ("qwen3_next", {"pipeline": 2}),
     "deepseek, tensor, expert": ("deepseek", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
-    "deepseek, context": ("deepseek", {"context": 2}),
     "deepseek, resumed as pipeline": ("deepseek", {"pipeline": 2}),
-    "mixtral, expert": ("mixtral", {"expert": 2}),
-    "gpt_oss, tensor": ("gpt_oss", {"tensor": 2, "sequence_parallel": True}),
     "gpt_oss, tensor, expert": ("gpt_oss", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
-    "gpt_oss, expert": ("gpt_oss", {"expert": 2, "distributed_optimizer": True}),
-    "gpt_oss, context": ("gpt_oss", {"context": 2}),
+    "gpt_oss, expert, optimizer": ("gpt_oss", {"expert": 2, "distributed_optimizer": True}),
     "gpt_oss, resumed as pipeline": ("gpt_oss", {"pipeline": 2}),
     "shared, tensor, expert": ("shared", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
     "shared, expert, optimizer": ("shared", {"expert": 2, "distributed_optimizer": True}),
     "shared, pipeline": ("shared", {"pipeline": 2, "virtual_stages": 2}),
     "shared, resumed as pipeline": ("shared", {"pipeline": 2}),
-    "phi3, tensor": ("phi3", {"tensor": 2, "sequence_parallel": True}),
-    "granite, tensor": ("granite", {"tensor": 2, "sequence_parallel": True}),
-    "granite, pipeline": ("granite", {"pipeline": 2}),
-    "granite, context": ("granite", {"context": 2}),
     "olmo2, tensor": ("olmo2", {"tensor": 2}),
     "olmo2, tensor, sequence": ("olmo2", {"tensor": 2, "sequence_parallel": True}),
-    "olmo2, context": ("olmo2", {"context": 2}),
     "olmo2, resumed as pipeline": ("olmo2", {"pipeline": 2}),
-    "smollm3, pipeline": ("smollm3", {"pipeline": 2}),
-    "glm4, tensor": ("glm4", {"tensor": 2, "sequence_parallel": True}),
-    "gemma2, tensor": ("gemma2", {"tensor": 2, "sequence_parallel": True}),
-    "gemma2, pipeline": ("gemma2", {"pipeline": 2}),
-    "gemma2, context": ("gemma2", {"context": 2}),
     "expert, pipeline": ("experts", {"pipeline": 2}),
     "routed, expert": ("routed", {"expert": 2}),
     "routed, tensor": ("routed", {"tensor": 2, "sequence_parallel": True, "expert": 2}),
@@ -319,13 +242,13 @@ CRITIC_ON_TWO_RANKS = {
 }
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
-    "gpt_oss, resumed as pipeline": "gpt_oss, tensor",
     "olmo2, resumed as pipeline": "olmo2, tensor, sequence",
     "shared, resumed as pipeline": "shared, expert, optimizer",
     "experts, resumed as pipeline": "experts, tensor, optimizer",
     "glm4_moe, resumed as pipeline": "glm4_moe, tensor, expert",
     "qwen3_next, resumed as pipeline": "qwen3_next, tensor, expert",
     "deepseek, resumed as pipeline": "deepseek, tensor, expert",
+    "gpt_oss, resumed as pipeline": "gpt_oss, expert, optimizer",
     "lora, resumed as pipeline": "lora, tensor, sequence",
     "lora, resumed as tensor": "lora, data, optimizer",
     "lora, resumed as experts of all": "lora, expert",
@@ -339,18 +262,14 @@ RESUMED = {
     "critic, resumed as tensor": "critic, data, optimizer",
     "critic, resumed as pipeline": "critic, tensor",
 }
-CASES_PER_SPAWN = 10
 EXHAUSTIVE = {
-    *("gpt_oss, tensor", "gpt_oss, expert", "gpt_oss, context", "gpt_oss, resumed as pipeline"),
     *("experts, tensor, optimizer", "experts, resumed as pipeline", "lora, experts, tensor"),
     "lora, shared, tensor",
-    *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, context", "olmo2, resumed as pipeline"),
-    *("smollm3, pipeline", "glm4, tensor", "gemma2, tensor", "gemma2, pipeline", "gemma2, context"),
-    *("glm4_moe, context", "glm4_moe, resumed as pipeline", "shared, tensor, expert"),
-    "qwen3_next, resumed as pipeline",
-    *("deepseek, tensor, expert", "deepseek, context", "deepseek, resumed as pipeline"),
-    *("mixtral, expert", "shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
-    *("phi3, tensor", "granite, tensor", "granite, pipeline", "granite, context"),
+    *("olmo2, tensor", "olmo2, tensor, sequence", "olmo2, resumed as pipeline"),
+    *("glm4_moe, resumed as pipeline", "shared, tensor, expert"),
+    *("qwen3_next, resumed as pipeline", "deepseek, tensor, expert", "deepseek, resumed as pipeline"),
+    *("gpt_oss, expert, optimizer", "gpt_oss, resumed as pipeline"),
+    *("shared, expert, optimizer", "shared, pipeline", "shared, resumed as pipeline"),
     *("lora, data, optimizer", "lora, tensor", "lora, pipeline", "lora, context"),
     *("lora, tied, pipeline", "lora, overlapped", "lora, resumed as tensor"),
     "lora, resumed as experts of all",
@@ -404,7 +323,7 @@ FOUR_RANKS = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    written = {name: write_model(root / name, family, **sizes) for name, (family, sizes) in MODELS.items()}
+    written = {name: write_tiny(root / name, family, **sizes) for name, (family, sizes) in MODELS.items()}
     for folder in written.values():
         # The last row is past the tokenizer: no layout samples it.
         write_tokenizer(folder, range(SIZES["vocab_size"] - 1))
@@ -448,7 +367,7 @@ def together(
 ) -> Path:
     """The folder of what two ranks make of the cases that the test's parameter is."""
     cases = asked(request.param, request)
-    return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("together"))
+    return run_cases(worker_cases(cases, 2, models), 2, template, tmp_path_factory.mktemp("together"))
 
 
 def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) -> dict[str, tuple[str, dict]]:
@@ -481,7 +400,7 @@ def trainer_keys(model: str) -> dict[str, object]:
         "learning_rate_scaling": SCALING.get(model, "none"),
         "splits_staleness": model in SPLIT,
         **(MUON if model == "muon" else {}),
-        **({"router": {"bias_update_rate": 0.01}} if model in ("glm4_moe", "deepseek") else {}),
+        **tiny(MODELS[model][0]).trainer,
     }
 
 
@@ -489,30 +408,11 @@ def lora_of(model: str) -> dict[str, float] | None:
     return LORA if model.startswith("lora") else None
 
 
-def run_cases(
-    cases: dict[str, tuple[str, dict]],
-    num_ranks: int,
-    models: dict[str, Path],
-    template: Template,
-    root: Path,
-) -> Path:
-    """Some of the cases in one spawn: each leaves the threads of its groups behind, and a thousand threads
-    slow those that follow."""
-    names = list(cases)
-    for first in range(0, len(names), CASES_PER_SPAWN):
-        part = {name: cases[name] for name in names[first : first + CASES_PER_SPAWN]}
-        _spawn(part, num_ranks, models, template, root)
-    return root
-
-
-def _spawn(
-    cases: dict[str, tuple[str, dict]],
-    num_ranks: int,
-    models: dict[str, Path],
-    template: Template,
-    root: Path,
-) -> None:
-    arguments = [
+def worker_cases(
+    cases: dict[str, tuple[str, dict]], num_ranks: int, models: dict[str, Path]
+) -> list[dict[str, Any]]:
+    """As fakes/layout_worker.py reads them."""
+    return [
         {
             "name": name,
             "model": str(models[model]),
@@ -530,61 +430,13 @@ def _spawn(
         }
         for name, (model, sizes) in cases.items()
     ]
-    environment = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_PORT": str(free_ports(1)[0])}
-    log = root / "log"
-    with log.open("ab") as output:
-        ranks = [
-            template.start(
-                "fakes.layout_worker",
-                [json.dumps(arguments), str(root)],
-                environment=environment | {"RANK": str(rank)},
-                output=output,
-            )
-            for rank in range(num_ranks)
-        ]
-    assert finish_trainer(ranks, timeout_seconds=300) == [0] * num_ranks, log.read_text()[-6000:]
-
-
-def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
-    found, expected = (json.loads(path.with_suffix(".json").read_text()) for path in (got, wanted))
-    # A case that was resumed took the last steps only.
-    assert found
-    for left, right in zip(found, expected[-len(found) :], strict=True):
-        assert left["loss"] == pytest.approx(right["loss"], abs=1e-5)
-        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
-        for metric in left.keys() - {"num_packed_tokens"}:
-            assert left[metric] == pytest.approx(right[metric], rel=1e-4, abs=1e-5, nan_ok=True), metric
-    assert_same_tokens(got, wanted)
-    found, expected = (json.loads(path.with_suffix(".spike").read_text()) for path in (got, wanted))
-    assert found[:2] == expected[:2] and found[2] == pytest.approx(expected[2], rel=1e-3)
-    models = sorted(path.relative_to(wanted) for path in wanted.rglob("model.safetensors"))
-    for model in models:
-        found, expected = (safetensors.torch.load_file(path / model) for path in (got, wanted))
-        assert found.keys() == expected.keys()
-        worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
-        limit = LOOSE.get(wanted.name, 1e-5)
-        assert max(worst.values()) < limit, (model, max(worst, key=worst.get))
-
-
-def assert_same_tokens(got: Path, wanted: Path) -> None:
-    """What is kept of single tokens comes from whichever ranks had them."""
-    found, expected = (
-        msgspec.msgpack.decode(path.with_suffix(".tokens").read_bytes(), type=list[TrainedTokens])
-        for path in (got, wanted)
-    )
-    assert found
-    for left, right in zip(found, expected[-len(found) :], strict=True):
-        assert left.trajectory_id == right.trajectory_id
-        assert (left.advantages is None) == (right.advantages is None)
-        for name in ("log_ratios", "entropies", "advantages"):
-            values = [unpack_halves(getattr(each, name) or b"") for each in (left, right)]
-            assert values[0] == pytest.approx(values[1], abs=4e-3), (left.trajectory_id, name)
 
 
 @pytest.mark.parametrize("together", [TWO_RANKS], indirect=True, ids=["policy"])
 @pytest.mark.parametrize("name", parameters_of(TWO_RANKS))
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
-    assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
+    model, _ = TWO_RANKS[name]
+    assert_same_steps(together / name, alone / model, limit=LIMITS.get(model, 1e-5))
 
 
 @pytest.mark.parametrize("together", [CRITIC_ON_TWO_RANKS], indirect=True, ids=["critic"])
@@ -593,16 +445,16 @@ def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path)
 def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, together: Path):
     wanted = alone / CRITIC_ON_TWO_RANKS[name][0]
     assert (wanted / "critic" / "model.safetensors").exists()
-    assert_same_steps(name, together / name, wanted)
+    assert_same_steps(together / name, wanted)
 
 
 @pytest.mark.slow
 def test_four_ranks_take_the_steps_of_one(
     alone: Path, models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory
 ):
-    root = run_cases(FOUR_RANKS, 4, models, template, tmp_path_factory.mktemp("four"))
+    root = run_cases(worker_cases(FOUR_RANKS, 4, models), 4, template, tmp_path_factory.mktemp("four"))
     for name, (model, _) in FOUR_RANKS.items():
-        assert_same_steps(name, root / name, alone / model)
+        assert_same_steps(root / name, alone / model)
 
 
 def test_the_steps_move_every_weight(alone: Path, models: dict[str, Path]):
@@ -614,4 +466,5 @@ def test_the_steps_move_every_weight(alone: Path, models: dict[str, Path]):
             assert not still
         else:
             assert all("_proj" in key for key in after.keys() - set(still))
-            assert not [key for key in still if "_proj" in key]
+            # Biases have no adapters.
+            assert not [key for key in still if "_proj.weight" in key]

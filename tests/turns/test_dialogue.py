@@ -1,4 +1,4 @@
-"""Text between two turns, for each family of chat templates, with a tokenizer that merges wherever it
+"""Text between two turns, for the chat templates of many families, with a tokenizer that merges wherever it
 can."""
 
 import json
@@ -21,16 +21,23 @@ ENDS = {
     "gemma": "<end_of_turn>",
     "phi3": "<|end|>",
     "deepseek_r1": "<｜end▁of▁sentence｜>",
+    "granite": "<|end_of_text|>",
+    "olmo3": "<|im_end|>",
+    "smollm3": "<|im_end|>",
+    "glm4": "<|user|>",
+    "glm4_5": "<|user|>",
     "gpt_oss": "<|return|>",
+    "deepseek_v3": "<｜end▁of▁sentence｜>",
 }
 """Family -> the token that ends a turn; </s> where none is named."""
 IN_HISTORY = {"gpt_oss": "<|end|>"}
 """Family -> what its template writes in place of that token where messages follow."""
-CHANNEL = {"gpt_oss": "<|channel|>final<|message|>"}
-"""Text that the model writes in front of a turn's content."""
 PREFILL = {"deepseek_r1": "<think>"}
 """Text of the header that a template leaves out of the history."""
+TURNS = {"glm4_5": "\n<think></think>\n5", "gpt_oss": "<|channel|>final<|message|>5"}
+"""What the model writes where a template writes more than the 5 that it says."""
 SPECIAL = [
+    *("<|end_of_text|>", "<|user|>"),
     *("</s>", "<s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
     *("<end_of_turn>", "<|end|>", "<｜end▁of▁sentence｜>"),
     *("<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"),
@@ -75,7 +82,7 @@ def test_the_conversation_reads_as_the_template_writes_it(family: str, tmp_path:
     codec = make_codec(tmp_path, family)
     end = ENDS.get(family, "</s>")
     text, prompt = codec.render_prompt([ASKED])
-    turn = codec.encode(f"{CHANNEL.get(family, '')}5{end}", add_special_tokens=False)
+    turn = codec.encode(TURNS.get(family, "5") + end, add_special_tokens=False)
     tokens = [*prompt, *turn, *dialogue(codec).answer(turn, [{"role": "user", "content": "lower"}])]
     messages = [ASKED, {"role": "assistant", "content": "5"}, {"role": "user", "content": "lower"}]
     assert codec.template is not None

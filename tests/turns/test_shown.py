@@ -1,4 +1,4 @@
-"""Turns of a recipe as `check` and `prompt` tell them, for the chat templates of ten families."""
+"""Turns of a recipe as `check` and `prompt` tell them, for the chat templates of many families."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def kit_of(folder: Path, family: str, turns: Turns) -> TurnKit:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_template_that_drops_the_thinking_of_earlier_turns_is_named(family: str, tmp_path: Path) -> None:
     notes = history_notes(kit_of(tmp_path, family, GAME), GAME)
-    if family in ("qwen3", "deepseek_r1"):
+    if family in ("qwen3", "deepseek_r1", "glm4_5"):
         (note,) = notes
         assert "would rewrite earlier turns (it leaves out what stands between <think> and </think>" in note
         assert "role user follows); they are kept as sampled" in note

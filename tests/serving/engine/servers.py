@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 VOCABULARY = 24
 STOP = 1
+NUM_LAYERS = 3
 START_SECONDS = 300
 
 
@@ -47,20 +48,20 @@ def write_model(
     `settings` are more of its configuration."""
     import transformers
 
-    config = transformers.AutoConfig.for_model(
-        family,
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=ffn_size,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=num_kv_heads,
-        head_dim=32,
-        max_position_embeddings=context,
-        bos_token_id=None,
-        eos_token_id=stop,
-        **{"tie_word_embeddings": True} | settings,
-    )
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 128,
+        "intermediate_size": ffn_size,
+        "num_hidden_layers": NUM_LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": num_kv_heads,
+        "head_dim": 32,
+        "max_position_embeddings": context,
+        "bos_token_id": None,
+        "eos_token_id": stop,
+        "tie_word_embeddings": True,
+    }
+    config = transformers.AutoConfig.for_model(family, **sizes | settings)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

@@ -12,6 +12,7 @@ import pytest
 from fakes.learners import make_learner
 from fakes.models import random_batch, write_model
 from fakes.template import Template
+from families.known import TINY
 
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 
@@ -19,7 +20,7 @@ TRAINER = {"learning_rate": 1e-2, "warmup_steps": 3}
 SIZES = {"num_hidden_layers": 4}
 # Not a multiple of the tensor ranks: rows are padded.
 TIED = SIZES | {"tie_word_embeddings": True, "vocab_size": 41}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+EXPERTS = TINY["Qwen3MoeForCausalLM"].settings
 DISTRIBUTED = {"distributed_optimizer": True}
 SEQUENCE = {"tensor": 2, "sequence_parallel": True}
 STAGES = {"pipeline": 2, "virtual_stages": 2}

@@ -7,9 +7,10 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from families.known import tiny, write_tiny
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.lora import TARGETS, Lora
+from asyncrl.recipe.lora import Lora
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.adapters import export_adapter, load_adapted, without_adapters
 from asyncrl.trainer.network.convert import export_weights, load_adapters
@@ -18,28 +19,25 @@ from asyncrl.trainer.network.model import Policy, build_policy
 from asyncrl.trainer.packing.batch import make_micro_batch
 
 LORA = Lora(rank=3, alpha=6.0)
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-SHARED = EXPERTS | {"shared_expert_intermediate_size": 32}
-GLM4_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8}
-# The outputs of tiny linear attention are so small that their norm would multiply rounding.
-NEXT = SHARED | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "rms_norm_eps": 1e-2}
-NEXT |= {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "full_attention_interval": 2}
-NEXT |= {"layer_types": ["linear_attention", "full_attention"]}
-WITH_EXPERTS = {"Qwen3Moe": EXPERTS, "Qwen2Moe": SHARED, "Glm4Moe": GLM4_MOE, "Qwen3Next": NEXT}
-OF_NETWORKS = {"Qwen3Moe": 2 * 4, "Qwen2Moe": 2 * (4 + 1), "Glm4Moe": 1 + 2 * (4 + 1)}
-OF_NETWORKS["Qwen3Next"] = OF_NETWORKS["Qwen2Moe"]
+OF_NETWORKS = {
+    "Qwen3MoeForCausalLM": 2 * 4,
+    "Qwen2MoeForCausalLM": 2 * (4 + 1),
+    "Glm4MoeForCausalLM": 1 + (6 + 1),
+    "Qwen3NextForCausalLM": 2 * (4 + 1),
+}
 """Feed-forward networks in all layers: experts, shared experts, and those of layers that have no experts."""
 FAMILIES = {
-    "Llama": {},
-    "Qwen2": {"tie_word_embeddings": True},
-    "Qwen3": {},
-    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "eos_token_id": 1}
-    | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}, "sliding_window": 7},
+    "LlamaForCausalLM": {},
+    "Qwen2ForCausalLM": {"tie_word_embeddings": True},
+    "Qwen3ForCausalLM": {},
+    "GptOssForCausalLM": {},
 }
-ADAPTED = {"GptOss": Lora(rank=3, alpha=6.0, targets=list(TARGETS[:4]))}
-"""Where it is not LORA."""
 LOSS_TOKENS = 40
+
+
+def lora_of(architecture: str) -> Lora:
+    """For all matrices of the family that take adapters."""
+    return Lora(**LORA.model_dump() | tiny(architecture).lora)
 
 
 def adapted_policy(
@@ -73,7 +71,7 @@ def summed_weights(base: dict[str, torch.Tensor], adapters: dict[str, torch.Tens
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_and_gradients_are_those_of_transformers_with_the_sums(family: str, tmp_path: Path):
-    folder, lora = write_model(tmp_path, family, **FAMILIES[family]), ADAPTED.get(family, LORA)
+    folder, lora = write_tiny(tmp_path, family, **FAMILIES[family]), lora_of(family)
     policy = adapted_policy(folder, lora)
     batch = random_batch(1, longest=LOSS_TOKENS, temperature=0.7)
     micro = make_micro_batch(batch.sequences, 1)
@@ -147,9 +145,9 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("family", WITH_EXPERTS)
+@pytest.mark.parametrize("family", OF_NETWORKS)
 def test_experts_have_adapters_of_their_own(family: str, tmp_path: Path):
-    folder = write_model(tmp_path, family, **WITH_EXPERTS[family])
+    folder = write_tiny(tmp_path, family)
     policy = adapted_policy(folder, Lora(rank=2, alpha=4.0, targets=["gate_proj", "up_proj", "down_proj"]))
     adapters = adapters_of(policy)
     assert len(adapters) == OF_NETWORKS[family] * 3 * 2
@@ -202,10 +200,10 @@ def test_a_matrix_that_is_no_target_has_no_adapter_and_no_gradient(tmp_path: Pat
 
 # peft 0.21 looks for its patterns of stacked experts among modules, where there are none, and applies them.
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match:RuntimeWarning")
-@pytest.mark.parametrize("family", [*FAMILIES, *WITH_EXPERTS])
+@pytest.mark.parametrize("family", [*FAMILIES, *OF_NETWORKS])
 def test_an_exported_adapter_is_one_of_peft(family: str, tmp_path: Path):
-    folder = write_model(tmp_path / "base", family, **(FAMILIES | WITH_EXPERTS)[family])
-    lora = ADAPTED.get(family, LORA)
+    folder = write_tiny(tmp_path / "base", family, **FAMILIES.get(family, {}))
+    lora = lora_of(family)
     policy = adapted_policy(folder, lora)
     export_adapter(policy, base=str(folder), target=tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())

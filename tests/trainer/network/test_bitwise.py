@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.models import random_batch, write_model
-from trainer.network.test_model import LLAMA3
+from families.plain import LLAMA
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.records import ScoredSequence
@@ -18,7 +18,7 @@ from asyncrl.trainer.packing.batch import make_micro_batch
 MODELS = {
     "Qwen3": {"tie_word_embeddings": True},
     "Qwen2": {},
-    "Llama": {"rope_parameters": LLAMA3, "max_position_embeddings": 16384},
+    "Llama": LLAMA.variants["llama3, published"],
 }
 
 

@@ -1,4 +1,4 @@
-"""Names alone; weights and layouts are compared in test_model.py and test_layouts.py."""
+"""Names alone; weights and layouts are compared in test_families.py and test_family_layouts.py."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Experts that folders keep in one tensor per layer; their values are compared in test_dense_families.py."""
+"""Experts that folders keep in one tensor per layer; their values are compared in test_families.py."""
 
 from pathlib import Path
 

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch
 from fakes.shapes import tiny_shape
+from families.known import write_tiny
 
 from asyncrl.model.families.glm4_moe import BIAS
 from asyncrl.trainer.network.convert import exported_tensors
 from asyncrl.trainer.network.export import export_model, open_weights
 from asyncrl.trainer.step.expert_loads import load_metrics
 
-GLM4_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
-GLM4_MOE |= {"num_hidden_layers": 3, "first_k_dense_replace": 1}
 RATE = 0.05
 
 
@@ -28,7 +27,7 @@ def test_loads_are_those_of_the_layer_where_they_are_worst():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"), "Glm4Moe", **GLM4_MOE)
+    return write_tiny(tmp_path_factory.mktemp("model"), "Glm4MoeForCausalLM", num_hidden_layers=3)
 
 
 def test_biases_follow_the_loads_of_all_response_tokens_and_stay_float32(folder: Path, tmp_path: Path):
