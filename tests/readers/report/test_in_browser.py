@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from fakes.chromium import chromium, needs_chromium
 from fakes.evaluated_run import evaluate_run
 from fakes.finished_run import write_run
@@ -25,7 +24,10 @@ async def test_the_page_asks_for_nothing_and_its_drawings_follow_light_and_dark(
         await page.call("Network.enable")
         await page.call(
             "Network.emulateNetworkConditions",
-            **{"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
         )
         await page.open((run / "report.html").as_uri())
         assert await page.evaluate("performance.getEntriesByType('resource').length") == 0

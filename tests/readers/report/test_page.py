@@ -93,7 +93,9 @@ def test_answers_stand_side_by_side_and_escaped(tmp_path: Path) -> None:
     page = _written(run)
     assert "<img" not in page and "<b>sums" not in page and page.count("&lt;img src=x&gt;") == 2
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
-    assert "2 held-out tasks, at step 0 and at step 4: 1 wrong to right, 0 right to wrong, 1 right twice" in text
+    assert (
+        "2 held-out tasks, at step 0 and at step 4: 1 wrong to right, 0 right to wrong, 1 right twice" in text
+    )
     assert "step 0 wrong , 4 tokens, answer 7 it is 7 step 4 correct , 4 tokens, answer 2" in text
     assert "The text was not kept." in text
 
