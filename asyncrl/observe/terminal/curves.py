@@ -43,7 +43,7 @@ STYLE = {
 }
 
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-"""Of an <svg>: it would hold addresses, and the time."""
+"""Nothing of what an <svg> would say of itself: addresses, and the time."""
 
 
 @dataclass(frozen=True, slots=True)

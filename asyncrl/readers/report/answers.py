@@ -18,7 +18,7 @@ from asyncrl.readers.report import schema
 CHANGES = ("wrong to right", "right to wrong", "right twice", "wrong twice")
 TASKS_PER_CHANGE = 3
 MOST_CHARACTERS = 3000
-"""Of a prompt or an answer that is shown."""
+"""Length of a prompt or an answer that is shown whole."""
 
 
 def before_and_after(journal: JournalReader) -> schema.Answers | None:

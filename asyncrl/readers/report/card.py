@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1200, 630
 """Pixels, as pages that show a link's picture expect it."""
 _DPI = 100
 _MOST_CHARACTERS = 60
-"""Of a name on the card."""
+"""Length of a name on the card."""
 _LARGE = {"font.size": 14, "axes.titlesize": 16, "legend.fontsize": 13, "axes.titlepad": 32}
 
 

@@ -90,7 +90,7 @@ class GivenAnswer(Part):
 class AnsweredTask(Part):
     task_id: str
     prompt: str
-    """Of a long one its beginning and end."""
+    """The text; where it is long, its beginning and end."""
     change: str
     before: GivenAnswer
     after: GivenAnswer
