@@ -1,4 +1,5 @@
-"""`asyncrl report RUN|CHAIN...`: what runs and chains learned and took, as a page, JSON, Markdown and CSV."""
+"""`asyncrl report RUN|CHAIN...`: what runs and chains learned and took, as a page, JSON, Markdown, CSV and a
+picture."""
 
 import argparse
 import json
@@ -9,13 +10,13 @@ from asyncrl.errors import InputError
 from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.write import write_story
 from asyncrl.readers.report.schema import RunReport
-from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_report
+from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_card, write_report, write_several
 from asyncrl.recipe.file import shown
 
 HELP = (
     "Write the report of runs into their folders: base, last and best with intervals, cost, "
     "staleness, environment. Of a chain, what each stage brought and cost. At any time, also while a run "
-    "trains. `asyncrl compare` puts runs side by side."
+    "trains. Several runs with --out FOLDER have one page together."
 )
 
 
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_FORMATS,
         help=f"what to write, of {'|'.join(FORMATS)}, joined by commas (default {','.join(DEFAULT_FORMATS)})",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the report of one run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder of the report of one run, or of several"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write one picture of a run alone, to share")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json")
 
 
@@ -49,8 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(arguments: argparse.Namespace) -> None:
     if not arguments.runs:
         raise InputError("Name one run folder or more, such as runs/NAME.")
+    if arguments.png is not None:
+        _write_card(arguments)
+        return
     if arguments.out is not None and len(arguments.runs) > 1:
-        raise InputError(f"--out is a folder for one report, and {len(arguments.runs)} runs are named.")
+        _write_several(arguments)
+        return
     for place in arguments.runs:
         if (chain := chain_folder(place)) is not None:
             written = write_story(chain, folder=arguments.out, formats=arguments.format)
@@ -59,6 +67,27 @@ def _write(arguments: argparse.Namespace) -> None:
         report = write_report(place, folder=arguments.out, formats=arguments.format)
         files = (str(shown((arguments.out or place) / FORMATS[name])) for name in arguments.format)
         print(f"{', '.join(files)}: {report.run.state}, {report.run.steps} steps")
+
+
+def _write_card(arguments: argparse.Namespace) -> None:
+    places = arguments.runs
+    if len(places) > 1 or chain_folder(places[0]) is not None:
+        found = f"{len(places)} are named" if len(places) > 1 else f"{places[0]} is a chain"
+        raise InputError(f"--png is the picture of one run, and {found}. Name one run folder.")
+    write_card(places[0], arguments.png)
+    print(shown(arguments.png))
+
+
+def _write_several(arguments: argparse.Namespace) -> None:
+    chains = [place for place in arguments.runs if chain_folder(place) is not None]
+    if chains:
+        raise InputError(
+            f"--out is the page of several runs, and {chains[0]} is a chain. Name run folders alone."
+        )
+    written = write_several(arguments.runs, folder=arguments.out, formats=arguments.format)
+    if not written:
+        raise InputError("Several runs have html and markdown. `asyncrl compare --json` has their numbers.")
+    print(", ".join(str(shown(path)) for path in written))
 
 
 def _formats(text: str) -> tuple[str, ...]:

@@ -17,8 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, a folder of run folders, or a chain"
     )
     parser.add_argument("--port", type=int, default=0, help="port of the local page (default: a free one)")
-    parser.add_argument("--export", type=Path, metavar="FILE.html", help="write one run as a static page")
-    parser.add_argument("--groups", type=int, default=500, help="newest groups to export (default 500)")
+    parser.add_argument("--export", type=Path, metavar="FILE.html", help="write the runs as one static page")
+    parser.add_argument(
+        "--groups", type=int, default=500, help="newest groups of each run to export (default 500)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,11 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(runs: Runs, path: Path, *, num_groups: int) -> None:
-    names = [*runs.folders()]
-    run = runs.get(names[0]) if len(names) == 1 else None
-    if run is None:
-        raise InputError(f"--export {path} holds one run, and these are {len(names)}: name one of them.")
-    page = export(run, num_groups=num_groups)
+    page = export(runs.all(), runs.chains(), num_groups=num_groups)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

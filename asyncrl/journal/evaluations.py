@@ -76,6 +76,15 @@ def evaluated_tasks(name: str, prompts: Iterable[tuple[str, str]]) -> list[State
     ]
 
 
+def evaluated_versions(journal: Readable, name: str, *, is_greedy: bool) -> list[PolicyVersion]:
+    """Versions with stored answers of this evaluation, most likely ones or samples, in order."""
+    rows = journal.read(
+        "SELECT DISTINCT version FROM evaluated WHERE name = ? AND (sample = ?) = ? ORDER BY version",
+        (name, GREEDY, is_greedy),
+    )
+    return [version for (version,) in rows]
+
+
 def read_answers(journal: Readable, version: PolicyVersion, name: str) -> list[Answer]:
     """Answers in the order of the tasks; empty where the journal has none of this evaluation."""
     rows = journal.read(

@@ -1,6 +1,7 @@
 """`asyncrl report`: which files it writes, and where."""
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,30 @@ def test_each_run_gets_its_report(runs: list[Path], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.count("finished, 10 steps") == 2
 
 
-def test_one_folder_holds_one_report(
+def test_several_runs_have_one_page_in_one_folder(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["report", *map(str, runs), "--out", str(tmp_path / "all")]) == 2
-    assert "2 runs are named" in capsys.readouterr().err
-    assert not (tmp_path / "all").exists()
+    words = ["report", *map(str, runs), "--out", str(tmp_path / "all")]
+    assert cli.main([*words, "--format", "html,markdown"]) == 0
+    assert written(tmp_path / "all") == {"report.html", "report.md"}
+    assert all(not written(folder) for folder in runs)
+    assert "a/run and b/run" in (tmp_path / "all" / "report.html").read_text()
+    assert cli.main([*words, "--format", "json"]) == 2
+    assert "asyncrl compare --json" in capsys.readouterr().err
+
+
+def test_a_picture_to_share_is_written_alone_and_of_one_run(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "card.png"
+    assert cli.main(["report", str(runs[0]), "--png", str(file)]) == 0
+    # Width and height in the header of a PNG.
+    assert struct.unpack(">II", file.read_bytes()[16:24]) == (1200, 630)
+    assert not written(runs[0])
+    assert cli.main(["report", *map(str, runs), "--png", str(file)]) == 2
+    assert "the picture of one run, and 2 are named" in capsys.readouterr().err
+    assert cli.main(["report", str(runs[0]), "--png", str(tmp_path / "no" / "x.png")]) == 2
+    assert "x.png cannot be written" in capsys.readouterr().err
 
 
 def test_one_report_may_go_elsewhere_and_leave_the_run_as_it_is(runs: list[Path], tmp_path: Path) -> None:
@@ -61,5 +80,5 @@ def test_a_folder_that_cannot_be_written_is_named(
 def test_the_schema_names_its_version_and_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert schema["properties"]["schema_version"]["const"] == "3"
+    assert schema["properties"]["schema_version"]["const"] == "4"
     assert schema["required"] == [name for name in RunReport.model_fields if name != "schema_version"]

@@ -140,7 +140,7 @@ def test_any_response_and_detail_reach_journal_and_page(
     found = [trajectory["extracted"] for trajectory in details["trajectories"]]
     assert found == [storable(text, limit=MAX_EXTRACTED_CHARACTERS) for text in responses]
 
-    page = export(run, num_groups=10)
+    page = export([run], num_groups=10)
     page.encode("utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     embedded = json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

@@ -1,4 +1,4 @@
-"""The curves of a run as a picture: accuracy, length, staleness, mismatch, throughput, idle time.
+"""The curves of a run as a picture: accuracy, reward, length, staleness, mismatch, throughput, idle time.
 
 Matplotlib is imported only when a picture is drawn, with the Agg canvas and without pyplot's global state.
 """
@@ -42,6 +42,9 @@ STYLE = {
     "svg.hashsalt": "asyncrl",
 }
 
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+"""Nothing of what an <svg> would say of itself: addresses, and the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -68,14 +71,23 @@ def _thousands(value: float) -> str:
     return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
+REWARD = Panel("Reward", [("reward_mean", "training samples", ORANGE)], lambda value: f"{value:.2g}")
+LENGTH = Panel(
+    "Response length (tokens)",
+    [("response_tokens_mean", "training samples", PURPLE)],
+    lambda value: f"{value:.0f}",
+    "response_tokens_mean",
+)
+THROUGHPUT = Panel(
+    "Throughput (tokens per second)",
+    [("tokens_per_second", "trainer", ORANGE), ("rollout_tokens_per_second", "rollout", BLUE)],
+    _thousands,
+)
+ACCURACY = Panel("Accuracy", [("correct_mean", "training samples", ORANGE)], as_percent, "greedy_accuracy")
 PANELS = (
-    Panel("Accuracy", [("correct_mean", "training samples", ORANGE)], as_percent, "greedy_accuracy"),
-    Panel(
-        "Response length (tokens)",
-        [("response_tokens_mean", "training samples", PURPLE)],
-        lambda value: f"{value:.0f}",
-        "response_tokens_mean",
-    ),
+    ACCURACY,
+    REWARD,
+    LENGTH,
     Panel(
         "Response length by correctness (tokens)",
         [
@@ -92,6 +104,7 @@ PANELS = (
         ],
         lambda value: f"{value:.2g}",
     ),
+    Panel("Entropy (nats per token)", [("entropy", "the trainer's", GREEN)], lambda value: f"{value:.2g}"),
     Panel(
         "Staleness (versions)",
         [("staleness_max", "oldest token", MUTED), ("staleness_mean", "mean", BLUE)],
@@ -106,11 +119,7 @@ PANELS = (
         lambda value: f"{value:.0e}",
         is_log=True,
     ),
-    Panel(
-        "Throughput (tokens per second)",
-        [("tokens_per_second", "trainer", ORANGE), ("rollout_tokens_per_second", "rollout", BLUE)],
-        _thousands,
-    ),
+    THROUGHPUT,
     Panel(
         "Idle time and truncated weights",
         [
@@ -135,9 +144,9 @@ OF_ROWS = (
         as_percent,
     ),
     Panel("Accuracy of answers", [], as_percent, "greedy_accuracy"),
-    PANELS[1],
+    LENGTH,
     Panel("Gradient norm", [("grad_norm", "before clipping", GREEN)], lambda value: f"{value:.3g}"),
-    PANELS[6],
+    THROUGHPUT,
 )
 """Panels of a stage that learns rows."""
 
@@ -161,12 +170,12 @@ def draw_curves(metrics: Metrics) -> Picture:
         FigureCanvasAgg(figure)
         axes = figure.subplots(num_rows, 2, sharex=True, gridspec_kw=_margins(num_rows))
         for axis, panel in zip(axes.flat, panels, strict=True):
-            _draw(axis, panel, metrics)
+            draw_panel(axis, panel, metrics)
         for axis in axes[-1]:
             axis.set_xlabel("optimizer step")
             axis.xaxis.get_major_locator().set_params(integer=True)
         svg, png = io.BytesIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata=NO_METADATA)
         figure.savefig(png, format="png")
     document = svg.getvalue().decode()
     return Picture(document[document.index("<svg") :], png.getvalue())
@@ -187,11 +196,11 @@ def _margins(num_rows: int) -> dict[str, float]:
     }
 
 
-def _draw(axis: Any, panel: Panel, metrics: Metrics) -> None:
+def draw_panel(axis: Any, panel: Panel, metrics: Metrics) -> None:
     axis.set_title(panel.title)
     axis.margins(x=0.015)
     for name, label, color in panel.lines:
-        points = _points(metrics.steps, name, is_log=panel.is_log)
+        points = points_of(metrics.steps, name, is_log=panel.is_log)
         if points:
             marker = "." if len(points) == 1 else ""
             axis.plot(*zip(*points, strict=True), color=color, linewidth=1.6, label=label, marker=marker)
@@ -205,8 +214,8 @@ def _draw(axis: Any, panel: Panel, metrics: Metrics) -> None:
     if panel.is_log:
         axis.set_yscale("log")
     else:
-        highest = axis.dataLim.y1
-        axis.set_ylim(0, 1.12 * highest if highest > 0 else 1.0)
+        lowest, highest = axis.dataLim.y0, axis.dataLim.y1
+        axis.set_ylim(min(0.0, 1.12 * lowest), 1.12 * highest if highest > 0 else 0.0 if lowest < 0 else 1.0)
         axis.yaxis.set_major_formatter(lambda value, _: panel.tick(value))
     # A row between title and curves, so that it hides none of them.
     axis.legend(
@@ -216,12 +225,12 @@ def _draw(axis: Any, panel: Panel, metrics: Metrics) -> None:
 
 def _draw_heldout(axis: Any, panel: Panel, evaluations: Sequence[Row]) -> None:
     """Points, with their intervals where they have them, and words at the first and the last one."""
-    points = _points(evaluations, str(panel.heldout))
+    points = points_of(evaluations, str(panel.heldout))
     if not points:
         return
     axis.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", label="held-out, greedy")
     if panel.heldout == "greedy_accuracy":
-        low, high = (_points(evaluations, name) for name in ("greedy_low", "greedy_high"))
+        low, high = (points_of(evaluations, name) for name in ("greedy_low", "greedy_high"))
         steps = [step for step, _ in low]
         ends = ([value for _, value in side] for side in (low, high))
         axis.fill_between(steps, *ends, color=BLUE, alpha=0.18, linewidth=0)
@@ -237,7 +246,7 @@ def _draw_heldout(axis: Any, panel: Panel, evaluations: Sequence[Row]) -> None:
         )
 
 
-def _points(rows: Sequence[Row], name: str, *, is_log: bool = False) -> list[tuple[int, float]]:
+def points_of(rows: Sequence[Row], name: str, *, is_log: bool = False) -> list[tuple[int, float]]:
     """(step, value) of the rows that measured it; on a log axis, only values above zero."""
     measured = ((row["step"], row[name]) for row in rows if row.get(name) is not None)
     return [(step, value) for step, value in measured if value > 0 or not is_log]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncrl.observe.metrics.sample_curves import TITLES, Compared, chosen
-from asyncrl.observe.terminal.curves import BLUE, GREEN, ORANGE, PURPLE, STYLE
+from asyncrl.observe.terminal.curves import BLUE, GREEN, NO_METADATA, ORANGE, PURPLE, STYLE
 from asyncrl.system.rounding import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -35,7 +35,7 @@ def draw_samples(sets: Sequence[tuple[str, Compared]]) -> str:
             for axis in row[len(compared["curves"]) :]:
                 axis.set_axis_off()
         svg = io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata=NO_METADATA)
     document = svg.getvalue().decode()
     return document[document.index("<svg") :]
 

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 
-from asyncrl.observe.terminal.curves import BLUE, GRID, MUTED, STYLE
+from asyncrl.observe.terminal.curves import BLUE, GRID, MUTED, NO_METADATA, STYLE
 from asyncrl.readers.chain.story import StageStory
 from asyncrl.system.rounding import as_percent
 
@@ -44,6 +44,6 @@ def draw_accuracy(stages: Sequence[StageStory]) -> str:
         shown = dict(sorted(ticks, key=lambda tick: tick[1] != "0"))
         axis.set_xticks(list(shown), list(shown.values()))
         svg = io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata=NO_METADATA)
     document = svg.getvalue().decode()
     return document[document.index("<svg") :]

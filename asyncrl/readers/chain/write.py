@@ -3,14 +3,12 @@
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
-
-from markupsafe import Markup
 
 from asyncrl.readers.chain.picture import draw_accuracy
 from asyncrl.readers.chain.story import ChainStory, StageStory, read_story
 from asyncrl.readers.chain.tables import tables_of
+from asyncrl.readers.report.frame import render_page, themed
 from asyncrl.readers.report.tables import as_markdown
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
 from asyncrl.recipe.file import shown
@@ -45,19 +43,14 @@ def write_story(
 
 def render(story: ChainStory, place: Path) -> str:
     """The page, for the folder `place`: links to the reports of runs are relative to it."""
-    import jinja2
-
-    static = resources.files("asyncrl.readers")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = (static / "chain" / "static" / "chain.html").read_text(encoding="utf-8")
-    return environment.from_string(page).render(
-        style=Markup((static / "report" / "static" / "report.css").read_text(encoding="utf-8")),
+    return render_page(
+        "chain/chain.html",
         title=story.name,
         number=len(story.stages),
         state=story.state,
         remarks=story.remarks,
         tables=tables_of(story),
-        picture=Markup(draw_accuracy(story.stages)),
+        picture=themed(draw_accuracy(story.stages)),
         places=[
             (f"{stage.number} {stage.name}", _link(stage, place), _command(stage)) for stage in story.stages
         ],

@@ -9,21 +9,34 @@ from rich.text import Text
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import Table, print_table
-from asyncrl.readers.compare.run_comparison import Comparison, GroupRow, RunRow
+from asyncrl.readers.compare.run_comparison import Comparison, GroupRow, Pair, RunRow
 from asyncrl.system.rounding import as_percent, fixed
 
 LACKING = "(no such key)"
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
+def tables_of(comparison: Comparison) -> tuple[Table, Table]:
+    """The keys that differ; what each group reached."""
     heads = [_heading(group) for group in comparison["groups"]]
-    print_table(Table("", ["recipe", *heads], list(_recipe_rows(comparison))), console)
+    return (
+        Table("", ["recipe", *heads], list(_recipe_rows(comparison))),
+        Table("", ["result", *heads], list(_result_rows(comparison))),
+    )
+
+
+def sentences_of(pair: Pair) -> list[str]:
+    """Which side is better, by each measure."""
+    return [f"{contest['name']}, {contest['measure']}: {contest['text']}" for contest in pair["contests"]]
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    recipe, results = tables_of(comparison)
+    print_table(recipe, console)
     console.print()
-    print_table(Table("", ["result", *heads], list(_result_rows(comparison))), console)
+    print_table(results, console)
     for pair in comparison["pairs"]:
         console.print()
-        for contest in pair["contests"]:
-            line = f"{contest['name']}, {contest['measure']}: {contest['text']}"
+        for line in sentences_of(pair):
             console.print(Text(printable(line)), soft_wrap=True)
     console.print()
     for remark in (*comparison["remarks"], comparison["method"]):

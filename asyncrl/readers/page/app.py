@@ -9,8 +9,9 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -43,7 +44,7 @@ HEADERS = {
 }
 PARTS = (overview, curves, groups, answers, ledger)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
-document holds: path -> answer."""
+document holds of each run: path -> answer."""
 WHOLE: dict[str, Callable[[Run], Any]] = {
     "conservation": ledger.read_books,
     "servers": servers.read_servers,
@@ -80,9 +81,20 @@ def render(answers: dict[str, Any] | None = None) -> str:
     return page
 
 
-def export(run: Run, *, num_groups: int) -> str:
-    """The document with one run inside, its newest `num_groups` groups among it. Raises InputError."""
-    return render(_answers(run, num_groups=num_groups))
+def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None, *, num_groups: int) -> str:
+    """The document with the runs inside, the newest `num_groups` groups of each among it, and the chains, by
+    their names. Raises InputError."""
+    folders = {run.name: run.folder for run in runs}
+    named = dict(chain_folders or {})
+    found: dict[str, Any] = {
+        "/api/runs": overview.read_lines(runs, [*named]),
+        "/api/chains": chains.read_chains(named, folders),
+    }
+    if len(runs) > 1:
+        found.update(compared_runs.exported(folders))
+    for run in runs:
+        found.update(_answers(run, num_groups=num_groups))
+    return render(found)
 
 
 def _answers(run: Run, *, num_groups: int) -> dict[str, Any]:

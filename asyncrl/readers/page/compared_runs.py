@@ -6,11 +6,13 @@ after each evaluation.
 """
 
 import functools
+import itertools
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from aiohttp import web
 
+from asyncrl.errors import InputError
 from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
@@ -22,6 +24,8 @@ MOST_RUNS = 64
 MOST_KEPT = 8
 """Comparisons that are remembered."""
 TASKS_PER_ANSWER = 20
+MOST_EXPORTED = 8
+"""Runs of an exported document: each pair of them has its answers."""
 
 
 class Compared(TypedDict):
@@ -47,6 +51,22 @@ def read_comparison(folders: dict[str, Path], after: str) -> Compared:
 def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/api/compare", _comparison)
     router.add_get("/api/compare/answers", _answers)
+
+
+def exported(folders: dict[str, Path]) -> dict[str, Any]:
+    """All runs side by side in the order of their names, and the first tasks that each pair answered
+    differently: path -> answer. Raises InputError for too many runs."""
+    if len(folders) > MOST_EXPORTED:
+        raise InputError(
+            f"An exported page holds {MOST_EXPORTED} runs at most, and these are {len(folders)}: name fewer."
+        )
+    found: dict[str, Any] = {f"/api/compare?runs={','.join(folders)}&after=": read_comparison(folders, "")}
+    for pair in itertools.permutations(folders, 2):
+        sides = {name: folders[name] for name in pair}
+        for kind in KINDS:
+            path = f"/api/compare/answers?runs={','.join(pair)}&kind={kind}&offset=0"
+            found[path] = read_answers(sides, kind, 0)
+    return found
 
 
 async def _comparison(request: web.Request) -> web.Response:

@@ -54,9 +54,8 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """The run as the only one; `num_groups` belongs to other parts."""
-    lines = read_lines([run])
-    return {"/api/runs": lines, f"/api/runs/{run.name}": lines["runs"][0]}
+    """The run's line; `num_groups` belongs to other parts."""
+    return {f"/api/runs/{run.name}": read_head(run)}
 
 
 def read_line(run: Run) -> Line:

@@ -28,6 +28,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metric
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
+from asyncrl.readers.report.answers import before_and_after, sampled_over_k
 from asyncrl.readers.report.costs import flops_of, is_number, time_of
 from asyncrl.readers.report.responses import step_responses
 from asyncrl.recipe import Recipe
@@ -66,6 +67,8 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
         heldout=_heldout(metrics),
         benchmarks=_benchmarks(metrics),
         evaluations=[_evaluated(measured) for measured in read_measured(run_folder)],
+        samples=None if journal is None else sampled_over_k(journal),
+        answers=None if journal is None else before_and_after(journal),
         response_tokens=_ends(metrics.steps, "response_tokens_mean"),
         responses=step_responses(metrics.steps),
         cut_share=_ends(metrics.steps, "cut_share"),

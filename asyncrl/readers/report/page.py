@@ -1,14 +1,14 @@
-"""The page of a report: one HTML file that needs no other. The template escapes what a user or a model wrote.
+"""The page of a report: one HTML file that needs no other.
 
 The numbers are those of report.json; nothing is computed here.
 """
 
+import shlex
 from collections.abc import Mapping
-from importlib import resources
-
-from markupsafe import Markup
 
 from asyncrl.observe.metrics.formats import duration
+from asyncrl.readers.report.answers import TASKS_PER_CHANGE
+from asyncrl.readers.report.frame import render_page, themed
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import provenance, tables_of
 from asyncrl.recipe.yaml_text import write_yaml
@@ -17,15 +17,13 @@ from asyncrl.recipe.yaml_text import write_yaml
 def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str]) -> str:
     """`svg` has the curves, `samples` those over k or nothing; `commands` maps what to do next to its command
     line."""
-    import jinja2
-
-    static = resources.files("asyncrl.readers.report") / "static"
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     packages = {} if report.environment is None else report.environment.packages
-    return environment.from_string((static / "report.html").read_text(encoding="utf-8")).render(
-        style=Markup((static / "report.css").read_text(encoding="utf-8")),
-        curves=Markup(svg),
-        samples=Markup(samples),
+    return render_page(
+        "report/report.html",
+        curves=themed(svg),
+        samples=themed(samples),
+        answers=report.answers,
+        answers_note=answers_note(report),
         recipe=write_yaml(report.recipe),
         title=report.run.name,
         model=report.model.path,
@@ -36,6 +34,24 @@ def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str
         commands=list(commands.items()),
         provenance=provenance(report),
         packages="\n".join(f"{name}=={version}" for name, version in packages.items()),
+    )
+
+
+def answers_note(report: RunReport) -> str:
+    """How many tasks changed, and the rule of those that are shown; or why there are none."""
+    found = report.answers
+    if found is None:
+        recipe = shlex.quote(f"{report.run.folder}/recipe.yaml")
+        return (
+            "This run stored no answers of the base model and of a trained version to the same held-out "
+            "tasks. A run with held-out tasks does: "
+            f"asyncrl train {recipe} data.heldout=FILE run_folder=FOLDER"
+        )
+    counts = ", ".join(f"{number:,} {change}" for change, number in found.counts.items())
+    return (
+        f"Most likely answers to {sum(found.counts.values()):,} held-out tasks, at step {found.before_step} "
+        f"and at step {found.after_step}: {counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the "
+        "order of the file: none was chosen by how it reads."
     )
 
 

@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.fault_causes import FaultCause
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
-SCHEMA_VERSION: Final = "3"
+SCHEMA_VERSION: Final = "4"
 
 
 class Part(BaseModel):
@@ -50,7 +50,21 @@ class Benchmark(Part):
     """greedy, avg or pass -> after - before, paired over tasks, with its 95% interval."""
 
 
-class Evaluated(Part):
+class OverK(Part):
+    """Samples of several models on the same tasks, over k."""
+
+    sampled: list[str]
+    """Models that were sampled; the base model first."""
+    curves: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` mean, low, high and num_tasks, from k = 1; null where it has
+    none."""
+    contrasts: dict[str, list[Any]]
+    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and
+    the k at which the curves cross; null for the first one."""
+    sentences: list[str]
+
+
+class Evaluated(OverK):
     """The last results of `asyncrl eval` on one evaluation set, of models that were asked alike."""
 
     name: str
@@ -60,15 +74,37 @@ class Evaluated(Part):
     """Labels; the base model first."""
     results: list[Row]
     """A row for each model, without the scores of tasks."""
-    sampled: list[str]
-    """Models that were sampled."""
-    curves: dict[str, list[Any]]
-    """pass, maj or best -> for each of `sampled` mean, low, high and num_tasks, from k = 1; null where it has
-    none."""
-    contrasts: dict[str, list[Any]]
-    """pass, maj or best -> for each of `sampled` its differences to the first one, paired over tasks, and
-    the k at which the curves cross; null for the first one."""
-    sentences: list[str]
+
+
+class GivenAnswer(Part):
+    text: str | None
+    """null where it was not kept; of a long one its beginning and end."""
+    extracted: str | None
+    """Answer as the verifier read it."""
+    outcome: str
+    num_tokens: int
+    is_cut: bool
+    """Whether it ended at the limit of its tokens."""
+
+
+class AnsweredTask(Part):
+    task_id: str
+    prompt: str
+    """The text; where it is long, its beginning and end."""
+    change: str
+    before: GivenAnswer
+    after: GivenAnswer
+
+
+class Answers(Part):
+    """Most likely answers of the base model and of the last evaluated version to held-out tasks."""
+
+    before_step: int
+    after_step: int
+    counts: dict[str, int]
+    """wrong to right, right to wrong, right twice, wrong twice -> tasks with a verdict on both answers."""
+    tasks: list[AnsweredTask]
+    """The first few of each, in the order in which they were asked."""
 
 
 class Model(Part):
@@ -190,13 +226,16 @@ class Run(Part):
 
 
 class RunReport(Part):
-    schema_version: Literal["3"] = SCHEMA_VERSION
+    schema_version: Literal["4"] = SCHEMA_VERSION
     written_seconds: float
     """Unix time."""
     run: Run
     heldout: HeldOut | None
     benchmarks: list[Benchmark]
     evaluations: list[Evaluated]
+    samples: OverK | None
+    """Samples of the held-out tasks that the run itself took, before and after training."""
+    answers: Answers | None
     response_tokens: Ends
     """Lengths of the sampled responses of each step."""
     responses: list[StepResponses]

@@ -15,7 +15,7 @@ from asyncrl.observe.terminal.model_differences import (
 from asyncrl.observe.terminal.sample_curves import curve_tables
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.report.responses import responses_table
-from asyncrl.readers.report.schema import Evaluated, RunReport
+from asyncrl.readers.report.schema import Evaluated, OverK, RunReport
 from asyncrl.system.rounding import as_percent
 
 OPTIMISTIC = (
@@ -34,7 +34,15 @@ NAMES = ("asyncrl", "commit", "has_local_changes", "python", "platform", "cpu", 
 
 def tables_of(report: RunReport) -> list[Table]:
     """Those that have a row."""
-    found = [*learned(report), conservation(report), faults(report), scale(report), responses_table(report)]
+    own = [] if report.samples is None else _over_k(*sampled_sets(report)[0])
+    found = [
+        *learned(report),
+        *own,
+        conservation(report),
+        faults(report),
+        scale(report),
+        responses_table(report),
+    ]
     found.append(_off_policy(report))
     return [table for table in found if table.rows]
 
@@ -50,7 +58,13 @@ def learned(report: RunReport) -> list[Table]:
     return tables
 
 
-def compared_of(evaluated: Evaluated) -> Compared:
+def sampled_sets(report: RunReport) -> list[tuple[str, OverK]]:
+    """Evaluation sets with curves over k, by their titles."""
+    own = [] if report.samples is None else [("held-out, by the run", report.samples)]
+    return [*own, *((each.name, each) for each in report.evaluations if each.curves)]
+
+
+def compared_of(evaluated: OverK) -> Compared:
     """The curves as they were computed."""
     return cast(
         Compared,
@@ -69,11 +83,13 @@ def _evaluated(evaluated: Evaluated) -> list[Table]:
     rows = comparison_rows(evaluated.results, has_differences=False)
     title = comparison_title(evaluated.results[0])
     tables = [Table(title, header, rows, "Measured by asyncrl eval.")]
-    if evaluated.curves:
-        passed, *others = curve_tables(evaluated.name, compared_of(evaluated))
-        note = " ".join([*([passed.note] if passed.note else []), *evaluated.sentences])
-        tables += [Table(passed.title, passed.header, passed.rows, note), *others]
-    return tables
+    return [*tables, *(_over_k(evaluated.name, evaluated) if evaluated.curves else ())]
+
+
+def _over_k(name: str, found: OverK) -> list[Table]:
+    passed, *others = curve_tables(name, compared_of(found))
+    note = " ".join([*([passed.note] if passed.note else []), *found.sentences])
+    return [Table(passed.title, passed.header, passed.rows, note), *others]
 
 
 def _during(name: str, rows: Sequence[Row]) -> Table:

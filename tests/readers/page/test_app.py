@@ -91,7 +91,7 @@ async def test_another_host_name_is_refused(run_folder: Path) -> None:
 
 
 def test_the_export_holds_the_newest_groups_and_no_open_tag_in_its_data(run_folder: Path) -> None:
-    page = export(Run("sums", run_folder), num_groups=2)
+    page = export([Run("sums", run_folder)], num_groups=2)
     found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     answers = json.loads(found[1])
@@ -124,7 +124,7 @@ async def test_an_exported_group_shows_without_a_server(
     run_folder: Path, tmp_path: Path, browser_address: str
 ) -> None:
     file = tmp_path / "run.html"
-    file.write_text(export(Run("sums", run_folder), num_groups=10))
+    file.write_text(export([Run("sums", run_folder)], num_groups=10))
     async with tab(browser_address) as page:
         await page.open(f"{file.as_uri()}#/sums/groups/1")
         text = await page.text("article")

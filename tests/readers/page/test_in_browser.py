@@ -352,7 +352,7 @@ async def test_hostile_text_stays_text(tmp_path: Path, browser_address: str) -> 
             await page.evaluate("document.querySelectorAll('main img, main script, #group b b').length") == 0
         )
     file = tmp_path / "page.html"
-    file.write_text(export(Run("<b>run", hostile), num_groups=5))
+    file.write_text(export([Run("<b>run", hostile)], num_groups=5))
     async with tab(browser_address) as page:
         await page.open(f"{file.as_uri()}#/%3Cb%3Erun/groups/0")
         await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
@@ -364,7 +364,7 @@ async def test_an_exported_run_opens_on_its_curves_without_a_server(
     run_folder: Path, tmp_path: Path, browser_address: str
 ) -> None:
     file = tmp_path / "run.html"
-    file.write_text(export(Run("sums", run_folder), num_groups=5))
+    file.write_text(export([Run("sums", run_folder)], num_groups=5))
     async with tab(browser_address) as page:
         await page.open(file.as_uri())
         await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: mean 0.9\"]')")

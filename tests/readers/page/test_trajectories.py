@@ -138,7 +138,7 @@ def test_a_long_group_comes_with_the_text_of_its_first_trajectories(
     assert not group["trajectories"][1]["segments"][0]["tokens"] and group["trajectories"][1]["num_tokens"]
     alone = read_trajectory(Run("sums", run), 8, 1)
     assert alone is not None and alone["segments"][0]["tokens"]
-    page = export(Run("sums", run), num_groups=100)
+    page = export([Run("sums", run)], num_groups=100)
     assert '"/api/runs/sums/groups/8/1"' in page and '"/api/runs/sums/faults"' in page
 
 

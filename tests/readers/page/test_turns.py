@@ -115,7 +115,7 @@ async def test_what_a_tool_printed_stays_text_here_and_in_an_exported_page(
             await page.evaluate("document.querySelectorAll('main img, main script, .observed b').length") == 0
         )
     file = tmp_path / "page.html"
-    file.write_text(export(Run("turns", run), num_groups=5))
+    file.write_text(export([Run("turns", run)], num_groups=5))
     async with tab(browser_address) as page:
         await page.open(f"{file.as_uri()}#/turns/groups/0")
         await page.wait_for(f"{OBSERVED} === 4")

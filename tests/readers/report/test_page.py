@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fakes.compared_runs import write_run as write_compared
 from fakes.evaluated_run import evaluate_run
 from fakes.finished_run import EVALUATION, write_run
 
@@ -47,7 +48,9 @@ def test_the_page_fetches_nothing(page: str) -> None:
     addresses = _Addresses()
     addresses.feed(page)
     assert addresses.found == []
-    assert "@import" not in page and "url(http" not in page
+    # Names of XML namespaces are no addresses.
+    text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    assert re.findall(r"https?://|@import|url\((?!#)", text) == []
 
 
 def test_the_page_holds_evaluations_books_times_recipe_and_commands(page: str) -> None:
@@ -74,6 +77,32 @@ def test_what_a_program_wrote_is_escaped(run_folder: Path) -> None:
     write_report(run_folder)
     page = (run_folder / "report.html").read_text()
     assert "&lt;b&gt;no" in page and "<b>no" not in page
+
+
+def test_answers_stand_side_by_side_and_escaped(tmp_path: Path) -> None:
+    recipe = {
+        "name": "<b>sums",
+        "model": {"path": "small"},
+        "data": {"train": "rows.jsonl"},
+        "evaluation": {"every_steps": 0},
+    }
+    run = write_compared(tmp_path / "run", {0: [0.0, 1.0], 4: [1.0, 1.0]}, recipe=recipe)
+    with sqlite3.connect(run / "journal.sqlite") as journal:
+        journal.execute("UPDATE evaluated SET text = '<img src=x>' WHERE version = 4")
+        journal.execute("UPDATE evaluated SET text = NULL WHERE version = 0 AND task_id = 'heldout:2'")
+    page = _written(run)
+    assert "<img" not in page and "<b>sums" not in page and page.count("&lt;img src=x&gt;") == 2
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert (
+        "2 held-out tasks, at step 0 and at step 4: 1 wrong to right, 0 right to wrong, 1 right twice" in text
+    )
+    assert "step 0 wrong , 4 tokens, answer 7 it is 7 step 4 correct , 4 tokens, answer 2" in text
+    assert "The text was not kept." in text
+
+
+def test_a_run_without_stored_answers_says_what_makes_them(page: str, reported: Path) -> None:
+    assert "This run stored no answers of the base model" in page
+    assert f"asyncrl train {reported}/recipe.yaml data.heldout=FILE run_folder=FOLDER" in page
 
 
 def test_the_curves_are_also_a_png_file(page: str, reported: Path) -> None:

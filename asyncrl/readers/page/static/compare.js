@@ -24,7 +24,8 @@ function choose(changed) {
 }
 
 function runBox(name) {
-  const box = element("input", { type: "checkbox", checked: state.runs.includes(name), name });
+  // An exported document has all of its runs side by side.
+  const box = element("input", { type: "checkbox", checked: state.runs.includes(name), name, disabled: isExported });
   box.addEventListener("change", () => choose({ runs: box.checked ? [...state.runs, name] : state.runs.filter((each) => each !== name) }));
   return element("label", { className: "chip" }, box, name);
 }
@@ -190,7 +191,7 @@ async function readTasks(offset = 0) {
   state.tasks = offset === 0 ? answer.tasks : [...state.tasks, ...answer.tasks];
   renderKinds();
   byId("differing").replaceChildren(...state.tasks.map(taskCard));
-  byId("more").hidden = state.tasks.length >= (state.counts[kind] ?? 0);
+  byId("more").hidden = isExported || state.tasks.length >= (state.counts[kind] ?? 0);
   byId("no-tasks").hidden = state.tasks.length > 0;
 }
 
@@ -250,24 +251,24 @@ function build(root) {
   );
 }
 
-// An exported document holds one run.
-if (!isExported)
-  views.compare = {
-    title: "Compare",
-    async show(root, run, rest) {
-      if (byId("choice") === null) build(root);
-      const runs = (rest.query.get("runs") ?? "").split(",").filter(Boolean);
-      Object.assign(state, { runs, revision: "", tasks: [] });
-      const turn = currentTurn();
-      const answer = await ask("/api/runs");
-      if (turn !== currentTurn()) return;
-      state.there = answer.runs;
-      renderForm();
-      byId("too-few").hidden = runs.length > 1;
-      byId("compared").hidden = byId("compared").hidden || runs.length < 2;
-      if (runs.length > 1) await refresh();
-    },
-    async update() {
-      if (state.runs.length > 1 && Date.now() - state.asked >= RECOMPARE_MILLISECONDS) await refresh();
-    },
-  };
+views.compare = {
+  title: "Compare",
+  async show(root, run, rest) {
+    if (byId("choice") === null) build(root);
+    const runs = (rest.query.get("runs") ?? "").split(",").filter(Boolean);
+    Object.assign(state, { runs, revision: "", tasks: [] });
+    const turn = currentTurn();
+    const answer = await ask("/api/runs");
+    if (turn !== currentTurn()) return;
+    state.there = answer.runs;
+    if (isExported) state.runs = answer.runs.map((one) => one.name);
+    const isFew = state.runs.length < 2;
+    renderForm();
+    byId("too-few").hidden = !isFew;
+    byId("compared").hidden = byId("compared").hidden || isFew;
+    if (!isFew) await refresh();
+  },
+  async update() {
+    if (state.runs.length > 1 && Date.now() - state.asked >= RECOMPARE_MILLISECONDS) await refresh();
+  },
+};

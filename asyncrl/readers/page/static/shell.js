@@ -32,8 +32,8 @@ const answers = new Map();
 // Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
-    // Names of runs are written as they are there.
-    const plain = decodeURIComponent(path);
+    // Names of runs are written as they are there; a query has "+" for a space.
+    const plain = decodeURIComponent(path.replaceAll("+", "%20"));
     if (!Object.hasOwn(embedded, plain)) throw new Error("This exported page does not hold that.");
     return structuredClone(embedded[plain]);
   }
@@ -175,7 +175,8 @@ const currentTurn = () => shown.number;
 function renderTabs() {
   const tab = (name, address) =>
     element("a", { href: address, textContent: views[name].title, ...(name === shown.view ? { "aria-current": "page" } : {}) });
-  const isThere = (name) => name in views && (name !== "chains" || shown.hasChains || shown.view === name);
+  const hasMore = { compare: !isExported || embedded["/api/runs"].runs.length > 1, chains: shown.hasChains || shown.view === "chains" };
+  const isThere = (name) => name in views && (hasMore[name] ?? true);
   const names = (shown.run === null ? PAGE_TABS : RUN_TABS).filter(isThere);
   byId("tabs").replaceChildren(...names.map((name) => tab(name, shown.run === null ? (name === "overview" ? "#/" : link(name)) : link(shown.run, name))));
   byId("tabs").hidden = names.length === 0;
