@@ -10,8 +10,10 @@ import errno
 import importlib
 import importlib.metadata
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, ModuleType
 
@@ -77,7 +79,21 @@ def main(argv: Sequence[str] | None = None, *, refuse: Callable[[InputError], No
     return 128 + received[0] if received else code
 
 
-def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """The parser of a subcommand. Its help ends with the examples, a line each."""
+    parser = argparse.ArgumentParser(
+        prog=f"asyncrl {name}",
+        description=textwrap.fill(command.HELP, max(40, shutil.get_terminal_size().columns - 2)),
+        epilog="\n  ".join(("examples:", *command.EXAMPLES)),
+        # Of the two texts, neither is wrapped again.
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """`words`, options and others in any order. Exits as argparse does."""
     if parser.prog == "asyncrl sandbox":
         # It has its own subcommands, and what follows the program belongs to the program.
         return parser.parse_args(words)
@@ -88,9 +104,7 @@ def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) 
     try:
         # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
-        parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
-        command.add_arguments(parser)
-        code = _run_explained(command, _parse(parser, words), refuse)
+        code = _run_explained(command, parse(parser_of(name, command), words), refuse)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

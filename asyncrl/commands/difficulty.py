@@ -47,6 +47,10 @@ HELP = (
     "next to a data file, else (folders, hub ids, gyms) into the current folder. A measurement that is "
     "broken off continues when the same command runs again."
 )
+EXAMPLES = (
+    "asyncrl difficulty recipes/r1_zero_arithmetic_cpu.yaml -n 4 --num-rows 100",
+    "asyncrl difficulty runs/r1_zero_arithmetic_cpu --no-copy",
+)
 COLUMN = "pass_rate"
 SAMPLES = 16
 ROUNDS_AT_ONCE = 4

@@ -17,6 +17,10 @@ HELP = (
     "staleness, environment. Of a chain, what each stage brought and cost. At any time, also while a run "
     "trains. `asyncrl compare` puts runs side by side."
 )
+EXAMPLES = (
+    "asyncrl report runs/r1_zero_arithmetic_cpu",
+    "asyncrl report runs/r1_zero_arithmetic_cpu --format json --out reports",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

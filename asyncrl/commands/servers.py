@@ -19,6 +19,10 @@ HELP = (
     "is added. Run it where the controller runs. A run that is started again keeps the changes until its "
     "recipe names other servers; a local server that was removed is then one less."
 )
+EXAMPLES = (
+    "asyncrl servers runs/r1_zero_arithmetic_cpu list",
+    "asyncrl servers runs/r1_zero_arithmetic_cpu add http://10.0.0.7:30000",
+)
 TIMEOUT_SECONDS = 10.0
 
 

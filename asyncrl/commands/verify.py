@@ -24,6 +24,10 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 
 HELP = "Grade rows of answers with a verifier, or check that a verifier keeps the contract."
+EXAMPLES = (
+    "asyncrl verify answers.jsonl --verifier math",
+    "asyncrl verify --contract exact",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
