@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -38,15 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when written, 2 for what cannot be written. Raises InputError for what cannot be read."""
+    """0 when written. Raises InputError for what cannot be read or written."""
     if arguments.schema:
         print(json.dumps(RunReport.model_json_schema(), indent=1))
         return 0
     try:
         _write(arguments)
     except OSError as error:
-        print(f"{error.filename} cannot be written: {error.strerror}. Name a folder: --out.", file=sys.stderr)
-        return 2
+        raise InputError(
+            f"{error.filename} cannot be written: {error.strerror}. Name a folder: --out."
+        ) from error
     return 0
 
 

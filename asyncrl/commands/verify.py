@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
+from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 done, 1 a contract is broken, 2 bad input."""
+    """0 done, 1 a contract is broken. Raises InputError."""
     try:
         options = parse_settings(arguments.settings)
         if arguments.contract:
@@ -73,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         # The reader has left, which the command line deals with; it is no mistake in the input.
         raise
     except (ValueError, OSError) as error:
-        print(f"asyncrl verify: {error}", file=sys.stderr)
-        return 2
+        raise InputError(f"asyncrl verify: {error}") from error
 
 
 def parse_settings(settings: list[str]) -> dict[str, object]:
