@@ -38,6 +38,7 @@ from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
+from asyncrl.system.near_paths import is_run_folder, nearest_run
 from asyncrl.system.rounding import as_percent
 from asyncrl.system.run_files import JOURNAL, RECIPE
 
@@ -83,7 +84,9 @@ def _answered(arguments: argparse.Namespace) -> int:
             raise InputError(f"{option} is {value}, expected more than 0.")
     if arguments.out is not None and not arguments.out.is_dir():
         raise InputError(f"--out is {arguments.out}, which is not a folder. Make it, or name another one.")
-    is_run = (arguments.recipe / RECIPE).is_file()
+    is_run = is_run_folder(arguments.recipe)
+    if not arguments.recipe.exists() and (meant := nearest_run(arguments.recipe)):
+        raise InputError(f"There is no recipe and no run at {arguments.recipe}.{meant}")
     recipe, rates = _read(arguments) if is_run else _measure(arguments)
     if not rates:
         raise InputError(f"{arguments.recipe}: no row has a verdict yet.")

@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
+from asyncrl.system.near_paths import is_run_folder, nearest_run
 from asyncrl.system.run_files import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 
@@ -46,7 +47,10 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
     try:
         controller = (run / CONTROLLER_URL).read_text()
     except OSError:
-        raise InputError(f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}.") from None
+        raise InputError(
+            f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}."
+            f"{'' if is_run_folder(run) else nearest_run(run)}"
+        ) from None
     request = urllib.request.Request(
         controller + SERVERS_PATH,
         json.dumps({"action": action, "url": url}).encode(),

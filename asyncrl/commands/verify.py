@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from asyncrl.commands.standard_input import in_thread, lines
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
@@ -74,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         # The reader has left, which the command line deals with; it is no mistake in the input.
         raise
     except (ValueError, OSError) as error:
-        raise InputError(f"asyncrl verify: {error}") from error
+        meant = nearest_path(arguments.file) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"asyncrl verify: {error}{meant and '.'}{meant}") from error
 
 
 def parse_settings(settings: list[str]) -> dict[str, object]:
