@@ -10,11 +10,14 @@ import errno
 import importlib
 import importlib.metadata
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, ModuleType
 
+from asyncrl.commands.pages import page_about
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
@@ -69,15 +72,28 @@ def main(argv: Sequence[str] | None = None, *, refuse: Callable[[InputError], No
     try:
         check_distribution()
     except InputError as error:
-        refuse(error)
-        return 2
+        return _refused(error, refuse, arguments)
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
         code = _run(arguments[0], arguments[1:], refuse)
     return 128 + received[0] if received else code
 
 
-def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """The parser of a subcommand. Its help ends with the examples, a line each."""
+    parser = argparse.ArgumentParser(
+        prog=f"asyncrl {name}",
+        description=textwrap.fill(command.HELP, max(40, shutil.get_terminal_size().columns - 2)),
+        epilog="\n  ".join(("examples:", *command.EXAMPLES)),
+        # Of the two texts, neither is wrapped again.
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """`words`, options and others in any order. Exits as argparse does."""
     if parser.prog == "asyncrl sandbox":
         # It has its own subcommands, and what follows the program belongs to the program.
         return parser.parse_args(words)
@@ -88,9 +104,11 @@ def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) 
     try:
         # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
-        parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
-        command.add_arguments(parser)
-        code = _run_explained(command, _parse(parser, words), refuse)
+        arguments = parse(parser_of(name, command), words)
+        try:
+            code: int = command.run(arguments)
+        except InputError as error:
+            code = _refused(error, refuse, words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -110,16 +128,12 @@ def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) 
     return code
 
 
-def _run_explained(
-    command: ModuleType, arguments: argparse.Namespace, refuse: Callable[[InputError], None]
-) -> int:
-    """The exit code of the command; 2 and a sentence for what the user can correct."""
-    try:
-        code: int = command.run(arguments)
-    except InputError as error:
-        refuse(error)
-        return 2
-    return code
+def _refused(error: InputError, refuse: Callable[[InputError], None], words: Sequence[str]) -> int:
+    """The exit code of what the user can correct. The page about it is for readers, not for programs."""
+    refuse(error)
+    if "--json" not in words and (page := page_about(error)) is not None:
+        print(f"Read: {page}", file=sys.stderr)
+    return 2
 
 
 def _is_somewhere() -> bool:

@@ -76,6 +76,7 @@ class StalenessBreach(AsyncrlError, AssertionError):
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """ " Did you mean NAME?" where one of `known` is almost `word`, else `otherwise`."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else otherwise
+    """ " Did you mean NAME?" where one of `known` is almost `word`, in capitals or not, else `otherwise`."""
+    names = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(word.casefold(), list(names), n=1)
+    return f" Did you mean {names[near[0]]}?" if near else otherwise

@@ -27,8 +27,9 @@ class Bounds:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """ " Did you mean 'math'?" or an empty string."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    names = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), list(names), n=1, cutoff=0.5)
+    return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
 def checked(

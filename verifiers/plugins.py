@@ -68,8 +68,10 @@ class Plugins:
     def _module_of_file(self, name: str, file: str, folder: Path | None) -> ModuleType:
         path = ((folder or Path.cwd()) / file).resolve()
         if not path.is_file():
+            beside = [each.name for each in path.parent.glob("*.py")]
             raise ValueError(
                 f"{self.say(name)}: there is no file {path}. The path is relative to {folder or Path.cwd()}."
+                f"{nearest(path.name, beside)}"
             )
         # A name of its own per path: two files called reward.py must not replace each other, and an object
         # of the file's must unpickle in a worker, which loads the same path and so gets the same name.

@@ -4,6 +4,10 @@ import argparse
 import importlib
 
 HELP = "Print every term of the loss: formula, what was measured of it, use, failure, source."
+EXAMPLES = (
+    "asyncrl algorithms",
+    "asyncrl algorithms | less",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,6 +36,10 @@ HELP = (
     "own verifier as its file is now. Prints how often a reward was undeserved or refused by that, over the "
     "steps, with an example of each. Reads the journal and data.train; needs no model."
 )
+EXAMPLES = (
+    "asyncrl audit runs/r1_zero_arithmetic_cpu",
+    "asyncrl audit runs/r1_zero_arithmetic_cpu --verifier exact -n 200 --json",
+)
 SAMPLE = 1000
 
 

@@ -17,6 +17,10 @@ HELP = (
     "Run the stages of a chain, one after the other: recipes that are trained, and selections of responses. "
     "Run it again to resume at the stage and step."
 )
+EXAMPLES = (
+    "asyncrl chain recipes/chains/arithmetic_cpu.yaml",
+    "asyncrl chain recipes/chains/expert_iteration_cpu.yaml",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

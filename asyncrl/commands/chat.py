@@ -37,6 +37,10 @@ HELP = (
     "continued as it stands. Tools of the recipe answer the model's calls; /row N asks row N of the held-out "
     "data, which its environment then answers. Ctrl-C ends an answer."
 )
+EXAMPLES = (
+    "asyncrl chat runs/r1_zero_arithmetic_cpu",
+    "asyncrl chat runs/r1_zero_arithmetic_cpu --base --temperature 0.7",
+)
 NEW, ROW = "/new", "/row"
 
 

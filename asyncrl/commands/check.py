@@ -35,6 +35,10 @@ from asyncrl.run.resuming import Resumption
 from asyncrl.turns.shown import history_notes, turns_in_short
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
+EXAMPLES = (
+    "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml trainer.num_steps=20 algorithm.preset=dapo",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

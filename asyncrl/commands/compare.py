@@ -15,6 +15,10 @@ HELP = (
     "their seed alone form one group. The first run is the one that others are compared with. "
     "`asyncrl view` draws the curves."
 )
+EXAMPLES = (
+    "asyncrl compare runs/first runs/second",
+    "asyncrl compare runs/seed_1 runs/seed_2 runs/other --json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

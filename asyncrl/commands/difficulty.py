@@ -38,6 +38,7 @@ from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
+from asyncrl.system.near_paths import is_run_folder, nearest_run
 from asyncrl.system.rounding import as_percent
 from asyncrl.system.run_files import JOURNAL, RECIPE
 
@@ -46,6 +47,10 @@ HELP = (
     "run: prints the histogram and writes copies of the sources with the column pass_rate, for data.filter: "
     "next to a data file, else (folders, hub ids, gyms) into the current folder. A measurement that is "
     "broken off continues when the same command runs again."
+)
+EXAMPLES = (
+    "asyncrl difficulty recipes/r1_zero_arithmetic_cpu.yaml -n 4 --num-rows 100",
+    "asyncrl difficulty runs/r1_zero_arithmetic_cpu --no-copy",
 )
 COLUMN = "pass_rate"
 SAMPLES = 16
@@ -79,7 +84,9 @@ def _answered(arguments: argparse.Namespace) -> int:
             raise InputError(f"{option} is {value}, expected more than 0.")
     if arguments.out is not None and not arguments.out.is_dir():
         raise InputError(f"--out is {arguments.out}, which is not a folder. Make it, or name another one.")
-    is_run = (arguments.recipe / RECIPE).is_file()
+    is_run = is_run_folder(arguments.recipe)
+    if not arguments.recipe.exists() and (meant := nearest_run(arguments.recipe)):
+        raise InputError(f"There is no recipe and no run at {arguments.recipe}.{meant}")
     recipe, rates = _read(arguments) if is_run else _measure(arguments)
     if not rates:
         raise InputError(f"{arguments.recipe}: no row has a verdict yet.")

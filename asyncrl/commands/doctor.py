@@ -15,18 +15,16 @@ HELP = (
     "lost (runs work, and lack something) or broken, with the consequence and the fix. Starts no run, "
     "changes nothing; asks the model hub for one page."
 )
-EXAMPLES = """examples:
-  asyncrl doctor                                       # in the folder in which runs will be started
-  asyncrl doctor --json | jq '.findings[] | select(.state != "ok")'
-"""
+EXAMPLES = (
+    "asyncrl doctor",
+    "asyncrl doctor --json | jq '.findings[] | select(.state != \"ok\")'",
+)
 WIDTH = 110
 NAMES = 17
 """Columns of the name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description, parser.epilog = textwrap.fill(HELP, 100), EXAMPLES
     parser.add_argument("--json", action="store_true", help="print all findings as one JSON object")
 
 

@@ -54,6 +54,12 @@ HELP = (
     "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "
     "Without any: on data.heldout and the benchmarks of the recipe."
 )
+EXAMPLES = (
+    "asyncrl eval --list",
+    "asyncrl eval recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl eval Qwen/Qwen3-0.6B gsm8k math500 --num-tasks 100",
+    "asyncrl eval runs/r1_zero_arithmetic_cpu --at base,best,last",
+)
 HELDOUT = "heldout"
 
 

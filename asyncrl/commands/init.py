@@ -26,10 +26,10 @@ HELP = (
     "Write a first recipe, with a comment beside each key. Without options: a folder that works on a CPU at "
     "once, with rows and a verifier of its own. With --model: one sized for GPUs. Overwrites nothing."
 )
-EXAMPLES = """examples:
-  asyncrl init first && cd first && asyncrl train recipe.yaml
-  asyncrl init --model Qwen/Qwen3-8B --gpus 8 --data gsm8k
-"""
+EXAMPLES = (
+    "asyncrl init first && cd first && asyncrl train recipe.yaml",
+    "asyncrl init --model Qwen/Qwen3-8B --gpus 8 --data gsm8k",
+)
 GOALS = ("math", "code", "tools")
 CHATS = ("instruct", "chat", "it", "thinking", "sft", "dpo", "rl")
 CHAT_FAMILIES = ("qwen3",)
@@ -37,8 +37,6 @@ CHAT_FAMILIES = ("qwen3",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLES
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("."), help="folder to write into (default: this one)"
     )

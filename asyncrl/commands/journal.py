@@ -19,6 +19,11 @@ HELP = (
     "Columns named step count from 0; here and in metrics.jsonl steps count from 1: step n made version n. "
     "Example: sqlite3 RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
 )
+EXAMPLES = (
+    "asyncrl journal runs/r1_zero_arithmetic_cpu",
+    "asyncrl journal runs/r1_zero_arithmetic_cpu --group 3",
+    "asyncrl journal runs/r1_zero_arithmetic_cpu --trajectory 00000012-03",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

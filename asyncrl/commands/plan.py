@@ -44,6 +44,10 @@ HELP = (
     "model's config.json alone; "
     "exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
+EXAMPLES = (
+    "asyncrl plan recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl plan recipes/r1_zero_math_qwen3.yaml --gpu-memory-gb 80 --simulate",
+)
 
 _PASSES = "a forward pass per older version of the sequences with its tokens"
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.launch.meters.fits import Fit, Read, Settings, find_fits, fit_gpus
 from asyncrl.launch.meters.memory import FULL_SHARE
 from asyncrl.model.shape import ModelShape
@@ -62,7 +62,7 @@ def _memory_gb(arguments: argparse.Namespace) -> float:
         return float(arguments.gpu_memory_gb)
     name = arguments.device or LIKELY_GPU
     if name not in GPUS:
-        raise InputError(f"--device {name} is unknown. Known: {', '.join(GPUS)}.")
+        raise InputError(f"--device {name} is unknown. Known: {', '.join(GPUS)}.{did_you_mean(name, GPUS)}")
     return GPUS[name].memory_gb
 
 

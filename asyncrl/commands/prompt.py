@@ -28,6 +28,10 @@ from asyncrl.turns.shown import turn_lines
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
+EXAMPLES = (
+    "asyncrl prompt recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl prompt recipes/r1_zero_arithmetic_cpu.yaml --heldout --row 3 --tokens",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

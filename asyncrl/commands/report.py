@@ -3,7 +3,6 @@ picture."""
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -17,6 +16,10 @@ HELP = (
     "Write the report of runs into their folders: base, last and best with intervals, cost, "
     "staleness, environment. Of a chain, what each stage brought and cost. At any time, also while a run "
     "trains. Several runs with --out FOLDER have one page together."
+)
+EXAMPLES = (
+    "asyncrl report runs/r1_zero_arithmetic_cpu",
+    "asyncrl report runs/r1_zero_arithmetic_cpu --format json --out reports",
 )
 
 
@@ -38,15 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when written, 2 for what cannot be written. Raises InputError for what cannot be read."""
+    """0 when written. Raises InputError for what cannot be read or written."""
     if arguments.schema:
         print(json.dumps(RunReport.model_json_schema(), indent=1))
         return 0
     try:
         _write(arguments)
     except OSError as error:
-        print(f"{error.filename} cannot be written: {error.strerror}. Name a folder: --out.", file=sys.stderr)
-        return 2
+        raise InputError(
+            f"{error.filename} cannot be written: {error.strerror}. Name a folder: --out."
+        ) from error
     return 0
 
 

@@ -17,6 +17,10 @@ HELP = (
     "batches that the journal recorded. Prints every number next to the recorded one; exit code 1 when one "
     "differs. Steps count from 1: step n made version n."
 )
+EXAMPLES = (
+    "asyncrl reproduce runs/r1_zero_arithmetic_cpu 1",
+    "asyncrl reproduce runs/r1_zero_arithmetic_cpu 40",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,16 @@ import json
 import sys
 from dataclasses import replace
 
+from asyncrl.errors import InputError
 from sandbox.doctor import measure, report
 from sandbox.result import SandboxError, Tier
 from sandbox.settings import SandboxSettings
 
 HELP = "See what isolation this machine offers to untrusted programs."
+EXAMPLES = (
+    "asyncrl sandbox doctor",
+    "asyncrl sandbox doctor --tier landlock --json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 with a usable tier; 1 when the sandbox cannot run anything, 2 for bad input."""
+    """0 with a usable tier; 1 when the sandbox cannot run anything. Raises InputError."""
     try:
         if arguments.json:
             return _print_json(_settings(arguments))
         tier, lines = report(_settings(arguments))
     except (OSError, ValueError) as error:
-        print(f"asyncrl sandbox: {error}", file=sys.stderr)
-        return 2
+        raise InputError(f"asyncrl sandbox: {error}") from error
     except SandboxError as error:
         print(f"asyncrl sandbox: the sandbox failed: {error}", file=sys.stderr)
         return 1

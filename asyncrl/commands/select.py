@@ -29,9 +29,11 @@ HELP = (
     "Select responses of a run as data for SFT and DPO: best of n, all correct, shortest, the majority's, or "
     "preference pairs, without repeated texts and without questions that evaluations ask. With -n it "
     "generates what the journal lacks, or all from a recipe or a model; a call that is broken off continues "
-    "when the same command runs again. Examples: `asyncrl select runs/mine --out sft.jsonl` writes all "
-    "correct responses; `asyncrl select runs/mine --choose pairs -n 8 --out dpo.parquet` writes pairs of "
-    "right and wrong ones, of 8 responses to each row."
+    "when the same command runs again."
+)
+EXAMPLES = (
+    "asyncrl select runs/r1_zero_arithmetic_cpu --out sft.jsonl",
+    "asyncrl select runs/r1_zero_arithmetic_cpu --choose pairs -n 8 --out dpo.parquet",
 )
 DEFAULT = "correct"
 

@@ -20,6 +20,10 @@ HELP = (
     f"{TOKEN_VARIABLE} here. Where the run was started, `asyncrl servers RUN add URL` then adds the server. "
     "Ctrl-C ends it."
 )
+EXAMPLES = (
+    "asyncrl serve http://10.0.0.5:4711",
+    "asyncrl serve http://10.0.0.5:4711 --address 10.0.0.7 --port 30000",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

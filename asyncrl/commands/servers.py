@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
+from asyncrl.system.near_paths import is_run_folder, nearest_run
 from asyncrl.system.run_files import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 
@@ -18,6 +19,10 @@ HELP = (
     "streams from it resumes elsewhere from its prefix; a local one then ends, and starts again when its URL "
     "is added. Run it where the controller runs. A run that is started again keeps the changes until its "
     "recipe names other servers; a local server that was removed is then one less."
+)
+EXAMPLES = (
+    "asyncrl servers runs/r1_zero_arithmetic_cpu list",
+    "asyncrl servers runs/r1_zero_arithmetic_cpu add http://10.0.0.7:30000",
 )
 TIMEOUT_SECONDS = 10.0
 
@@ -42,7 +47,10 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
     try:
         controller = (run / CONTROLLER_URL).read_text()
     except OSError:
-        raise InputError(f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}.") from None
+        raise InputError(
+            f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}."
+            f"{'' if is_run_folder(run) else nearest_run(run)}"
+        ) from None
     request = urllib.request.Request(
         controller + SERVERS_PATH,
         json.dumps({"action": action, "url": url}).encode(),

@@ -21,6 +21,10 @@ HELP = (
     "Send a run to trackers: all of it, or what they lack because they failed or had no time at its "
     "end. Without names, to those of its recipe. Not while the run trains."
 )
+EXAMPLES = (
+    "asyncrl track runs/r1_zero_arithmetic_cpu",
+    "asyncrl track runs/r1_zero_arithmetic_cpu tensorboard",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

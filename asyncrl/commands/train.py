@@ -26,6 +26,10 @@ from asyncrl.system.disk import FULL_DISK
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
 HELP = "Train with a recipe. Run it again to resume after any interruption."
+EXAMPLES = (
+    "asyncrl train recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl train recipes/r1_zero_arithmetic_cpu.yaml seed=7 rollout.max_staleness=0",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
+from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import decoded
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
@@ -24,6 +26,10 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 
 HELP = "Grade rows of answers with a verifier, or check that a verifier keeps the contract."
+EXAMPLES = (
+    "asyncrl verify answers.jsonl --verifier math",
+    "asyncrl verify --contract exact",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 done, 1 a contract is broken, 2 bad input."""
+    """0 done, 1 a contract is broken. Raises InputError."""
     try:
         options = parse_settings(arguments.settings)
         if arguments.contract:
@@ -69,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         # The reader has left, which the command line deals with; it is no mistake in the input.
         raise
     except (ValueError, OSError) as error:
-        print(f"asyncrl verify: {error}", file=sys.stderr)
-        return 2
+        meant = nearest_path(arguments.file) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"asyncrl verify: {error}{meant and '.'}{meant}") from error
 
 
 def parse_settings(settings: list[str]) -> dict[str, object]:

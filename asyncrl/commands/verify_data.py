@@ -32,6 +32,10 @@ from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
 HELP = "Check the data of a recipe against its verifiers: false negatives and false positives."
+EXAMPLES = (
+    "asyncrl verify-data recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl verify-data train.jsonl --verifier math",
+)
 
 
 class _Asked(NamedTuple):

@@ -10,6 +10,10 @@ from asyncrl.readers.page.app import export, serve
 from asyncrl.readers.page.runs import Runs
 
 HELP = "Watch runs on a local page: curves, servers, each trajectory token by token and what happened to it."
+EXAMPLES = (
+    "asyncrl view runs",
+    "asyncrl view runs/r1_zero_arithmetic_cpu --export page.html",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

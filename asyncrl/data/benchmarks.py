@@ -18,6 +18,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import HeldOutSet, Source
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute
+from asyncrl.system.near_paths import nearest_path
 from verifiers.extract import last_box
 
 Row = Mapping[str, Any]
@@ -287,4 +288,4 @@ def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_
 
 def _check_exists(given: str, place: str) -> None:
     if not Path(place).exists():
-        raise InputError(f"The benchmark {given} needs {place}, which does not exist.")
+        raise InputError(f"The benchmark {given} needs {place}, which does not exist.{nearest_path(place)}")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from asyncrl.data.columnar import names_read
 from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
-from asyncrl.recipe.data_files import how_to_convert
+from asyncrl.recipe.data_files import how_to_convert, is_data_file
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.hub import fetch, is_hub_id
 from asyncrl.system.kinds import kind_of
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import decoded
 from verifiers.strict_json import Flaw, flaw_in, loads_with_flaws
 
@@ -99,8 +100,12 @@ def _folders_of(whole: Path) -> str:
 def _missing(path: Path, key: str) -> InputError:
     return InputError(
         f"{key} is {path}, which does not exist. Set {key} to a .jsonl, .json or .parquet file, a folder of "
-        f"them, or a hub id. {PATH_RULE}"
+        f"them, or a hub id. {PATH_RULE}{nearest_path(path, _may_be_data)}"
     )
+
+
+def _may_be_data(path: Path) -> bool:
+    return path.is_dir() or is_data_file(path.name)
 
 
 def _opened(path: Path, key: str) -> BinaryIO:

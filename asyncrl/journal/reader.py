@@ -34,6 +34,7 @@ from asyncrl.journal.rows import (
     TrajectoryRow,
 )
 from asyncrl.journal.sequences import split_credits, split_runs
+from asyncrl.system.near_paths import nearest_run
 
 _GROUPS = """
 WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit),
@@ -126,6 +127,7 @@ class JournalReader:
         if not is_begun(path):
             raise InputError(
                 f"There is no journal of a run at {path}. Name the folder of a run, such as runs/NAME."
+                f"{nearest_run(path.parent)}"
             )
         self.path = path
 

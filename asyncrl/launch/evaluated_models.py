@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.system.digests import sha256_of
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.run_files import CHECKPOINTS
 
 BASE, BEST, LAST = "base", "best", "last"
@@ -52,7 +53,8 @@ def find_models(recipe: Recipe, places: Sequence[str], checkpoints: Sequence[Pat
 def _version(place: str, folder: Path, exported: Sequence[PolicyVersion]) -> PolicyVersion:
     known = ", ".join(map(str, exported)) or "none yet"
     if place not in (BEST, LAST) and not place.isdecimal():
-        raise InputError(f'--at has "{place}", expected {BASE}, {BEST}, {LAST}, or a step: {known}.')
+        meant = did_you_mean(place, (BASE, BEST, LAST))
+        raise InputError(f'--at has "{place}", expected {BASE}, {BEST}, {LAST}, or a step: {known}.{meant}')
     if not exported:
         raise InputError(f"--at has {place}, but {shown(folder)} holds no exported checkpoint yet.")
     if place == LAST:
@@ -74,13 +76,17 @@ def _label(version: PolicyVersion, aliases: Sequence[str]) -> str:
     return f"step {version}" + (f" ({', '.join(dict.fromkeys(aliases))})" if aliases else "")
 
 
+def _is_model(path: Path) -> bool:
+    return (path / "config.json").is_file()
+
+
 def _given(path: Path) -> EvaluatedModel:
     folder = Path(absolute(str(path), Path.cwd()))
     if not (folder / "config.json").is_file():
         there = "has no config.json" if folder.is_dir() else "does not exist"
         raise InputError(
             f"--checkpoint is {path}, which {there}. Expected a Hugging Face folder, such as "
-            f"RUN/checkpoints/step-40/hf."
+            f"RUN/checkpoints/step-40/hf.{nearest_path(path, _is_model)}"
         )
     return EvaluatedModel(str(shown(folder)), folder)
 

@@ -22,6 +22,7 @@ from asyncrl.model.tensors import expected_tensors
 from asyncrl.model.weights import read_weights, tensor_names
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.kinds import as_written, kind_of
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import read_text
 
 SAMPLE_BYTES = 65536
@@ -40,13 +41,17 @@ SIZES = (
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
+def _may_be_model(path: Path) -> bool:
+    return path.is_dir() or path.suffix == ".gguf"
+
+
 def check_model_folder(path: Path) -> ModelShape:
     """The shape of the model in `path`. Raises InputError when the folder cannot be trained from."""
     path = Path(path)
     if not path.is_dir():
         raise InputError(
             f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder, a GGUF file "
-            f"or a hub id (owner/name). {PATH_RULE}"
+            f"or a hub id (owner/name). {PATH_RULE}{nearest_path(path, _may_be_model)}"
         )
     shape = _read_shape(path / "config.json")
     found = read_weights(path)

@@ -16,6 +16,7 @@ from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.system.machine import bfloat16_flag
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import read_text
 
 
@@ -42,6 +43,7 @@ def read_teacher(recipe: Recipe) -> TeacherModel:
         raise InputError(
             f"teacher.path is {shown(folder)}, which is not a folder. Expected a Hugging Face model folder, "
             "a hub id (owner/name), or the folder of a run that has ended."
+            f"{nearest_path(folder, Path.is_dir)}"
         )
     check_same_tokens(model_folder(recipe.model), folder, "teacher.path")
     config = _read_config(folder)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.model.flops import PEAK_TERAFLOPS
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import find_gpus
@@ -40,7 +40,9 @@ def find_device(recipe: Recipe, *, name: str | None, is_elsewhere: bool) -> tupl
     not have. Raises InputError for a `name` without a data sheet."""
     if name is not None:
         if name not in GPUS:
-            raise InputError(f"--device {name} is unknown. Known: {', '.join(GPUS)}.")
+            raise InputError(
+                f"--device {name} is unknown. Known: {', '.join(GPUS)}.{did_you_mean(name, GPUS)}"
+            )
         return GPUS[name], f"--device {name}"
     if is_elsewhere or recipe.cluster.backend == "ray" or not (gpus := find_gpus()):
         return GPUS[LIKELY_GPU], "a likely GPU; --device names another"

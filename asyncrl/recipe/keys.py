@@ -16,10 +16,14 @@ _CHOICE = re.compile(r"^(?!Default)(\w+): ", re.MULTILINE)
 """A line of a field's documentation that explains one of its values."""
 
 
+def names() -> frozenset[str]:
+    """The dotted names of all keys and sections."""
+    return frozenset(_all_entries())
+
+
 def markdown(asked: str | None = None) -> str:
     """All keys, or only the section or key `asked`. Raises InputError when there is none of that name."""
-    schema = Recipe.model_json_schema()
-    entries = dict(_entries(schema, schema["$defs"]))
+    entries = _all_entries()
     if asked is None:
         return "\n".join([TITLE, *entries.values()])
     found = [text for name, text in entries.items() if name == asked or name.startswith(f"{asked}.")]
@@ -27,6 +31,11 @@ def markdown(asked: str | None = None) -> str:
         meant = did_you_mean(asked, entries, " `asyncrl keys` lists all of them.")
         raise InputError(f"A recipe has no key {asked}.{meant}")
     return "\n".join(found).strip()
+
+
+def _all_entries() -> dict[str, str]:
+    schema = Recipe.model_json_schema()
+    return dict(_entries(schema, schema["$defs"]))
 
 
 def _entries(

@@ -7,13 +7,14 @@ a later start trains from the same step, whatever the earlier run has made since
 
 from pathlib import Path
 
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import find_journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.markers import value_at
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, find_fault, saved_versions
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
 
 BEST = "best"
@@ -61,9 +62,24 @@ def _is_unexported(run: Path, step: int) -> bool:
 def _resolved(recipe: Recipe, key: str, path: str) -> str:
     run, which = _named(path)
     if run is None:
+        _check_step(key, path)
         return path
     known = _recorded(recipe, run, key) if not which.isdecimal() else None
     return known or str(_export(run, which, key))
+
+
+def _check_step(key: str, path: str) -> None:
+    """Raises InputError for RUN@STEP where there is no such run, or the step can be none."""
+    before, at, which = path.rpartition("@")
+    if not at or Path(path).exists():
+        return
+    named = f"{key} is {shown(Path(before))}@{which}, but"
+    if not _is_run(Path(before)):
+        raise InputError(f"{named} no run is there.{nearest_path(before, _is_run)}")
+    raise InputError(
+        f'{named} "{which}" is no step of a run. Write {BEST} or a number, or leave @{which} out for the '
+        f"last step.{did_you_mean(which, (BEST,))}"
+    )
 
 
 def _named(path: str) -> tuple[Path | None, str]:

@@ -26,6 +26,7 @@ from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.run.resuming import Resumption, find_resumption, rate_remarks
 from asyncrl.system.kinds import as_written
+from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import (
     CALL,
     CHECKPOINTS,
@@ -171,7 +172,7 @@ class RunFolder:
 def read_run_recipe(path: Path) -> Recipe:
     """The resolved recipe of an existing run. Raises InputError."""
     if not (path / RECIPE).is_file():
-        raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
+        raise InputError(f"{path} is not a run folder: it has no {RECIPE}.{nearest_run(path)}")
     return load_recipe(path / RECIPE)
 
 

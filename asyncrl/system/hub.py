@@ -4,14 +4,17 @@ HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean what they always mean; it
 what was broken off resumes.
 """
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.system.near_paths import nearest_path
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_NUMBER = re.compile(r"\d+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -91,17 +94,39 @@ def _snapshot(
     return HubSnapshot(Path(folder), Path(folder).name)
 
 
+def _nearest(hub_id: str, kind: str) -> str:
+    """ " Did you mean ...?" where the cache has almost this id, or this machine almost this path."""
+    from huggingface_hub import constants
+
+    before = f"{kind}s--"
+    cached = sorted(entry.name for entry in Path(constants.HF_HUB_CACHE).glob(f"{before}*"))
+    known = (name.removeprefix(before).replace("--", "/", 1) for name in cached)
+    found = next((other for other in known if other != hub_id and _are_almost_one(hub_id, other)), None)
+    return nearest_path(hub_id) if found is None else f" Did you mean {found}?"
+
+
+def _are_almost_one(one: str, other: str) -> bool:
+    """Whether the numbers, which tell models of a family apart, are the same, and nearly all letters, or all
+    but the owner."""
+    one, other = one.casefold(), other.casefold()
+    if _NUMBER.findall(one.rpartition("/")[2]) != _NUMBER.findall(other.rpartition("/")[2]):
+        return False
+    is_renamed = one.rpartition("/")[2] == other.rpartition("/")[2]
+    return is_renamed or difflib.SequenceMatcher(None, one, other).ratio() >= 0.85
+
+
 def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, key: str) -> str:
     """The error in one sentence, and the fix."""
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
     named = f'{key} is "{hub_id}"'
+    near = _nearest(hub_id, kind)
     match error:
         case errors.HFValidationError():
             return (
                 f"{named}, but this machine has no such path, and it is not a valid hub name: "
-                f"{str(error).strip()} Correct it."
+                f"{str(error).strip()} Correct it.{near}"
             )
         case errors.GatedRepoError():
             return (
@@ -112,7 +137,7 @@ def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, 
         case errors.RepositoryNotFoundError():
             return (
                 f"{named}, but this machine has no such path and {hub} no such public {kind}. Correct the "
-                f"name; for a private {kind} log in with `hf auth login` or set HF_TOKEN."
+                f"name; for a private {kind} log in with `hf auth login` or set HF_TOKEN.{near}"
             )
         case errors.RevisionNotFoundError():
             return (
@@ -123,7 +148,7 @@ def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, 
             return (
                 f"{named}, but this machine has no such path, the cache {constants.HF_HUB_CACHE} not all of "
                 f"its files, and {hub} cannot be reached. Connect once, set HF_ENDPOINT to a mirror, or give "
-                f"the path of a copy."
+                f"the path of a copy.{near}"
             )
         case _:
             return (

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from asyncrl.errors import InputError
+from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import decoded
 
 MOVED = {
@@ -63,7 +64,7 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     path = ((folder or Path.cwd()) / name).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f'"{name}" is not a Python file: looked for {path}.')
+        raise InputError(f'"{name}" is not a Python file: looked for {path}.{nearest_path(path, _is_python)}')
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -75,6 +76,10 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     except Exception as error:
         raise _failed(str(path), error) from error
     return module
+
+
+def _is_python(path: Path) -> bool:
+    return path.suffix == ".py"
 
 
 def _failed(name: str, error: Exception) -> InputError:

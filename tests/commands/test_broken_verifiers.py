@@ -68,7 +68,8 @@ def test_it_is_refused_with_its_own_error(
     assert code == 2, complaint
     assert "Traceback" not in complaint
     # Before it, what was tried, where that took seconds.
-    line = complaint.splitlines()[-1]
+    *_, line, page = complaint.splitlines()
+    assert page == "Read: verifiers/README.md#a-verifier-of-your-own"
     assert f'{folder / "train.jsonl"}:1: the verifier "./v.py:V" gives no verdict' in line
     assert said in line
     assert not (folder / "run").exists()

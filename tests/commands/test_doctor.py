@@ -47,9 +47,3 @@ def test_the_exit_code_is_one_where_something_is_broken(
     ]
     with_findings(monkeypatch, broken("ports", "none", "No run starts.", "Free some."))
     assert cli.main(["doctor"]) == 1
-
-
-def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["doctor", "--help"])
-    assert capsys.readouterr().out.count("\n  asyncrl doctor") == 2

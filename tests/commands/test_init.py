@@ -250,12 +250,6 @@ def test_a_models_folder_says_whether_it_chats(tmp_path: Path) -> None:
         assert is_chat("Qwen3-mine") is chats
 
 
-def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["init", "--help"])
-    assert capsys.readouterr().out.count("\n  asyncrl init") == 2
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_new_folder_trains_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

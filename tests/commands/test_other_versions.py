@@ -107,7 +107,8 @@ def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
     before = contents(project)
     places = {"RECIPE": str(recipe), "RUN": str(run)}
     assert cli.main([places.get(word, word) for word in words]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    said, page = capsys.readouterr().err.splitlines()
+    assert page.startswith("Read: docs/")
     assert f"journal.sqlite was written by {wrote}, and asyncrl {own_version()} reads schema " in said
     assert said.endswith(
         "use the version that began the run, or set run_folder (or name) to a new one to start over."

@@ -104,7 +104,8 @@ def test_bad_input_ends_with_2_and_one_sentence(
     (tmp_path / "bad.jsonl").write_text('{"gold": 1, "response": "x"}\n{"gold": 1}\n')
     monkeypatch.chdir(tmp_path)
     assert cli.main(["verify", *words]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
+    line, page = capfd.readouterr().err.splitlines()
+    assert page == "Read: verifiers/README.md"
     assert sentence in line
 
 

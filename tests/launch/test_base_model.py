@@ -75,7 +75,9 @@ def begin_run(project: Path) -> None:
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
     assert cli.main(["check", "recipe.yaml", *words]) == 2
-    return capsys.readouterr().err.splitlines()[-1]
+    *_, said, page = capsys.readouterr().err.splitlines()
+    assert page.startswith("Read: ")
+    return said
 
 
 def test_check_fetches_a_model_of_a_hub_and_says_commit_and_folder(project: Path, hub: Hub):

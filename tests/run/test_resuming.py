@@ -177,4 +177,4 @@ def test_the_command_says_it_in_one_sentence(run_folder: Path, tmp_path: Path) -
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "journal.sqlite" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == 2 and done.stderr.endswith("\nRead: docs/journal.md\n")

@@ -4,6 +4,7 @@ import argparse
 
 import pytest
 
+from asyncrl import cli
 from asyncrl.commands import sandbox as command
 from sandbox.doctor import gaps
 from sandbox.result import Tier
@@ -18,9 +19,10 @@ def call(capsys, *words):
 
 
 def test_bad_input_ends_with_two_and_one_sentence(capsys):
-    code, out, err = call(capsys, "doctor", "--python", "/no/python")
-    assert (code, out) == (2, "")
-    assert err.startswith("asyncrl sandbox: ") and len(err.splitlines()) == 1
+    assert cli.main(["sandbox", "doctor", "--python", "/no/python"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("asyncrl sandbox: ") and err.splitlines()[1:] == ["Read: docs/sandbox.md"]
 
 
 def test_the_doctor_names_a_tier_and_tries_every_layer(capsys):

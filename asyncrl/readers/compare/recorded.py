@@ -21,6 +21,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
 from asyncrl.readers.compare.recipes import Keys, flat
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.kinds import kind_of
+from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE
 from asyncrl.system.text_file import read_text
 
@@ -95,7 +96,10 @@ def labels(folders: Sequence[Path]) -> list[str]:
 def _open(folder: Path, label: str) -> RecordedRun:
     recipe_file = folder / RECIPE
     if not recipe_file.is_file():
-        raise InputError(f"{folder} holds no {RECIPE}, so it is not a run folder. Runs are in runs/NAME.")
+        raise InputError(
+            f"{folder} holds no {RECIPE}, so it is not a run folder. Runs are in runs/NAME."
+            f"{nearest_run(folder)}"
+        )
     remarks = []
     try:
         journal = find_journal(folder / JOURNAL)

@@ -20,6 +20,7 @@ from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.story import is_chain, runs_of
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
 from asyncrl.system.text_file import read_text
 
@@ -85,7 +86,7 @@ class Runs:
             if not _run_folders(path) and not _chain_folders(path):
                 raise InputError(
                     f"{path} holds no {RECIPE}, so it is not a run folder, and no run folders either. "
-                    f"Runs are in runs/NAME."
+                    f"Runs are in runs/NAME.{nearest_run(path)}"
                 )
 
     def folders(self) -> dict[str, Path]:

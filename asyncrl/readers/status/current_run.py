@@ -26,6 +26,7 @@ from asyncrl.run.status import (
     silence_of,
     words_of_state,
 )
+from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE, REPORT
 
 NUM_WARNINGS = 3
@@ -97,7 +98,7 @@ class CurrentRun:
 def read_run(folder: Path) -> CurrentRun:
     """Raises InputError."""
     if not (folder / RECIPE).is_file():
-        raise InputError(f"{folder} is not a run folder: it has no {RECIPE}.")
+        raise InputError(f"{folder} is not a run folder: it has no {RECIPE}.{nearest_run(folder)}")
     metrics = read_metrics(folder / METRICS)
     status = read_status(folder)
     state = NOT_STARTED if status is None else state_of(folder, status)

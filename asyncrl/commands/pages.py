@@ -1,0 +1,151 @@
+"""The page that explains a refusal: found by the module that raised it, and for a recipe by the key."""
+
+import re
+import traceback
+from collections.abc import Iterator
+
+_RECIPE = "asyncrl.recipe"
+PAGES = {
+    "asyncrl.algorithms": "docs/algorithms.md",
+    "asyncrl.api": "docs/python.md",
+    "asyncrl.commands.audit": "docs/audit.md",
+    "asyncrl.commands.chain": "docs/stages.md#chains",
+    "asyncrl.commands.chain_select": "docs/stages.md#chains",
+    "asyncrl.commands.chat": "docs/evaluation.md#turns-and-agents",
+    "asyncrl.commands.chat_answers": "docs/evaluation.md#turns-and-agents",
+    "asyncrl.commands.compare": "docs/compare.md",
+    "asyncrl.commands.difficulty": "docs/recipes.md#rows-that-teach",
+    "asyncrl.commands.doctor": "docs/doctor.md",
+    "asyncrl.commands.eval": "docs/evaluation.md",
+    "asyncrl.commands.init": "docs/init.md",
+    "asyncrl.commands.journal": "docs/journal.md",
+    "asyncrl.commands.plan": "docs/planning.md",
+    "asyncrl.commands.plan_fits": "docs/planning.md",
+    "asyncrl.commands.report": "docs/report.md",
+    "asyncrl.commands.reproduce": "docs/report.md#train-a-step-again",
+    "asyncrl.commands.sandbox": "docs/sandbox.md",
+    "asyncrl.commands.select": "docs/stages.md#selection",
+    "asyncrl.commands.select_answers": "docs/stages.md#selection",
+    "asyncrl.commands.select_request": "docs/stages.md#selection",
+    "asyncrl.commands.select_work": "docs/stages.md#selection",
+    "asyncrl.commands.serve": "docs/machines.md",
+    "asyncrl.commands.servers": "docs/machines.md",
+    "asyncrl.commands.status": "docs/status.md",
+    "asyncrl.commands.track": "docs/trackers.md",
+    "asyncrl.commands.verify": "verifiers/README.md",
+    "asyncrl.commands.verify_data": "verifiers/README.md",
+    "asyncrl.commands.view": "docs/page.md",
+    "asyncrl.commands": "docs/recipes.md",
+    "asyncrl.controller": "docs/failures.md",
+    "asyncrl.controller.agents": "docs/agents.md",
+    "asyncrl.data": "docs/recipes.md#rows",
+    "asyncrl.data.benchmarks": "docs/evaluation.md#benchmarks",
+    "asyncrl.data.column_copies": "docs/recipes.md#rows-that-teach",
+    "asyncrl.data.columns": "docs/recipes.md#data-as-it-is-published",
+    "asyncrl.data.gym": "docs/recipes.md#tasks-that-a-gym-makes",
+    "asyncrl.data.prompts": "docs/recipes.md#prompt-templates",
+    "asyncrl.evaluation": "docs/evaluation.md",
+    "asyncrl.evaluation.difficulty": "docs/recipes.md#rows-that-teach",
+    "asyncrl.examples": "docs/recipes.md#recipes-to-start-from",
+    "asyncrl.journal": "docs/journal.md",
+    "asyncrl.launch": "docs/failures.md",
+    "asyncrl.launch.base_model": "docs/recipes.md#models",
+    "asyncrl.launch.doctor": "docs/doctor.md",
+    "asyncrl.launch.engine_options": "docs/servers.md#more-of-sglangs-options",
+    "asyncrl.launch.evaluated_models": "docs/evaluation.md",
+    "asyncrl.launch.first_recipe": "docs/init.md",
+    "asyncrl.launch.placement": "docs/gpus.md#which-process-gets-which-gpus",
+    "asyncrl.launch.preflight": "docs/planning.md",
+    "asyncrl.launch.remote_server": "docs/machines.md",
+    "asyncrl.launch.servers": "docs/servers.md",
+    "asyncrl.launch.site": "docs/ray.md",
+    "asyncrl.launch.trial": "verifiers/README.md#a-verifier-of-your-own",
+    "asyncrl.launch.turn_trial": "docs/turns.md",
+    "asyncrl.model": "docs/models.md",
+    "asyncrl.model.adapters": "docs/lora.md",
+    "asyncrl.observe": "docs/metrics.md",
+    "asyncrl.planning": "docs/planning.md",
+    "asyncrl.readers.audit": "docs/audit.md",
+    "asyncrl.readers.chain": "docs/stages.md#chains",
+    "asyncrl.readers.compare": "docs/compare.md",
+    "asyncrl.readers.page": "docs/page.md",
+    "asyncrl.readers.selection": "docs/stages.md#selection",
+    "asyncrl.readers.status": "docs/status.md",
+    "asyncrl.readers.trackers": "docs/trackers.md",
+    _RECIPE: "docs/recipes.md",
+    "asyncrl.recipe.chain": "docs/stages.md#chains",
+    "asyncrl.rollout": "docs/failures.md",
+    "asyncrl.rollout.agents": "docs/agents.md",
+    "asyncrl.rollout.filter": "docs/algorithms.md",
+    "asyncrl.rollout.group_advantages": "docs/algorithms.md",
+    "asyncrl.run": "docs/failures.md",
+    "asyncrl.run.chain_folder": "docs/stages.md#chains",
+    "asyncrl.run.chain_plan": "docs/stages.md#chains",
+    "asyncrl.run.earlier": "docs/stages.md#from-one-stage-to-the-next",
+    "asyncrl.run.reproduction": "docs/report.md#train-a-step-again",
+    "asyncrl.run.status": "docs/status.md",
+    "asyncrl.system": "docs/doctor.md",
+    "asyncrl.system.distribution": "README.md",
+    "asyncrl.system.gpus": "docs/gpus.md",
+    "asyncrl.tasks": "docs/recipes.md#rows",
+    "asyncrl.tasks.demonstration": "docs/stages.md",
+    "asyncrl.tasks.demonstrations": "docs/stages.md",
+    "asyncrl.tasks.openings": "docs/turns.md",
+    "asyncrl.tasks.recorded": "docs/stages.md#a-critic-from-an-earlier-run",
+    "asyncrl.tasks.verifier_cache": "verifiers/README.md",
+    "asyncrl.trainer": "docs/failures.md",
+    "asyncrl.trainer.checkpoints": "docs/lora.md",
+    "asyncrl.trainer.step": "docs/algorithms.md",
+    "asyncrl.turns": "docs/turns.md",
+    "asyncrl.wire": "docs/machines.md",
+    "sandbox": "docs/sandbox.md",
+    "verifiers": "verifiers/README.md",
+}
+"""Module, or the package around it, to the page about its refusals. The longest name counts."""
+OF_THE_CALLER = ("asyncrl.system.hub", "asyncrl.system.plugins", "asyncrl.system.text_file")
+"""Modules that are asked by many: the page is that of the module which asked."""
+_KEY = re.compile(r"(?<![\w/.-])(?:([a-z_]\w*(?:\.[a-z_]\w*)+)(?![\w/.])|([a-z_]\w*)(?= is |=))")
+"""A dotted name, or a name with its value."""
+
+
+def page_about(error: BaseException) -> str | None:
+    """Where to read about a refusal: a page with its anchor, or the command that prints a recipe's key. None
+    for an error that no module of ours raised."""
+    for module in _raising(error):
+        if module in OF_THE_CALLER or (page := page_of(module)) is None:
+            continue
+        if page == PAGES[_RECIPE] and (key := _key_in(str(error))) is not None:
+            return f"asyncrl keys {key}"
+        return page
+    return None
+
+
+def page_of(module: str) -> str | None:
+    """The page of a module, that of the nearest package around it where it has none of its own."""
+    while module not in PAGES:
+        module, dot, _ = module.rpartition(".")
+        if not dot:
+            return None
+    return PAGES[module]
+
+
+def _raising(error: BaseException) -> Iterator[str]:
+    """Names of modules, from the one that raised the first cause outwards."""
+    if error.__cause__ is not None:
+        yield from _raising(error.__cause__)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    yield from (str(frame.f_globals.get("__name__", "")) for frame in reversed(frames))
+
+
+def _key_in(text: str) -> str | None:
+    """The first key or section of a recipe that the sentence names; of an unknown key, its section."""
+    from asyncrl.recipe.keys import names
+
+    known = names()
+    for dotted, single in _KEY.findall(text):
+        key = dotted or single
+        while key not in known and "." in key:
+            key = key.rpartition(".")[0]
+        if key in known:
+            return str(key)
+    return None
