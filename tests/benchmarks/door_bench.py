@@ -2,9 +2,10 @@
 
     python tests/benchmarks/door_bench.py [--fresh] [--seeds 0,1,2] [--setup-only] [-- TORCH_INDEX=... UV=...]
 
-Clones this checkout's HEAD into a new folder and does there what `make train` does, phase by phase; what follows `--`
-is given to make. --fresh begins with empty caches of uv and pip: the difference is what downloading costs.
-Prints wall and CPU seconds of each phase. Wall times count only on idle cores: the load is printed beside them.
+Clones this checkout's HEAD into a new folder and does there what `make train` does, phase by phase; what
+follows `--` is given to make. --fresh begins with empty caches of uv and pip: the difference is what
+downloading costs. Prints wall and CPU seconds of each phase. Wall times count only on idle cores: beside them
+stands the load.
 """
 
 import argparse
@@ -94,7 +95,6 @@ def main() -> int:
         for seed in others:
             train(seed, clone, environment, log)
     finally:
-        print(log.read_text(errors="replace") if log.exists() else "", end="")
         shutil.rmtree(scratch)
     return 0
 
