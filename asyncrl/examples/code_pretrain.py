@@ -1,6 +1,6 @@
 """Makes data and a base model for the code example, alone or mixed with additions: a `prepare.target`.
 
-The same small model and plain next-token training as pretrain.py, on the corpus of code_tasks.py, with a
+The same small model and plain next-token training as base_model.py, on the corpus of code_tasks.py, with a
 tokenizer that knows words. Not a trainer to build on."""
 
 from itertools import islice
@@ -11,10 +11,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.examples.arithmetic import draw_addition, work_addition
+from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
-from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
 from asyncrl.examples.tokenizer import CHARACTERS, MARKERS, SPECIAL, split_tokenizer
 from asyncrl.recipe.sections.section import Fraction, Positive

@@ -1,6 +1,6 @@
 """Makes games of Countdown and a base model that has read arithmetic, but no game: a `prepare.target`.
 
-The same small model and plain next-token training as pretrain.py, on the lines of equation_text.py, with a
+The same small model and plain next-token training as base_model.py, on the lines of equation_text.py, with a
 token per number. Not a trainer to build on."""
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.countdown import row_of, solvable_games
 from asyncrl.examples.equation_text import VALUES, LineMix, draw_lines
-from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.rows import write_rows
 from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe.sections.section import Positive

@@ -1,6 +1,6 @@
 """Makes a base model for tasks that the run takes from a gym of reasoning-gym: a `prepare.target`.
 
-The same small model and plain next-token training as pretrain.py, on the answers of chain_sum.py, with a
+The same small model and plain next-token training as base_model.py, on the answers of chain_sum.py, with a
 tokenizer that knows the question. Not a trainer to build on."""
 
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.data.gym import gym_rows
+from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.chain_sum import draw_answers
-from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe import Source
 from asyncrl.recipe.sections.section import Count, Fraction, Positive

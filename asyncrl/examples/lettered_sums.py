@@ -18,9 +18,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from tokenizers import Tokenizer
 
+from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
-from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.rows import DataRow, write_rows
 from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe.sections.section import Count, Fraction, Positive

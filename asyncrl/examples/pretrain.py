@@ -1,38 +1,23 @@
 """Makes data and a base model for a sum task: the `prepare.target` of the example recipes.
 
-Owns the model's shape and the plain next-token training on the noisy corpus (corpus.py). Not a trainer to
-build on: one process, no checkpoints, no evaluation; the run that follows measures the base model first.
-
-Legend: B sequences of a batch, L longest of them in tokens.
+Loads torch only where the base model has to be trained.
 """
 
-import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
-import torch.nn.functional as F
-import transformers
 from pydantic import Field
-from tokenizers import Tokenizer
-from torch.optim.lr_scheduler import LambdaLR
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.examples.arithmetic import Terms, draw_addition, work_addition
 from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
 from asyncrl.examples.longtail import NAMES, draw_long_sum, work_long_sum, write_long_sum
-from asyncrl.examples.muon import Muon
-from asyncrl.examples.options import parse_options
+from asyncrl.examples.options import Pretraining, Progress, parse_options
+from asyncrl.examples.ready_made import copy_model
 from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
-from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
-from asyncrl.recipe.sections.section import Count, Fraction, Positive, PositiveFloat, Section
-
-Progress = Callable[[str, int, int], None]
-"""(stage, done, total), called often enough for a bar."""
+from asyncrl.examples.tokenizer import build_tokenizer, write_tokenizer
+from asyncrl.recipe.sections.section import Fraction, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +35,6 @@ TASKS = {
     "arithmetic": SumTask(draw_addition, work_addition, prompt_of),
     "longtail": SumTask(draw_long_sum, work_long_sum, write_long_sum, NAMES),
 }
-Row = tuple[list[int], list[bool]]
-"""The ids of an example, end of text included, and which of them are learned."""
-Batch = list[tuple[torch.Tensor, torch.Tensor]]
-"""Micro-batches of (tokens, targets), both [B, L-1]; a target of IGNORED is prompt, observed or padding."""
-IGNORED = -100
-MAX_STRETCH = 1.5
-"""The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
-
-
-class Pretraining(Section):
-    """The options of every target that makes a base model."""
-
-    examples_per_batch: Positive = 128
-    matrix_learning_rate: PositiveFloat = 0.03
-    """Rate of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth (cosine)."""
-    learning_rate: PositiveFloat = 2e-3
-    """Rate of embeddings, head and norms, by AdamW."""
-    seed: Count = 0
-    """Seed of the problems, the corpus, the initial weights and the order of the batches."""
 
 
 class SumsOptions(Pretraining):
@@ -89,6 +55,9 @@ class SumsOptions(Pretraining):
     """Examples of the corpus; each is seen once."""
     max_position_embeddings: Annotated[int, Field(ge=64)] = 256
     """The model's context in tokens."""
+    ready_made: bool = True
+    """true: take the base model that comes with asyncrl where it was made with these very options.
+    false: train it here, 100 seconds of CPU time. Other CPUs round otherwise, so it differs a little."""
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
@@ -100,172 +69,34 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     train, heldout = problems[: settings.num_train], problems[settings.num_train :]
     write_rows(folder / "train.jsonl", (row_of(terms, task.write_prompt) for terms in train))
     write_rows(folder / "heldout.jsonl", (row_of(terms, task.write_prompt) for terms in heldout))
-    mix = Mix(direct=settings.direct, wrong=settings.wrong, noise=settings.noise)
-    corpus = draw_examples(
-        task.draw,
-        task.work,
-        write_prompt=task.write_prompt,
-        mix=mix,
-        count=settings.num_examples,
-        # Not the seed of the rows: the corpus would begin with them, in their order.
-        seed=settings.seed + 1,
-        without={problem_of(terms) for terms in heldout},
-    )
+    tokenizer = build_tokenizer(task.extra)
+    if settings.ready_made and copy_model(folder / "model", settings):
+        write_tokenizer(folder / "model", tokenizer)
+        progress("base model", 1, 1)
+        return
+    # It loads torch and transformers: seconds, which a copy does not need.
+    from asyncrl.examples.base_model import make_base_model
+
     make_base_model(
         folder / "model",
-        build_tokenizer(task.extra),
-        corpus,
+        tokenizer,
+        draw_corpus(settings, heldout),
         settings,
         progress,
         max_position_embeddings=settings.max_position_embeddings,
     )
 
 
-def make_base_model(
-    folder: Path,
-    tokenizer: Tokenizer,
-    examples: Iterable[Example],
-    settings: Pretraining,
-    progress: Progress,
-    *,
-    max_position_embeddings: int = 256,
-    hidden_size: int = 128,
-) -> None:
-    """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`.
-
-    On two threads, or as many as OMP_NUM_THREADS says: on a busy machine two wait for each other.
-    """
-    torch.manual_seed(settings.seed)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
-    batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
-    model = build_model(
-        max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size
+def draw_corpus(settings: SumsOptions, heldout: Iterable[Terms]) -> Iterator[Example]:
+    """The examples that the base model learns from, in their order; none is of a sum of `heldout`."""
+    task = TASKS[settings.task]
+    return draw_examples(
+        task.draw,
+        task.work,
+        write_prompt=task.write_prompt,
+        mix=Mix(direct=settings.direct, wrong=settings.wrong, noise=settings.noise),
+        count=settings.num_examples,
+        # Not the seed of the rows: the corpus would begin with them, in their order.
+        seed=settings.seed + 1,
+        without={problem_of(terms) for terms in heldout},
     )
-    pretrain(model, batches, settings, progress)
-    # The caller draws the only bar; transformers would draw one more, of one file.
-    transformers.utils.logging.disable_progress_bar()
-    model.save_pretrained(folder)
-    write_tokenizer(folder, tokenizer)
-
-
-def build_model(
-    max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY), hidden_size: int = 128
-) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters at a hidden size of 128, randomly initialized from torch's seed."""
-    config = Qwen3Config(
-        vocab_size=num_tokens,
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=max_position_embeddings,
-        tie_word_embeddings=False,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-        # No pad_token_id, of which transformers makes a row of zeros that it never trains.
-    )
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)
-    return model
-
-
-def make_batches(
-    tokenizer: Tokenizer, examples: Iterable[Example], *, examples_per_batch: int
-) -> list[Batch]:
-    """Cuts `examples` in their order into batches of equal size; the last one may be smaller."""
-    rows = [_encode(tokenizer, example) for example in examples]
-    starts = range(0, len(rows), examples_per_batch)
-    return [_split(rows[start : start + examples_per_batch]) for start in starts]
-
-
-def pretrain(
-    model: Qwen3ForCausalLM, batches: list[Batch], settings: Pretraining, progress: Progress
-) -> None:
-    """Trains on each batch once, in order."""
-    optimizers = build_optimizers(
-        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
-    )
-    progress("base model", 0, len(batches))
-    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
-        progress("base model", step, len(batches))
-
-
-def build_optimizers(
-    model: Qwen3ForCausalLM, *, matrix_learning_rate: float, learning_rate: float
-) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the rest.
-
-    With AdamW alone the same model needs about three times the steps to learn the column addition.
-    """
-    matrices: list[torch.Tensor] = []
-    others: list[torch.Tensor] = []
-    for name, weight in model.named_parameters():
-        (matrices if "layers" in name and weight.dim() == 2 else others).append(weight)
-    return [
-        Muon(matrices, lr=matrix_learning_rate),
-        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01),
-    ]
-
-
-def train_model(
-    model: Qwen3ForCausalLM, batches: list[Batch], optimizers: list[torch.optim.Optimizer]
-) -> Iterator[float]:
-    """Trains on each batch once and yields its loss: nats per response token, before the step."""
-    schedules = [LambdaLR(optimizer, partial(_schedule, num_steps=len(batches))) for optimizer in optimizers]
-    model.train()
-    for batch in batches:
-        num_targets = sum(int((targets != IGNORED).sum()) for _, targets in batch)
-        total = 0.0
-        model.zero_grad()
-        for tokens, targets in batch:
-            logits = model(tokens).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / num_targets
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, schedule in zip(optimizers, schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-        yield total
-
-
-def _encode(tokenizer: Tokenizer, example: Example) -> Row:
-    prompt = tokenizer.encode(example.prompt).ids
-    ids, are_learned = list(prompt), [False] * len(prompt)
-    before, observed, after = example.response.partition(example.observed or "\0")
-    for text, is_learned in ((before, True), (observed, False), (after, True)):
-        part = tokenizer.encode(text, add_special_tokens=False).ids
-        ids += part
-        are_learned += [is_learned] * len(part)
-    return [*ids, EOS_ID], [*are_learned, True]
-
-
-def _split(rows: list[Row]) -> Batch:
-    """Micro-batches of similar length: direct answers are not padded to the length of worked ones."""
-    rows = sorted(rows, key=lambda row: len(row[0]))
-    batch, start = [], 0
-    for end in range(1, len(rows) + 1):
-        if end == len(rows) or len(rows[end][0]) > MAX_STRETCH * len(rows[start][0]):
-            batch.append(_pad(rows[start:end]))
-            start = end
-    return batch
-
-
-def _pad(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(len(tokens) for tokens, _ in rows)
-    tokens = torch.full((len(rows), longest), PAD_ID)
-    targets = torch.full((len(rows), longest), IGNORED)
-    for index, (ids, are_learned) in enumerate(rows):
-        tokens[index, : len(ids)] = torch.tensor(ids)
-        learned = torch.tensor(are_learned)
-        targets[index, : len(ids)][learned] = tokens[index, : len(ids)][learned]
-    return tokens[:, :-1].contiguous(), targets[:, 1:].contiguous()
-
-
-def _schedule(step: int, num_steps: int) -> float:
-    """The share of the highest learning rate: a linear warm-up, then a cosine down to a tenth."""
-    warmup = min(30, num_steps // 10 + 1)
-    return min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / num_steps))

@@ -85,11 +85,11 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def test_the_base_model_does_not_learn_what_the_calculator_writes() -> None:
-    from asyncrl.examples import pretrain
+    from asyncrl.examples import base_model
 
     example = respond((1234, 56789), Random(0), called=1.0)
     tokenizer = build_tokenizer()
-    ids, are_learned = pretrain._encode(tokenizer, example)
+    ids, are_learned = base_model._encode(tokenizer, example)
     learned = tokenizer.decode(
         [token for token, is_learned in zip(ids, are_learned, strict=True) if is_learned]
     )
