@@ -35,7 +35,7 @@ def recipe_list(free_gib: float | None = None) -> str:
 
 
 def lacks(header: Header, free_gib: float) -> str | None:
-    """What this machine lacks for a recipe; None where it runs."""
+    """The need of a recipe that this machine does not meet; None where it runs."""
     if header.module is not None and importlib.util.find_spec(header.module) is None:
         flag = str(header.extra).upper()
         return f"needs {header.module}: the extra {header.extra} (docs/install.md; make setup {flag}=1)"

@@ -20,11 +20,11 @@ _SENTENCE = re.compile(r".+?\.(?=\s|$)")
 @dataclass(frozen=True, slots=True)
 class Header:
     name: str
-    """What the command line takes."""
+    """Name on the command line."""
     teaches: str
     time: str
     minutes: int
-    """Of the run alone, on two cores."""
+    """Time of the run alone, on two cores."""
     memory_gib: int
     """Free memory that a run on the CPU needs."""
     module: str | None = None
