@@ -230,6 +230,30 @@ def test_the_containerfile_copies_what_is_there() -> None:
     copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
     assert {"gpu.lock", "cpu.lock", "Makefile", "asyncrl"} <= set(copied)
     assert [word for word in copied if not (ROOT / word).exists()] == []
+    # What the wheel has, and so what setuptools looks for.
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    files = [file for each in packaged.values() for pattern in each for file in ROOT.glob(pattern)]
+    tops = {file.relative_to(ROOT).parts[0] for file in files}
+    assert tops - set(copied) == set()
+
+
+def test_each_build_of_the_containerfile_runs_what_the_makefile_has(tmp_path: Path) -> None:
+    """A machine that runs no containers: the commands are expanded by make in a copy of what they get."""
+    text = (ROOT / "Containerfile").read_text()
+    commands = re.findall(r"^RUN (make .+)$", text, re.MULTILINE)
+    assert len(commands) == 2
+    for name in ("Makefile", "pyproject.toml", "cpu.lock", "gpu.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    for command in commands:
+        said = subprocess.run(
+            [*command.split(), "-n"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        lock = "gpu.lock" if "GPU=1" in command else "cpu.lock"
+        assert f"-r {lock}" in said
+        scripts = [word for word in re.findall(r"-P (\S+\.py)", said) if not (ROOT / word).is_file()]
+        assert scripts == []
+    stages = set(re.findall(r" AS (\S+)$", text, re.MULTILINE))
+    assert {f"{build}{part}" for build in ("cpu", "gpu") for part in ("", "-python")} <= stages
 
 
 @pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS", "AGENTS", "DOCS"])

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("asyncrl", "verifiers", "sandbox")
+SHIPPED = ("recipes", "docs")
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +23,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     # setuptools builds in the source tree: a copy keeps the checkout clean.
     source = folder / "source"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    for name in (*PACKAGES, *SHIPPED):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (ROOT / "pyproject.toml", ROOT / "LICENSE", *ROOT.glob("*.md"), *ROOT.glob("*.lock")):
+        shutil.copy(file, source)
     subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -56,6 +57,25 @@ def test_the_wheel_has_every_file_of_its_packages(site: Path):
     ]
     assert {".html", ".css", ".js", ".md", ".typed"} <= {file.suffix for file in files}
     assert [str(file) for file in files if not (site / file).is_file()] == []
+
+
+def test_the_wheel_has_every_recipe_and_every_page_of_the_docs(site: Path):
+    (share,) = site.glob("*.data/data/share/asyncrl")
+    files = [
+        file.relative_to(ROOT)
+        for name in SHIPPED
+        for file in (ROOT / name).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+    assert {".yaml", ".md", ".png", ".py", ".ipynb"} <= {file.suffix for file in files}
+    others = [Path("verifiers/README.md"), *(Path(file.name) for file in ROOT.glob("*.lock"))]
+    assert [str(file) for file in (*files, *others) if not (share / file).is_file()] == []
+
+
+def test_each_pattern_of_data_files_names_files():
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    patterns = [pattern for each in data.values() for pattern in each]
+    assert [pattern for pattern in patterns if not any(ROOT.glob(pattern))] == []
 
 
 def test_each_pattern_of_package_data_names_files():
@@ -101,3 +121,16 @@ def test_a_new_folder_is_written_and_checked_from_any_folder(site: Path, tmp_pat
     assert (tmp_path / "data" / "train.jsonl").is_file()
     done = _run(site, tmp_path, "check", "recipe.yaml")
     assert done.returncode == 0, done.stderr
+
+
+def test_shipped_recipes_are_found_by_their_names_from_any_folder(site: Path, tmp_path: Path):
+    """The wheel's own, not those of the checkout that runs this test."""
+    done = _run(site, tmp_path, "check", "r1_zero_arithmetic_cpu")
+    assert done.returncode == 0, done.stderr
+    assert f"run_folder: {tmp_path}/runs/" in done.stdout
+    done = _run(site, tmp_path, "check", "r1_zero_aritmetic_cpu")
+    assert done.returncode == 2
+    assert done.stderr.endswith("Did you mean r1_zero_arithmetic_cpu?\n")
+    done = _run(site, tmp_path, "check", "nowhere.yaml")
+    assert f"The ones shipped are in {site}" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -14,12 +14,21 @@ from asyncrl.recipe.file import OVERLAY
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
 
 
-def add_recipe(parser: argparse.ArgumentParser, *, help: str = "a recipe, or a run's recipe.yaml") -> None:
-    """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value" and "@FILE"."""
+def add_recipe(
+    parser: argparse.ArgumentParser,
+    *,
+    help: str = "a recipe, the name of a shipped one, or a run's recipe.yaml",
+    may_be_none: bool = False,
+) -> None:
+    """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value" and "@FILE".
+
+    With `may_be_none` no word at all is parsed to a `recipe` of None.
+    """
     parser.usage = "%(prog)s RECIPE [section.key=value ...] [@OVERLAY ...] [options]"
+    parser.set_defaults(recipe=None, overrides=[])
     parser.add_argument(
         "words",
-        nargs="+",
+        nargs="*" if may_be_none else "+",
         action=_RecipeAndOverrides,
         metavar="RECIPE",
         help=f"{help}, and keys to change in it, such as rollout.max_staleness=0, or @FILE, whose keys are "
@@ -36,6 +45,8 @@ class _RecipeAndOverrides(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         words = [str(word) for word in values or ()]
+        if not words:
+            return
         overrides = [word for word in words if is_override(word)]
         recipes = [word for word in words if word not in overrides]
         if len(recipes) != 1:

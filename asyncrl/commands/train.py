@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.train_list import recipe_list
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
@@ -33,12 +34,15 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
+    add_recipe(parser, may_be_none=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the run reached its end, 1 when it or its last evaluation failed, 130 after Ctrl-C. Raises
-    InputError."""
+    """0 when the run reached its end, 1 when it or its last evaluation failed, 130 after Ctrl-C; 2 without a
+    recipe, where those shipped are listed. Raises InputError."""
+    if arguments.recipe is None:
+        print(recipe_list())
+        return 2
     warn_on_stderr()
     return explained(lambda: _train_words(arguments))
 

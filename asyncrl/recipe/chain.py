@@ -12,6 +12,7 @@ import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.recipe import shipped
 from asyncrl.recipe.complaint import complaint
 from asyncrl.recipe.file import absolute, absolute_object, absolute_override
 from asyncrl.recipe.sections.section import Positive, Section
@@ -97,11 +98,13 @@ class Chain(Section):
 
 
 def read_chain(path: Path) -> Chain:
-    """The chain at `path` with its name and absolute paths. Raises InputError."""
+    """The chain at `path`, or the shipped one of that name, with its name and absolute paths. Raises
+    InputError."""
+    found = shipped.find(path, "chain")
     try:
-        raw: Any = read_yaml(read_text(path))
+        raw: Any = read_yaml(read_text(found.file))
     except FileNotFoundError:
-        raise InputError(f"There is no chain at {path}.") from None
+        raise InputError(shipped.missing(path, "chain")) from None
     except (yaml.YAMLError, OSError) as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), list):
@@ -111,8 +114,8 @@ def read_chain(path: Path) -> Chain:
         chain = Chain.model_validate({**raw, "stages": stages})
     except ValidationError as error:
         raise InputError("\n".join(f"{path}: {complaint(each, Chain)}" for each in error.errors())) from None
-    name = chain.name or path.stem
-    place = os.path.abspath(path.parent)
+    name = chain.name or found.file.stem
+    place = os.path.abspath(found.folder)
     return Chain(
         name=name,
         folder=absolute(chain.folder.replace("{name}", name), Path(place)),

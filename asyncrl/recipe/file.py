@@ -1,8 +1,9 @@
 """Recipes as files: YAML and overrides to a validated `Recipe`, and back.
 
 Owns the rule about paths: those in a recipe are relative to its folder, those on the command line to the
-current folder; a loaded `Recipe` only has absolute ones, and hub ids. Mistakes are InputErrors that name
-key, value and, if one is near, the key that was probably meant.
+current folder, those in a shipped one that was named to ./recipes (shipped.py); a loaded `Recipe` only has
+absolute ones, and hub ids. Mistakes are InputErrors that name key, value and, if one is near, the key that
+was probably meant.
 
 An override is "section.key=value", or "@FILE": an overlay, a file with some keys of a recipe, which are
 merged into it mapping by mapping.
@@ -20,7 +21,7 @@ import yaml
 from pydantic import ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import Recipe, markers
+from asyncrl.recipe import Recipe, markers, shipped
 from asyncrl.recipe.complaint import complaint, place_of
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.markers import (
@@ -47,9 +48,10 @@ _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe at `path` with overrides, one after the other: "section.key=value", whose values are YAML,
-    and "@FILE", an overlay. Raises InputError."""
-    return _resolve(_read_yaml(path), path.parent, str(path), overrides)
+    """The recipe at `path`, or the shipped one of that name, with overrides, one after the other:
+    "section.key=value", whose values are YAML, and "@FILE", an overlay. Raises InputError."""
+    found = shipped.find(path)
+    return _resolve(_read_yaml(found.file), found.folder, str(path), overrides)
 
 
 def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -85,12 +87,12 @@ def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
     if is_data_file(path.name) and path.suffix != ".json":
         raise InputError(
             f"{path} looks like rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
-            f"the ones shipped are in recipes/."
+            f"`asyncrl train` lists the ones shipped."
         )
     try:
         raw = read_yaml(read_text(path))
     except FileNotFoundError:
-        raise InputError(f"There is no {kind} at {path}. The ones shipped are in recipes/.") from None
+        raise InputError(shipped.missing(path, kind)) from None
     except IsADirectoryError:
         raise InputError(
             f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
@@ -135,7 +137,8 @@ def _origin(details: Any, overrides: Sequence[str]) -> str | None:
 def _keys_of(override: str) -> list[str]:
     """The dotted keys that an override sets."""
     if override.startswith(OVERLAY):
-        return list(_leaves(_read_yaml(_overlay_path(override), kind="overlay")))
+        found = shipped.find(_overlay_path(override), "overlay")
+        return list(_leaves(_read_yaml(found.file, kind="overlay")))
     return [override.partition("=")[0]]
 
 
@@ -218,8 +221,9 @@ def _overlay_path(override: str) -> Path:
 
 def _apply_overlay(raw: dict[str, Any], path: Path) -> None:
     """Merges the keys in the file at `path` into `raw`; paths in it are relative to its folder."""
-    overlay = _read_yaml(path, kind="overlay")
-    make_absolute(overlay, path.parent, raw)
+    found = shipped.find(path, "overlay")
+    overlay = _read_yaml(found.file, kind="overlay")
+    make_absolute(overlay, found.folder, raw)
     _merge(raw, overlay)
 
 

@@ -11,6 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.chain import Chain, SelectStage, Stage, TrainStage
 from asyncrl.recipe.file import load_recipe, model_recipe, shown
+from asyncrl.recipe.shipped import is_named
 from asyncrl.recipe.sources import Source
 from asyncrl.run.earlier import BEST, unexported_steps, with_earlier_run
 from asyncrl.system.run_files import RECIPE
@@ -75,7 +76,7 @@ def _asked_recipe(number: int, stage: SelectStage, made: Collection[Path]) -> Re
             f"stage {number}: select is {stage.select}, which is no run, and no earlier stage makes it. Name "
             f"a run, or say by n how many responses are generated."
         )
-    if asked.is_file():
+    if asked.is_file() or is_named(asked):
         return load_recipe(asked, stage.overrides)
     if not any(override.startswith("data.train") for override in stage.overrides):
         raise InputError(

@@ -5,6 +5,7 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import shown
+from asyncrl.recipe.shipped import is_named
 from asyncrl.run.chain_folder import CHAIN
 
 
@@ -13,7 +14,7 @@ def chain_folder(path: Path) -> Path | None:
     has not begun."""
     if (path / CHAIN).is_file():
         return path
-    if not path.is_file():
+    if not path.is_file() and not is_named(path, "chain"):
         return None
     folder = Path(read_chain(path).folder)
     if not (folder / CHAIN).is_file():

@@ -1,0 +1,99 @@
+"""Shipped recipes, chains and overlays by their names, from any folder.
+
+Owns the rule about their paths: a shipped file that is named counts as lying in ./recipes, so that a run and
+what it makes are in the current folder, and nothing is written where asyncrl is installed.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.errors import did_you_mean
+from asyncrl.system.shipped import is_checkout, shipped_folder
+
+FOLDER = "recipes"
+SUFFIX = ".yaml"
+PARTS = {"chain": "chains", "overlay": "overlays"}
+"""Kind of file -> its folder below recipes. Recipes are in all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    file: Path
+    folder: Path
+    """Paths in the file are relative to it. It need not exist."""
+
+
+def find(path: Path, kind: str = "recipe") -> Found:
+    """The file at `path`; where there is none the shipped one of that name, such as r1_zero_arithmetic_cpu,
+    published/dapo_32b or recipes/chains/distill_cpu.yaml. `kind` is recipe, chain or overlay.
+
+    A path that names nothing is returned as it is.
+    """
+    if path.exists():
+        inside = _inside(path)
+        return Found(path, path.parent if inside is None else Path.cwd() / FOLDER / inside.parent)
+    inside = _named(path, kind)
+    home = shipped_folder(FOLDER)
+    if inside is None or home is None:
+        return Found(path, path.parent)
+    return Found(home / inside, Path.cwd() / FOLDER / inside.parent)
+
+
+def is_named(path: Path, kind: str = "recipe") -> bool:
+    """Whether nothing is at `path`, but a shipped file has that name."""
+    return not path.exists() and _named(path, kind) is not None
+
+
+def missing(path: Path, kind: str = "recipe") -> str:
+    """The sentence for a path at which there is neither a file nor the name of a shipped one."""
+    said = f"There is no {kind} at {path}."
+    home = shipped_folder(FOLDER)
+    if home is None:
+        return said
+    names = {inside.stem for inside in files(kind)}
+    here = Path.cwd()
+    shown = home.relative_to(here) if home.is_relative_to(here) else home
+    others = f" The ones shipped are in {shown / PARTS.get(kind, '')}/."
+    return said + did_you_mean(path.stem, names, others)
+
+
+def files(kind: str = "recipe") -> list[Path]:
+    """The shipped files of a kind, relative to the folder recipes, sorted."""
+    home = shipped_folder(FOLDER)
+    return [] if home is None else sorted(_files(home, kind))
+
+
+def _files(home: Path, kind: str) -> Iterator[Path]:
+    for file in home.rglob(f"*{SUFFIX}"):
+        inside = file.relative_to(home)
+        part = next((name for name, folder in PARTS.items() if folder == inside.parts[0]), "recipe")
+        if part == kind:
+            yield inside
+
+
+def _named(path: Path, kind: str) -> Path | None:
+    """The shipped file that `path` names, relative to the folder recipes."""
+    here = Path(os.path.abspath(path.expanduser()))
+    if not here.is_relative_to(Path.cwd()):
+        return None
+    parts = here.relative_to(Path.cwd()).parts
+    parts = parts[1:] if parts[:1] == (FOLDER,) else parts
+    if not parts:
+        return None
+    # Not with_suffix: names such as simplerl_zoo_0.5b have a dot.
+    name = "/".join(parts).removesuffix(SUFFIX)
+    there = {str(inside).removesuffix(SUFFIX): inside for inside in files(kind)}
+    if name in there:
+        return there[name]
+    return next((inside for inside in there.values() if inside.stem == name), None)
+
+
+def _inside(path: Path) -> Path | None:
+    """`path` relative to the installed folder recipes, if it lies there; None in a checkout."""
+    home = shipped_folder(FOLDER)
+    if is_checkout() or home is None:
+        return None
+    resolved = path.resolve()
+    return resolved.relative_to(home.resolve()) if resolved.is_relative_to(home.resolve()) else None

@@ -1,0 +1,75 @@
+"""The headers of the shipped recipes say what each teaches and takes."""
+
+from pathlib import Path
+
+import pytest
+from fakes.shapes import tiny_shape
+
+from asyncrl.launch.meters.memory import run_bytes
+from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.header import read_header
+from asyncrl.recipe.shipped import files
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+ON_CPUS = [file.stem for file in files() if load_recipe(RECIPES / file).placement.device == "cpu"]
+
+
+@pytest.mark.parametrize("name", ON_CPUS)
+def test_each_recipe_for_cpus_says_time_and_memory(name: str) -> None:
+    header = read_header(RECIPES / f"{name}.yaml", name)
+    assert header is not None
+    assert len(header.teaches) > 20
+    assert 1 <= header.minutes <= 60
+
+
+def test_the_memory_of_a_header_covers_what_the_recipe_is_refused_below() -> None:
+    for name in ON_CPUS:
+        header = read_header(RECIPES / f"{name}.yaml", name)
+        assert header is not None
+        needed = run_bytes(load_recipe(RECIPES / f"{name}.yaml"), tiny_shape(), longest_prompt=40)
+        assert 1 << 30 < needed <= header.memory_gib << 30, name
+
+
+def test_a_command_that_comes_first_names_a_shipped_recipe() -> None:
+    found = [
+        header.first
+        for name in ON_CPUS
+        if (header := read_header(RECIPES / f"{name}.yaml", name)) is not None and header.first is not None
+    ]
+    assert len(found) == 2
+    for command in found:
+        program, subcommand, name, *_ = command.split()
+        assert (program, subcommand in ("train", "select")) == ("asyncrl", True)
+        assert name in [file.stem for file in files()]
+
+
+def test_a_recipe_without_a_time_is_for_gpus() -> None:
+    assert read_header(RECIPES / "published" / "dapo_32b.yaml", "dapo_32b") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "minutes"),
+    [
+        ("# Sums. More.\n# time: 3 minutes on two cores\n# memory: 4 GiB\n", 3),
+        ("# Sums.\n# time: about 2 hours on two cores: slow\n# memory: 4 GiB\n", 120),
+    ],
+)
+def test_a_header_is_read(tmp_path: Path, lines: str, minutes: int) -> None:
+    (tmp_path / "a.yaml").write_text(lines)
+    header = read_header(tmp_path / "a.yaml", "a")
+    assert header is not None
+    assert (header.teaches, header.minutes, header.memory_gib) == ("Sums.", minutes, 4)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "# Sums.\n# time: 3 minutes on two cores\n",
+        "# Sums.\n# time: soon\n# memory: 4 GiB\n",
+        "# Sums.\n# time: 3 minutes on two cores\n# memory: 4 GiB\n# needs: ray\n",
+    ],
+)
+def test_half_a_header_is_an_error(tmp_path: Path, lines: str) -> None:
+    (tmp_path / "a.yaml").write_text(lines)
+    with pytest.raises(ValueError, match="header"):
+        read_header(tmp_path / "a.yaml", "a")
