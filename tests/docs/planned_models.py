@@ -18,62 +18,18 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.published import SHAPES
+from families.known import TINY
 
 from asyncrl import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-QWEN3_30B = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "num_hidden_layers": 48,
-    "hidden_size": 2048,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000,
-    "tie_word_embeddings": False,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-}
-GLM_AIR = {
-    "architectures": ["Glm4MoeForCausalLM"],
-    "num_hidden_layers": 46,
-    "hidden_size": 4096,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 10944,
-    "vocab_size": 151552,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1000000,
-    "partial_rotary_factor": 0.5,
-    "tie_word_embeddings": False,
-    "attention_bias": True,
-    "use_qk_norm": False,
-    "n_routed_experts": 128,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1408,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": True,
-    "num_nextn_predict_layers": 1,
-}
+PUBLISHED_CONFIGS = {name: config for tiny in TINY.values() for name, (config, _) in tiny.published.items()}
 MODELS: dict[str, dict[str, Any]] = {
     "Qwen2.5-7B": SHAPES["Qwen/Qwen2.5-7B"],
     "Qwen2.5-32B": SHAPES["Qwen/Qwen2.5-32B"],
-    "Qwen3-30B-A3B": QWEN3_30B,
-    "GLM-4.5-Air (106B-A12B)": GLM_AIR,
+    "Qwen3-30B-A3B": PUBLISHED_CONFIGS["Qwen/Qwen3-30B-A3B"],
+    "GLM-4.5-Air (106B-A12B)": PUBLISHED_CONFIGS["zai-org/GLM-4.5-Air"],
+    "DeepSeek-V3 (671B-A37B)": PUBLISHED_CONFIGS["deepseek-ai/DeepSeek-V3"],
 }
 """Rows of the first table, smallest first."""
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
