@@ -20,6 +20,7 @@ from asyncrl.api.program import Program, pause
 from asyncrl.api.run import OUTPUT, Run
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import load_recipe, make_absolute, object_files
+from asyncrl.recipe.shipped import find
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.status import read_status
@@ -200,8 +201,8 @@ def _place(folder: str | Path, name: str | None, stem: str) -> Path:
 
 
 def _stem(model: str | Path | Run | None, base: Path | None) -> str:
-    if base is not None and base.is_file():
-        raw = read_yaml(read_text(base))
+    if base is not None and (file := find(base).file).is_file():
+        raw = read_yaml(read_text(file))
         found = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(found, str):
             return found
