@@ -4,6 +4,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.system.gpus import find_gpus
@@ -19,10 +20,15 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 default for 1,024 shapes each: 1.8 GB after 1,200 numbers of tokens in bfloat16; 0.15 GB and as fast so."""
 
 
-@functools.cache
 def torch_is_cpu_build() -> bool:
-    """Whether the installed torch was built without CUDA, by its version alone, which is read once."""
-    return importlib.metadata.version("torch").endswith("+cpu")
+    """Whether the installed torch was built without CUDA, by its version alone."""
+    return _version_of_torch(importlib.metadata.version).endswith("+cpu")
+
+
+@functools.cache
+def _version_of_torch(read: Callable[[str], str]) -> str:
+    """Read once: a search for a layout asks thousands of times."""
+    return read("torch")
 
 
 def has_gpu() -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.compared_runs import write_run
 from fakes.finished_run import record_start
+from fakes.refusals import without_page
 
 from asyncrl import cli
 from asyncrl.observe.terminal.model_differences import differences
@@ -27,8 +28,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """The sentence of a refusal."""
     assert cli.main(["compare", *map(str, words)]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and len(said.err.splitlines()) == 1
-    return said.err
+    sentence = without_page(said.err)
+    assert said.out == "" and len(sentence.splitlines()) == 1
+    return sentence
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.newcomer import write_project
+from fakes.refusals import without_page
 
 from asyncrl import cli
 from asyncrl.data.benchmarks import CATALOG
@@ -73,6 +74,6 @@ def test_a_port_that_is_taken_is_one_sentence(project: Path, capsys: pytest.Capt
         taken.listen()
         port = taken.getsockname()[1]
         said = refusal(capsys, "recipe.yaml", f"serving.first_port={port}")
-    assert said == (
+    assert without_page(said) == (
         f"port {port} (serving.first_port) is taken: Address already in use. Set another one, or 0 for any."
     )

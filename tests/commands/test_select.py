@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from fakes.audited_run import write_audited_run
+from fakes.refusals import without_page
 
 from asyncrl import cli
 from asyncrl.data.files import read_rows
@@ -185,7 +186,7 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("out.jsonl").write_text("mine")
-    said = refusal(capsys, "runs/mine", "--out", "out.jsonl")
+    said = without_page(refusal(capsys, "runs/mine", "--out", "out.jsonl"))
     assert said == "--out is out.jsonl, which exists. Name another file, or give --force to replace it."
     monkeypatch.setattr(output.Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["select", "runs/mine", "--out", "out.jsonl", "--force"]) == 130

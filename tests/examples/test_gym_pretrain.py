@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from fakes.gym import NEEDS_GYM
+from fakes.refusals import without_page
 
 import asyncrl.data.gym
 from asyncrl import cli
@@ -57,7 +58,7 @@ def test_without_the_package_the_recipe_is_refused_before_anything_is_made(
     monkeypatch.setattr(asyncrl.data.gym, "installed_version", missing)
     refused = 'data.train has the gym "chain_sum", but reasoning-gym is not installed.'
     assert cli.main(["check", str(RECIPE), *words]) == 2
-    assert capsys.readouterr().err == f"{refused} Run `make setup GYM=1`.\n"
+    assert without_page(capsys.readouterr().err) == f"{refused} Run `make setup GYM=1`."
     with pytest.raises(InputError, match="make setup GYM=1"):
         prepare_and_fetch(load_recipe(RECIPE, words), RECIPE, words, fetch)
     assert not (tmp_path / "made").exists()

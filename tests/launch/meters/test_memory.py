@@ -184,7 +184,8 @@ def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> Non
         (1, "trainer 1"),
         (2, "server 0"),
     ]
-    assert needs[0][1] == memory.computing(is_recomputing=False)
+    # There Adam's states are divided by default.
+    assert needs[0][1] == trainer_memory(recipe, tiny_shape(), on_gpu=True).computing()
     # The engine takes for its cache what is free; on a CPU it would take everything.
     assert needs[2][1] == server_memory(tiny_shape(), recipe, on_gpu=False)["weights"]
     sized = make_recipe(600, serving={"max_total_tokens": 1000})

@@ -1,0 +1,8 @@
+"""What the command line says of a mistake, apart from the page that it names."""
+
+
+def without_page(said: str) -> str:
+    """The sentence of a refusal on standard error, whose last line names a page."""
+    sentence, _, page = said.strip().rpartition("\n")
+    assert page.startswith("Read: "), said
+    return sentence
