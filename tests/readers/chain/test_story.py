@@ -17,8 +17,15 @@ from asyncrl.run.status import write_status
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_chain(tmp_path_factory.mktemp("chain"))
+
+
+@pytest.fixture
+def folder(written: Path) -> Path:
+    # A run that has been silent while the tests before ran would be taken for a dead one.
+    write_status(written.parent / "rl", make_status(state="training", step=2, total_steps=4))
+    return written
 
 
 def cells(table: Table, row: int) -> dict[str, str]:
