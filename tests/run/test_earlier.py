@@ -73,6 +73,8 @@ def test_a_run_that_has_not_ended_and_a_step_without_an_export_are_refused(
 
 
 def test_a_folder_of_a_model_and_a_hub_id_stay(tmp_path: Path) -> None:
-    for path in (str(tmp_path), "Qwen/Qwen3-0.6B", f"{tmp_path}@best"):
+    for path in (str(tmp_path), "Qwen/Qwen3-0.6B"):
         recipe = recipe_on(path, tmp_path)
         assert with_earlier_run(recipe) == recipe
+    with pytest.raises(InputError, match="@best, but no run is there"):
+        with_earlier_run(recipe_on(f"{tmp_path}@best", tmp_path))
