@@ -78,19 +78,24 @@ async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_en
         assert crew.processes.done == [("stop", one.url)]
 
 
-async def test_any_token_of_any_stream_is_a_sign_of_life(solo: Crew, one: FakeEngine) -> None:
-    (server,) = solo.fleet.members.serving()
-    one.hang()
-    waiting = asyncio.create_task(stream_nothing(solo, server))
-    for _ in range(20):
-        await solo.waits.wait_until(
-            lambda: False, owner="test", blocker="", timeout_seconds=0.25 * LIMIT_SECONDS
-        )
-        server.count_tokens(1)
-    assert server.is_serving()
-    solo.processes.on_restart = lambda url: asyncio.sleep(0, one.recover())  # type: ignore[func-returns-value]
-    with pytest.raises(ServerError, match="streamed nothing"):
-        await asyncio.wait_for(waiting, 60.0)
+async def test_any_token_of_any_stream_is_a_sign_of_life(one: FakeEngine, tmp_path: Path) -> None:
+    # Long beside the pauses of a busy machine.
+    limit_seconds = 2.0
+    async with crew_on([one], tmp_path, silence_seconds=limit_seconds) as crew:
+        await crew.announce(0)
+        await crew.until_serving(1)
+        (server,) = crew.fleet.members.serving()
+        one.hang()
+        waiting = asyncio.create_task(stream_nothing(crew, server))
+        for _ in range(12):
+            await crew.waits.wait_until(
+                lambda: False, owner="test", blocker="", timeout_seconds=0.1 * limit_seconds
+            )
+            server.count_tokens(1)
+        assert server.is_serving()
+        crew.processes.on_restart = lambda url: asyncio.sleep(0, one.recover())  # type: ignore[func-returns-value]
+        with pytest.raises(ServerError, match="streamed nothing"):
+            await asyncio.wait_for(waiting, 60.0)
 
 
 async def test_an_idle_server_is_not_asked_and_never_silent(solo: Crew, one: FakeEngine) -> None:
