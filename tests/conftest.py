@@ -87,12 +87,16 @@ HEAVY = (
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
 """What `make quick` leaves out."""
-LONGEST_FIRST = ("sandbox", "end_to_end", "engines", "trainer", "simulation")
+LONGEST_FIRST = ("sandbox", "families", "layouts", "end_to_end", "engines", "trainer", "simulation")
 GROUPS = {
     # They share servers.
     "serving/engine": "engines",
     "trainer/test_engine_logprobs.py": "engines",
     "trainer/publishing/test_transports.py": "engines",
+    # A server for each family, and two ranks for each of many layouts: minutes, where all are run.
+    "trainer/test_families.py": "families",
+    "trainer/test_family_layouts.py": "layouts",
+    "trainer/test_layouts.py": "layouts",
     # They fork one template, which has imported Megatron, or import it themselves.
     "trainer": "trainer",
     "controller/test_explained_columns.py": "trainer",
