@@ -5,7 +5,6 @@
 A copy takes no time, and is the same model on every CPU: one that is trained there rounds otherwise.
 """
 
-import hashlib
 import json
 import shutil
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.section import Section
+from asyncrl.system.digests import sha256_of
 
 MODELS = Path(__file__).parent / "base_models"
 MADE_NAME = "made.json"
@@ -31,7 +31,7 @@ def copy_model(folder: Path, options: Section, *, models: Path = MODELS) -> bool
         if made["options"] != _identity(options):
             continue
         for name, expected in made["files"].items():
-            found = _digest(made_path.with_name(name))
+            found = sha256_of(made_path.with_name(name))
             if found != expected:
                 raise InputError(
                     f"{made_path.with_name(name)} has changed since it was made: its SHA-256 is {found}, "
@@ -50,16 +50,12 @@ def keep_model(model: Path, options: Section, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(model / name, folder / name)
-    made = {"options": _identity(options), "files": {name: _digest(folder / name) for name in FILES}}
+    made = {"options": _identity(options), "files": {name: sha256_of(folder / name) for name in FILES}}
     (folder / MADE_NAME).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
 
 
 def _identity(options: Section) -> object:
     return options.model_dump(mode="json", exclude={"ready_made"})
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import num_parameters
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.markers import value_at
 
 Settings = Mapping[str, Any]
 """Key of the recipe -> value."""
@@ -190,10 +191,10 @@ class _Search:
     def _changes(self, settings: Settings) -> int:
         """How many of the parallel sizes differ. Sequence parallelism follows the tensor size."""
         keys = ("trainer.parallel.tensor", "trainer.parallel.pipeline", "trainer.parallel.expert")
-        return sum(_value(self.recipe, key) != settings[key] for key in (*keys, "trainer.recompute"))
+        return sum(value_at(self.recipe, key) != settings[key] for key in (*keys, "trainer.recompute"))
 
     def _fit(self, what: str, settings: Settings, ranks: int, server_gpus: int, in_turns: bool) -> Fit | None:
-        changed = {key: value for key, value in settings.items() if _value(self.recipe, key) != value}
+        changed = {key: value for key, value in settings.items() if value_at(self.recipe, key) != value}
         try:
             recipe = _with(self.recipe, changed)
             memory = trainer_memory(recipe, self.shape, longest_prompt=self.longest_prompt, on_gpu=True)
@@ -228,13 +229,6 @@ class _Search:
         one = self.recipe.serving.model_copy(update={"max_total_tokens": 1024, "tensor_parallel_size": size})
         recipe = self.recipe.model_copy(update={"serving": one})
         return server_memory(self.shape, recipe, on_gpu=True)["kv_cache"] / 1024
-
-
-def _value(recipe: Recipe, key: str) -> Any:
-    found: Any = recipe
-    for name in key.split("."):
-        found = getattr(found, name)
-    return found
 
 
 def _with(recipe: Recipe, settings: Settings) -> Recipe:
