@@ -126,7 +126,7 @@ def settings() -> dict[str, object]:
         "use_directory_urls": False,
         "theme": {
             "name": "material",
-            # No fonts of others: a reader's browser asks nobody.
+            # A reader's browser asks no other host.
             "font": False,
             "features": [
                 "navigation.sections",

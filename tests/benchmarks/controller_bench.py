@@ -1,4 +1,4 @@
-"""What the controller costs per token, by part, in CPU seconds: what a shared machine cannot change.
+"""The controller's cost per token, by part, in CPU seconds: what a shared machine cannot change.
 
     python tests/benchmarks/controller_bench.py [--rounds 3] [--streams 256 --tokens 2048] [--against TREE]
 

@@ -52,7 +52,7 @@ STEPS = 8
 
 
 def plan(*words: str) -> str:
-    """What the command prints. Raises RuntimeError where it refuses."""
+    """The output of the command. Raises RuntimeError where it refuses."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main(["plan", *words])

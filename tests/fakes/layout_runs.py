@@ -64,7 +64,7 @@ def assert_same_steps(got: Path, wanted: Path, *, limit: float = 1e-5) -> None:
 
 
 def _assert_same_tokens(got: Path, wanted: Path) -> None:
-    """What is kept of single tokens comes from whichever ranks had them."""
+    """Facts of single tokens come from whichever ranks had them."""
     found, expected = (
         msgspec.msgpack.decode(path.with_suffix(".tokens").read_bytes(), type=list[TrainedTokens])
         for path in (got, wanted)

@@ -1,4 +1,4 @@
-"""What the command line says of a mistake, apart from the page that it names."""
+"""Sentences of the command line about a mistake, apart from the page that it names."""
 
 
 def without_page(said: str) -> str:

@@ -1,4 +1,4 @@
-"""What is checked of every family: the columns of the second table of docs/models.md.
+"""Properties that are checked of every family: the columns of the second table of docs/models.md.
 
 A test that each family must pass is parametrized by `of_each_family(PROPERTY)`, and by nothing else does the
 page say "yes". A family that lacks a property says so in its entry, with the reason.
@@ -20,7 +20,7 @@ class Property:
     """A column."""
 
     checked: str
-    """What is compared with what."""
+    """The two sides that are compared."""
     test: str
     """path::name of the test that `of_each_family` gives the families."""
     marker: str = ""

@@ -20,7 +20,7 @@ class Chat:
     last_end: str | None = None
     """The token that ends the last turn of a conversation, where the template has another one there."""
     in_history: str | None = None
-    """What the template writes in place of the end where messages follow, which no response ends with."""
+    """Text that the template writes for the end where messages follow, and that no response ends with."""
     others: tuple[str, ...] = ()
     """Further special tokens of the template."""
     bos_token: str | None = None

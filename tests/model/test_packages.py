@@ -1,4 +1,4 @@
-"""What needs Transformer Engine is refused where it is missing, and what is slower without it is said."""
+"""Parts that need Transformer Engine are refused where it is missing; those that are slower are named."""
 
 import dataclasses
 from pathlib import Path

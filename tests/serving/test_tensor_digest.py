@@ -39,7 +39,7 @@ def waits(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def some_tensors() -> dict[str, torch.Tensor]:
-    """Of one tile of the hash, of several, of more than one sum adds up, of odd bytes, and of none."""
+    """Sizes of one tile of the hash, of several, of more than one sum adds up, of odd bytes, and of none."""
     generator = torch.Generator().manual_seed(0)
     sizes = {"one": 100, "several": 70_001, "many": 8192 * 1030, "bytes": 1003, "empty": 0}
     return {

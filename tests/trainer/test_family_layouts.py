@@ -66,7 +66,7 @@ class Steps:
 def steps(
     request: pytest.FixtureRequest, template: Template, tmp_path_factory: pytest.TempPathFactory
 ) -> Steps:
-    """Of the tests that were selected."""
+    """Counts of the tests that were selected."""
     ours = [item for item in request.session.items if item.path == request.path]
     cases = [(item.callspec.params["architecture"], item.originalname.split("_")[1]) for item in ours]
     return Steps(cases, template, tmp_path_factory.mktemp("families"))

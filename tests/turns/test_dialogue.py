@@ -35,7 +35,7 @@ IN_HISTORY = {"gpt_oss": "<|end|>"}
 PREFILL = {"deepseek_r1": "<think>"}
 """Text of the header that a template leaves out of the history."""
 TURNS = {"glm4_5": "\n<think></think>\n5", "gpt_oss": "<|channel|>final<|message|>5"}
-"""What the model writes where a template writes more than the 5 that it says."""
+"""Tokens that the model writes where a template writes more than the 5 that it says."""
 SPECIAL = [
     *("<|end_of_text|>", "<|user|>"),
     *("</s>", "<s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),

@@ -1,4 +1,4 @@
-"""What a part of the acceptance found: rows, on disk as soon as each is known, and the arguments of a part.
+"""Results of a part of the acceptance: rows, on disk as soon as each is known, and the arguments of a part.
 
 A part is a program: `python -m tests.benchmarks.acceptance.NAME --device gpu --folder F --rows F/rows.jsonl`.
 Whatever ends it later, even its time limit, the rows that it wrote are in the table.
@@ -26,7 +26,7 @@ class Row:
     verdict: str
     """PASS, FAIL or NOT_RUN."""
     figure: str
-    """What was measured, or why it failed."""
+    """The measurement, or why it failed."""
     advice: str
     """The sentence to act on; empty where it passed."""
     seconds: float = 0.0

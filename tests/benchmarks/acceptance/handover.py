@@ -19,7 +19,7 @@ CACHE_TOKENS = 262_144
 
 
 class MemoryWatch:
-    """What nvidia-smi says is in use on the first GPU, while a run lasts."""
+    """Memory in use on the first GPU by nvidia-smi, while a run lasts."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []

@@ -25,7 +25,7 @@ class Suite:
 
 
 def read_suite(junit: Path) -> Suite:
-    """Of pytest's XML."""
+    """The counts and failures in pytest's XML."""
     passed, skipped, failures = 0, dict[str, int](), list[tuple[str, str]]()
     for case in ElementTree.parse(junit).getroot().iter("testcase"):
         broken = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)

@@ -29,7 +29,7 @@ NO_STOP = (10 * VOCABULARY,)
 
 @dataclass(slots=True)
 class Proof:
-    """What the tokens say of their versions."""
+    """The versions of the tokens, as the tokens themselves name them."""
 
     tokens: Counter[int] = field(default_factory=Counter)
     """Version -> tokens."""

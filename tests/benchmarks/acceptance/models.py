@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 VOCABULARY = 64
 FIRST_TOKEN = 2
-"""Of the tokens that name versions."""
+"""The first of the tokens that name versions."""
 SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
@@ -42,7 +42,7 @@ HALF_BILLION = {
 }
 """Qwen2.5-0.5B's."""
 LOGIT = 40.0
-"""Of the version's token, beside zeros: another one comes once in 10^15 tokens."""
+"""Logit of the version's token, beside zeros: another one comes once in 10^15 tokens."""
 
 
 def write_small(folder: Path, *, seed: int) -> Path:

@@ -20,7 +20,7 @@ from tests.benchmarks.acceptance.runs import check_books, check_mismatch, finish
 NUM_STEPS = 8
 RUN_SECONDS = 270.0
 SMALL_BATCH = {"groups_per_batch": 4, "max_new_tokens": 16}
-"""Of a rehearsal."""
+"""Sizes of a rehearsal."""
 VERIFIER = '''"""Sums: 1 for the right one, else half of the share of digits, a signal for random weights."""
 
 import re

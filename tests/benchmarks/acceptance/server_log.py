@@ -1,4 +1,4 @@
-"""What a server's log says that its answers do not."""
+"""Facts that a server's log has and its answers do not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the sandbox's own doctor measured, as lines."""
+"""Measurements of the sandbox's own doctor, as lines."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `--data` names, and whose columns are recognised."""
+"""Things that `--data` may name, and whose columns are recognised."""
 
 import json
 from pathlib import Path

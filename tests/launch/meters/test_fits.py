@@ -1,4 +1,4 @@
-"""What is offered where a recipe does not fit: changes that fit, the smallest first, each a legal recipe."""
+"""Offers where a recipe does not fit: changes that fit, the smallest first, each a legal recipe."""
 
 import dataclasses
 from pathlib import Path
