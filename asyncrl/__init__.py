@@ -9,17 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asyncrl.api.run import Run
-    from asyncrl.api.train import resume, train
     from asyncrl.errors import InputError, RunFailed
+    from asyncrl.launch.python.run import Run
+    from asyncrl.launch.python.train import resume, train
 
 __all__ = ["InputError", "Run", "RunFailed", "resume", "train"]
 _PLACES = {
     "InputError": "asyncrl.errors",
     "RunFailed": "asyncrl.errors",
-    "Run": "asyncrl.api.run",
-    "resume": "asyncrl.api.train",
-    "train": "asyncrl.api.train",
+    "Run": "asyncrl.launch.python.run",
+    "resume": "asyncrl.launch.python.train",
+    "train": "asyncrl.launch.python.train",
 }
 
 

@@ -14,11 +14,12 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
 
 from asyncrl.commands.pages import page_about
 from asyncrl.errors import InputError, did_you_mean
+from asyncrl.launch.python.caller import Caller, take_caller
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
 from asyncrl.system.streams import discard_output, guard_streams
@@ -54,12 +55,9 @@ COMMANDS = {
 }
 
 
-def print_refusal(error: InputError) -> None:
-    print(error, file=sys.stderr)
-
-
-def main(argv: Sequence[str] | None = None, *, refuse: Callable[[InputError], None] = print_refusal) -> int:
-    """Runs one subcommand; returns its exit code. `refuse` is told what the user can correct."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; returns its exit code."""
+    caller = take_caller(os.environ)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"asyncrl {importlib.metadata.version('asyncrl')}")
@@ -69,13 +67,15 @@ def main(argv: Sequence[str] | None = None, *, refuse: Callable[[InputError], No
     guard_streams()
     if not _is_somewhere():
         return 2
+    if caller is not None:
+        caller.watch()
     try:
         check_distribution()
     except InputError as error:
-        return _refused(error, refuse, arguments)
+        return _refused(error, caller, arguments)
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
-        code = _run(arguments[0], arguments[1:], refuse)
+        code = _run(arguments[0], arguments[1:], caller)
     return 128 + received[0] if received else code
 
 
@@ -100,7 +100,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
     return parser.parse_intermixed_args(words)
 
 
-def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) -> int:
+def _run(name: str, words: Sequence[str], caller: Caller | None) -> int:
     try:
         # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
@@ -108,7 +108,7 @@ def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) 
         try:
             code: int = command.run(arguments)
         except InputError as error:
-            code = _refused(error, refuse, words)
+            code = _refused(error, caller, words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -128,9 +128,11 @@ def _run(name: str, words: Sequence[str], refuse: Callable[[InputError], None]) 
     return code
 
 
-def _refused(error: InputError, refuse: Callable[[InputError], None], words: Sequence[str]) -> int:
+def _refused(error: InputError, caller: Caller | None, words: Sequence[str]) -> int:
     """The exit code of what the user can correct. The page about it is for readers, not for programs."""
-    refuse(error)
+    print(error, file=sys.stderr)
+    if caller is not None:
+        caller.tell(error)
     if "--json" not in words and (page := page_about(error)) is not None:
         print(f"Read: {page}", file=sys.stderr)
     return 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 _RECIPE = "asyncrl.recipe"
 PAGES = {
     "asyncrl.algorithms": "docs/algorithms.md",
-    "asyncrl.api": "docs/python.md",
+    "asyncrl.launch.python": "docs/python.md",
     "asyncrl.commands.audit": "docs/audit.md",
     "asyncrl.commands.chain": "docs/stages.md#chains",
     "asyncrl.commands.chain_select": "docs/stages.md#chains",

@@ -10,6 +10,7 @@ from fakes.newcomer import write_project
 from asyncrl import cli
 from asyncrl.commands.pages import OF_THE_CALLER, PAGES, page_about, page_of
 from asyncrl.errors import InputError
+from asyncrl.launch.python.caller import VARIABLE, Caller
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,9 +94,13 @@ def test_a_program_that_reads_json_is_told_no_page(here: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == "nowhere is not a run folder: it has no recipe.yaml.\n"
 
 
-def test_the_sentence_that_python_code_gets_is_without_the_page(here: Path) -> None:
+def test_the_sentence_that_python_code_gets_is_without_the_page(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[InputError] = []
-    assert cli.main(["check", "recipe.yaml", "rollout.temperature=0"], refuse=told.append) == 2
+    monkeypatch.setenv(VARIABLE, "0 nowhere")
+    monkeypatch.setattr(Caller, "tell", lambda _, error: told.append(error))
+    assert cli.main(["check", "recipe.yaml", "rollout.temperature=0"]) == 2
     assert "Read:" not in str(told[0]) and page_about(told[0]) == "asyncrl keys rollout.temperature"
 
 

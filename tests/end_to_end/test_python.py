@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fakes.base_model import write_base_model
 
-from asyncrl.api.run import Run
-from asyncrl.api.train import resume
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.launch.python.run import Run
+from asyncrl.launch.python.train import resume
 
 SCRIPT = Path(__file__).parents[1] / "fakes" / "python_caller.py"
 LONG = 100_000

@@ -95,11 +95,11 @@ class CurrentRun:
         return asdict(self)
 
 
-def read_run(folder: Path) -> CurrentRun:
-    """Raises InputError."""
+def read_run(folder: Path, metrics: Metrics | None = None) -> CurrentRun:
+    """`metrics` are its rows, where they are read already. Raises InputError."""
     if not (folder / RECIPE).is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE}.{nearest_run(folder)}")
-    metrics = read_metrics(folder / METRICS)
+    metrics = metrics or read_metrics(folder / METRICS)
     status = read_status(folder)
     state = NOT_STARTED if status is None else state_of(folder, status)
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]

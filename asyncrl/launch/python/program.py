@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, InputError, RunFailed
+from asyncrl.launch.python.caller import Caller
 from asyncrl.launch.stopping import INTERRUPTED
 
 LOOKS_SECONDS = 0.2
@@ -32,18 +33,17 @@ class Program:
         handle, name = tempfile.mkstemp(prefix="asyncrl-", suffix=".refusal")
         os.close(handle)
         self._refusal = Path(name)
-        self._stops_by_us = False
-        parent = "0" if is_detached else str(os.getpid())
+        caller = Caller(0 if is_detached else os.getpid(), self._refusal)
         with output.open("ab") as file:
             self._begin = self._shown = file.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "asyncrl.api.child", parent, name, *words],
+                [sys.executable, "-P", "-m", "asyncrl.cli", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 # Ctrl-C is for the caller, which asks for an orderly stop.
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **caller.variable(), "PYTHONUNBUFFERED": "1"},
             )
         if not is_detached:
             _attached.add(self)
@@ -68,7 +68,6 @@ class Program:
     def stop(self) -> None:
         """Asks it to end as Ctrl-C does, and waits until it has."""
         if self.is_running():
-            self._stops_by_us = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGINT)
         self._process.wait()

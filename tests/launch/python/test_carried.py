@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.api.carried import carried_source
 from asyncrl.errors import InputError
+from asyncrl.launch.python.carried import carried_source
 
 Cell = Callable[[str], dict[str, Any]]
 

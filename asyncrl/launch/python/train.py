@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.api.call import (
+from asyncrl.errors import InputError
+from asyncrl.launch.python.call import (
     CallFiles,
     Data,
     is_as_written,
@@ -16,13 +17,12 @@ from asyncrl.api.call import (
     source_of_data,
     verifier_name,
 )
-from asyncrl.api.program import Program, pause
-from asyncrl.api.run import OUTPUT, Run
-from asyncrl.errors import InputError
+from asyncrl.launch.python.program import Program, pause
+from asyncrl.launch.python.run import OUTPUT, Run
 from asyncrl.recipe.file import load_recipe, make_absolute, object_files
 from asyncrl.recipe.shipped import find
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.folder import RunFolder, read_run_recipe
+from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.status import read_status
 from asyncrl.system.run_files import CALL, RECIPE
 from asyncrl.system.text_file import read_text
@@ -108,15 +108,14 @@ def resume(
                 f"{file} is not as `asyncrl.train` wrote it. Put it back, or start another run with the "
                 f"verifier that you want: rewards of one run are of one verifier."
             )
-    if verifier is not None:
-        files = CallFiles(place / CALL)
-        if (now := verifier_name(verifier, files)) != recipe.verifying.default:
-            raise InputError(
-                f"{place} was graded by {recipe.verifying.default}, and the verifier is another one now "
-                f"({now}). Leave it out to resume with the first one, or start another run."
-            )
+    files = CallFiles(place / CALL)
+    if verifier is not None and (now := verifier_name(verifier, files)) != recipe.verifying.default:
+        raise InputError(
+            f"{place} was graded by {recipe.verifying.default}, and the verifier is another one now "
+            f"({now}). Leave it out to resume with the first one, or start another run."
+        )
     words = [str(place / RECIPE)] + ([] if steps is None else [f"trainer.num_steps={steps}"])
-    return _start(place, CallFiles(place / CALL), words, detach=detach, quiet=quiet)
+    return _start(place, files, words, detach=detach, quiet=quiet)
 
 
 def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, quiet: bool) -> Run:
@@ -130,7 +129,8 @@ def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, qui
         ) from error
     program = None
     try:
-        RunFolder(place).check(load_recipe(Path(words[0]), words[1:]))
+        # Most mistakes are here, and a process takes a second to say so.
+        load_recipe(Path(words[0]), words[1:])
         program = Program(["train", *words], files.folder / OUTPUT, is_detached=detach)
         _await_start(program, place, quiet=quiet)
     except InputError as error:

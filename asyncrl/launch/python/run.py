@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.api.live import LiveCell, is_notebook, live_html
-from asyncrl.api.program import Program, pause
-from asyncrl.api.table import Table
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.trained_responses import ANY_STEP, read_recorded, read_responses
+from asyncrl.launch.python.live import LiveCell, is_notebook, live_html
+from asyncrl.launch.python.program import Program, pause
+from asyncrl.launch.python.table import Table
 from asyncrl.observe.metrics.metrics_file import MetricsFollower, Row
 from asyncrl.readers.status.current_run import CurrentRun, cause_of, read_run
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe
-from asyncrl.run.status import read_status, this_host
+from asyncrl.run.status import is_running, read_status, this_host
 from asyncrl.system.run_files import CALL, JOURNAL, METRICS
 
 OUTPUT = "output.txt"
@@ -43,7 +43,7 @@ class Run:
     @property
     def status(self) -> CurrentRun:
         """The state of all parts: step, time left, queue, servers, alarms, warnings."""
-        return read_run(self.folder)
+        return read_run(self.folder, self._follower.read())
 
     @property
     def state(self) -> str:
@@ -52,7 +52,10 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        return self._program.is_running() if self._program is not None else self.status.is_running
+        if self._program is not None:
+            return self._program.is_running()
+        status = read_status(self.folder)
+        return status is not None and is_running(status)
 
     @property
     def metrics(self) -> Table:
@@ -197,7 +200,7 @@ class Run:
 
     def _show(self, cell: LiveCell | None, *, quiet: bool) -> None:
         if cell is not None:
-            cell.show(live_html(self.status, self._follower.read()))
+            cell.show(self._repr_html_())
         elif not quiet and self._program is not None:
             self._program.show_news()
 
@@ -206,7 +209,8 @@ class Run:
         return f"Run({str(self.folder)!r}, {status.state}, step {status.step} of {status.total_steps})"
 
     def _repr_html_(self) -> str:
-        return live_html(self.status, self._follower.read())
+        metrics = self._follower.read()
+        return live_html(read_run(self.folder, metrics), metrics)
 
 
 def _table(rows: Sequence[Row]) -> Table:

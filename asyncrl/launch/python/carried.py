@@ -121,17 +121,16 @@ def _source_of(definition: Definition, what: str) -> str:
     code = next(_codes(definition), None)
     if code is not None:
         lines = linecache.getlines(code.co_filename)
-        if node := _find(lines, definition, code):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            return textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
+        if found := _find(lines, definition, code):
+            return textwrap.dedent("".join(lines[found])).rstrip()
     raise InputError(
         f"{what}: the source of {name} is not to be found: it was not made in a file or a cell. Write it to "
         f"a file and name it as ./my_verifier.py:{name}."
     )
 
 
-def _find(lines: list[str], definition: Definition, code: CodeType) -> ast.FunctionDef | ast.ClassDef | None:
-    """The node of the definition in the lines of its file."""
+def _find(lines: list[str], definition: Definition, code: CodeType) -> slice | None:
+    """Where the definition is in the lines of its file, from its first decorator on."""
     kinds = ast.FunctionDef if isinstance(definition, FunctionType) else ast.ClassDef
     try:
         nodes = list(ast.walk(ast.parse("".join(lines))))
@@ -142,7 +141,7 @@ def _find(lines: list[str], definition: Definition, code: CodeType) -> ast.Funct
         if isinstance(node, kinds) and node.name == definition.__name__:
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             if first <= code.co_firstlineno <= (node.end_lineno or first):
-                return node
+                return slice(first - 1, node.end_lineno)
     return None
 
 

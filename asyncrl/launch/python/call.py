@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from asyncrl.api.carried import carried_source
 from asyncrl.errors import InputError
+from asyncrl.launch.python.carried import carried_source
 from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.system.whole_file import write_whole
 from verifiers.function import check_function
@@ -38,8 +38,7 @@ class CallFiles:
 
     def add(self, stem: str, ending: str, text: str) -> Path:
         """The place that the file will have."""
-        digest = hashlib.sha256(text.encode()).hexdigest()[:SHOWN_DIGEST]
-        name = f"{stem}-{digest}{ending}"
+        name = f"{stem}-{_digest(text.encode())}{ending}"
         self.texts[name] = text
         return self.folder / name
 
@@ -52,13 +51,13 @@ class CallFiles:
         return new
 
 
-def digest_of_name(path: Path) -> str:
-    return path.stem.rpartition("-")[2]
-
-
 def is_as_written(path: Path) -> bool:
     """Whether a file of a call still holds what its name says."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:SHOWN_DIGEST] == digest_of_name(path)
+    return _digest(path.read_bytes()) == path.stem.rpartition("-")[2]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:SHOWN_DIGEST]
 
 
 def source_of_data(data: Data, name: str, files: CallFiles, *, is_graded: bool = False) -> Any:

@@ -9,8 +9,15 @@ import pandas
 import pytest
 
 import asyncrl
-from asyncrl.api.call import CallFiles, is_as_written, rows_of, set_apart, source_of_data, verifier_name
 from asyncrl.errors import InputError
+from asyncrl.launch.python.call import (
+    CallFiles,
+    is_as_written,
+    rows_of,
+    set_apart,
+    source_of_data,
+    verifier_name,
+)
 
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(10)]
 

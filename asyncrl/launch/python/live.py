@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asyncrl.api.table import Table
+from asyncrl.launch.python.table import Table
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.observe.metrics.metrics_file import Metrics, Row
 from asyncrl.readers.status.current_run import CurrentRun
