@@ -73,7 +73,7 @@ class Confirmation:
                     span.version,
                     self.pending_tokens[first:last],
                     self.pending_logprobs[first:last],
-                    is_continued_in_place=self._used_old_cache(chunk, index),
+                    is_continued_in_place=self._may_use_old_cache(chunk, index),
                     kept=b"".join(self.pending_kept[first:last]),
                     routes=self.pending_routes[first * self.row_bytes : last * self.row_bytes],
                     context_routes=context,
@@ -104,17 +104,21 @@ class Confirmation:
         assert chunk.spans is not None
         self.num_confirmed = num_received
         version = chunk.spans[-1].version
-        used_old_cache = self._used_old_cache(chunk, len(chunk.spans) - 1)
+        used_old_cache = self._may_use_old_cache(chunk, len(chunk.spans) - 1)
         kept = b"".join(chunk.kept) if chunk.kept else b""
         return Segment(version, chunk.tokens, chunk.behavior_logprobs, used_old_cache, kept)
 
-    def _used_old_cache(self, chunk: Chunk, index: int) -> bool:
-        """Whether the tokens of its span of that number were sampled over keys and values of an older
-        version."""
+    def _may_use_old_cache(self, chunk: Chunk, index: int) -> bool:
+        """Whether the tokens of its span of that number may be sampled over keys, values or states of an
+        older version.
+
+        Also where the server found no token in its cache: SGLang puts a prompt that it has computed into the
+        cache, and the request goes on with what another one of the same salt put there before the publish.
+        """
         assert chunk.spans is not None
         if self.is_cache_recomputed:
             return False
-        return index > 0 or (chunk.num_cached_tokens > 0 and chunk.spans[index].version != self.salt_version)
+        return index > 0 or chunk.spans[index].version != self.salt_version
 
     def _check_routes(self, chunk: Chunk, *, is_first: bool) -> None:
         num_rows = len(chunk.tokens) + (self.num_context_rows if is_first else 0)

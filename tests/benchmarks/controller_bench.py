@@ -144,7 +144,6 @@ def _event(number: int, chunk_tokens: int) -> bytes:
         "num_retractions": 0,
         "output_token_logprobs": [[-1.0 / (1 + token % 97), token, None] for token in tokens],
         "completion_tokens": count,
-        "cached_tokens": 0,
         "weight_versions": [{"version": "0", "start": 0, "end": count}],
     }
     return json.dumps({"output_ids": tokens, "meta_info": meta}).encode()

@@ -80,7 +80,6 @@ def event(rid: str, chunk: int) -> bytes:
         "output_token_logprobs": [[-0.123456, token, None] for token in tokens],
         "weight_versions": [{"version": "0", "start": 0, "end": end}],
         "completion_tokens": end,
-        "cached_tokens": 0,
     }
     return b"data: " + json.dumps({"output_ids": tokens, "meta_info": meta}).encode() + b"\n"
 

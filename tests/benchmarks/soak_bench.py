@@ -105,7 +105,7 @@ class FastEngine(FakeEngine):
         return (
             f'data: {{"output_ids": {tokens}, "meta_info": {{"id": "{rid}", "finish_reason": {reason}, '
             f'"prompt_tokens": {PROMPT_TOKENS}, "weight_version": "{self.version}", "num_retractions": 0, '
-            f'"output_token_logprobs": {logprobs}, "completion_tokens": {count}, "cached_tokens": 0, '
+            f'"output_token_logprobs": {logprobs}, "completion_tokens": {count}, '
             f'"weight_versions": [{{"version": "{self.version}", "start": 0, "end": {count}}}]}}}}\n\n'
         )
 

@@ -122,7 +122,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
     async def stream(*_: object, **__: object) -> AsyncIterator[Chunk]:
         for tokens in ([2], [3], [2], [3, 1]):
             end = StreamEnd("stop") if 1 in tokens else None
-            yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
+            yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end)
 
     monkeypatch.setattr(chat_answers, "stream", stream)
     said: list[str] = []

@@ -295,7 +295,6 @@ class _Stream:
             "id": self.rid,
             "finish_reason": {"type": kind} if self.is_done else None,
             "output_token_logprobs": [[-0.5, token, None] for token in tokens],
-            "cached_tokens": 0,
         }
         if self.has_kept_sets:
             meta["output_token_sampling_mask"] = [[token + 100, token] for token in tokens]

@@ -10,10 +10,8 @@ from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.messages import Chunk, Span, StreamEnd
 
 
-def chunk(
-    tokens: list[int], spans: list[Span] | None, *, end: StreamEnd | None = None, cached: int = 0
-) -> Chunk:
-    return Chunk("r1", tokens, [-0.5] * len(tokens), spans, end, cached)
+def chunk(tokens: list[int], spans: list[Span] | None, *, end: StreamEnd | None = None) -> Chunk:
+    return Chunk("r1", tokens, [-0.5] * len(tokens), spans, end)
 
 
 def test_tokens_are_confirmed_by_spans_alone() -> None:
@@ -32,12 +30,10 @@ def test_a_publish_in_the_middle_splits_segments_and_tags_the_continued_one() ->
     assert segments == [Segment(3, [7], [-0.5]), Segment(4, [8, 9], [-0.5] * 2, is_continued_in_place=True)]
 
 
-def test_a_request_that_was_queued_over_a_publish_and_met_an_old_cache_is_tagged() -> None:
-    # Salted with version 3 and served by 4: cached prompt tokens are version 3's.
-    queued = Confirmation(salt_version=3)
-    assert queued.feed(chunk([5], [Span(4, 0, 1)], cached=6))[0].is_continued_in_place
-    fresh = Confirmation(salt_version=3)
-    assert not fresh.feed(chunk([5], [Span(4, 0, 1)], cached=0))[0].is_continued_in_place
+def test_a_request_that_was_queued_over_a_publish_is_tagged() -> None:
+    # Salted with version 3 and served by 4: what the cache has of its prompt is version 3's.
+    assert Confirmation(salt_version=3).feed(chunk([5], [Span(4, 0, 1)]))[0].is_continued_in_place
+    assert not Confirmation(salt_version=4).feed(chunk([5], [Span(4, 0, 1)]))[0].is_continued_in_place
 
 
 def test_a_prompt_that_was_computed_before_and_after_a_publish_is_tagged() -> None:
@@ -74,15 +70,15 @@ def test_a_chunk_that_is_missing_doubled_or_out_of_place_is_refused(
     with pytest.raises(ServerError, match=said):
         for tokens, num_tokens_so_far in chunks:
             confirmation.feed(
-                Chunk("r1", tokens, [-0.5] * len(tokens), None, None, 0, num_tokens_so_far=num_tokens_so_far)
+                Chunk("r1", tokens, [-0.5] * len(tokens), None, None, num_tokens_so_far=num_tokens_so_far)
             )
 
 
 def test_after_a_retraction_nothing_stands_on_an_older_cache() -> None:
     spans = [Span(3, 0, 2), Span(4, 2, 4)]
-    (first, second) = Confirmation(3, is_cache_recomputed=True).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    (first, second) = Confirmation(3, is_cache_recomputed=True).feed(chunk([5, 6, 7, 8], spans))
     assert [(s.version, s.is_continued_in_place) for s in (first, second)] == [(3, False), (4, False)]
-    (_, in_place) = Confirmation(3).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    (_, in_place) = Confirmation(3).feed(chunk([5, 6, 7, 8], spans))
     assert in_place.is_continued_in_place
 
 
@@ -99,7 +95,7 @@ def spoken(tokens: list[int], versions: list[int], cuts: list[int], *, confirms:
                 spans.append(Span(version, place, place + 1))
         has_spans = confirms or end == len(tokens)
         logprobs = [-0.01 * token for token in tokens[begin:end]]
-        chunks.append(Chunk("r1", tokens[begin:end], logprobs, spans if has_spans else None, None, 3, end))
+        chunks.append(Chunk("r1", tokens[begin:end], logprobs, spans if has_spans else None, None, end))
     return chunks
 
 

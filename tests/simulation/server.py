@@ -31,7 +31,6 @@ class Request:
     versions: list[str] = field(default_factory=list)
     cached_weights: set[str] = field(default_factory=set)
     """Of the keys and values of prompt and tokens so far."""
-    num_cached: int = 0
     num_sent: int = 0
     is_aborted: bool = False
     is_prefilled: bool = False
@@ -230,7 +229,6 @@ class SimulatedServer:
             for request in self.running:
                 # Back to the waiting queue, tokens kept; a prefill computes all keys and values again.
                 request.is_prefilled = False
-                request.num_cached = 0
                 request.cached_weights = set()
 
     async def _update(self, body: dict[str, Any]) -> Reply:
@@ -286,16 +284,15 @@ class SimulatedServer:
     def _prefill(self, request: Request) -> None:
         request.is_prefilled = True
         found, before = set[str](), 0
-        for length, token in enumerate(request.prompt, start=1):
+        # As in SGLang, the last token is computed in any case.
+        for token in request.prompt[:-1]:
             before = chain((token,), before)
-            if (weights := self.cache.get((request.salt, before))) is not None:
-                request.num_cached, found = length, weights
-        request.cached_weights |= found
-        if request.num_cached < len(request.prompt):
-            request.cached_weights.add(self.weights)
+            found = self.cache.get((request.salt, before), found)
+        request.cached_weights |= found | {self.weights}
         for length in (2, len(request.prompt)):
             key = (request.salt, chain(request.prompt[:length]))
-            self.cache.setdefault(key, set(request.cached_weights))
+            # What it computed is freed where the cache has the same already, and the request goes on with that.
+            request.cached_weights |= self.cache.setdefault(key, set(request.cached_weights))
 
     def _sample(self, request: Request) -> str | None:
         rng, world = self.world.rng, self.world
@@ -334,7 +331,6 @@ class SimulatedServer:
             "output_token_logprobs": [
                 [request.logprobs[i], request.tokens[i], None] for i in range(first, last)
             ],
-            "cached_tokens": request.num_cached,
             "completion_tokens": last,
         }
         if kind == "abort" and self.world.rng.random() < 0.3:

@@ -61,7 +61,6 @@ class Chunk(msgspec.Struct, frozen=True):
     spans: list[Span] | None
     """Spans over all response tokens of this request so far; None when the server does not say yet."""
     end: StreamEnd | None
-    num_cached_tokens: int
     num_tokens_so_far: int | None = None
     """Tokens of this request up to this chunk, as the server counts; None when it does not say."""
     num_retractions: int = 0
@@ -140,7 +139,6 @@ class _Meta(msgspec.Struct):
     output_token_sampling_logprobs: list[float | None] | None = None
     routed_experts: str | None = None
     weight_versions: list[_Span] | None = None
-    cached_tokens: int = 0
     completion_tokens: int | None = None
     num_retractions: int = 0
 
@@ -194,7 +192,6 @@ def parse_event(data: bytes) -> Chunk:
         logprobs,  # type: ignore[arg-type]  # None is NaN by now
         None if meta.weight_versions is None else [_span(meta.id, s) for s in meta.weight_versions],
         None if meta.finish_reason is None else _end(meta),
-        meta.cached_tokens,
         meta.completion_tokens,
         meta.num_retractions,
         kept,

@@ -56,8 +56,8 @@ def test_what_cuts_the_distribution_is_sent_where_it_is_set_and_to_no_greedy_req
 
 
 def test_a_middle_chunk_has_tokens_logprobs_and_spans() -> None:
-    parsed = parse_event(event(weight_versions=[{"version": "3", "start": 0, "end": 2}], cached_tokens=4))
-    assert parsed == Chunk("r1", [5, 6], [-0.5, -0.5], [Span(3, 0, 2)], None, 4)
+    parsed = parse_event(event(weight_versions=[{"version": "3", "start": 0, "end": 2}]))
+    assert parsed == Chunk("r1", [5, 6], [-0.5, -0.5], [Span(3, 0, 2)], None)
 
 
 @pytest.mark.parametrize(
