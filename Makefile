@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TE),$(TE_READY))
 
 $(READY): cpu.lock pyproject.toml
-	@echo "Setting up .venv (2 GB): about a minute at 200 Mbit/s, 10 seconds with its packages in a cache"
+	@echo "Setting up .venv (2 GB): half a minute at 200 Mbit/s, 10 seconds with its packages in a cache"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(if $(UV_IS_OURS),$(GET_UV))
 	@echo "1/3 torch: 190 MB"
