@@ -7,6 +7,7 @@ the child of its own keeper, which waits for it and dies with the template; the 
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -95,6 +96,14 @@ class Forked:
             os.close(self._pidfd)
         return self.returncode
 
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def send_signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
             signal.pidfd_send_signal(self._pidfd, number)
@@ -140,6 +149,7 @@ def become(
     if pid := os.fork():
         keep(pid, keeper)
     keeper.close()
+    os.setsid()
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)

@@ -291,7 +291,7 @@ class SimulatedServer:
         request.cached_weights |= found | {self.weights}
         for length in (2, len(request.prompt)):
             key = (request.salt, chain(request.prompt[:length]))
-            # What it computed is freed where the cache has the same already, and the request goes on with that.
+            # What the cache has already replaces what the request computed.
             request.cached_weights |= self.cache.setdefault(key, set(request.cached_weights))
 
     def _sample(self, request: Request) -> str | None:
