@@ -113,7 +113,7 @@ class Confirmation:
         older version.
 
         Also where the server found no token in its cache: SGLang puts a prompt that it has computed into the
-        cache, and the request goes on with what another one of the same salt put there before the publish.
+        cache, and from then on uses what another one of the same salt put there before the publish.
         """
         assert chunk.spans is not None
         if self.is_cache_recomputed:

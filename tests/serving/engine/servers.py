@@ -159,14 +159,20 @@ def _start(arguments: list[str], environment: dict[str, str], log_path: Path) ->
     """In a session of its own. A test has it forked from a process that has imported SGLang, which takes a
     server eight of its ten CPU seconds."""
     with log_path.open("wb") as log:
-        if "PYTEST_VERSION" in os.environ and environment == _imported():
+        if "PYTEST_VERSION" in os.environ and lasting(environment) == lasting(_imported()):
             return _template().start(arguments[1], arguments[2:], environment=environment, output=log)
         command = [sys.executable, *arguments]
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
+def lasting(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without the variable that pytest sets for each test."""
+    return {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@functools.cache
 def _imported() -> dict[str, str]:
-    """The environment that the template imported SGLang in, which reads some of it then."""
+    """The environment in which the template imports SGLang and its plugin, which read some of it then."""
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
     return environment | {BITWISE_VARIABLE: "0"}
 

@@ -44,9 +44,8 @@ async def generate(session: aiohttp.ClientSession, url: str, request: dict[str, 
 def scheduler_bytes(url: str) -> int:
     """Resident, of the process that computes for the server at `url`."""
     port = url.rpartition(":")[2]
-    (front,) = (
-        process for process in psutil.Process().children() if f"--port {port}" in " ".join(process.cmdline())
-    )
+    processes = psutil.Process().children(recursive=True)
+    (front,) = (process for process in processes if f"--port {port}" in " ".join(process.cmdline()))
     return max(child.memory_info().rss for child in front.children(recursive=True))
 
 
