@@ -64,6 +64,7 @@ PAGES = {
     "asyncrl.launch.site": "docs/ray.md",
     "asyncrl.launch.trial": "verifiers/README.md#a-verifier-of-your-own",
     "asyncrl.launch.turn_trial": "docs/turns.md",
+    "asyncrl.loops": OF_FAILURES,
     "asyncrl.model": "docs/models.md",
     "asyncrl.model.adapters": "docs/lora.md",
     "asyncrl.observe": "docs/metrics.md",

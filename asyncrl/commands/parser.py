@@ -5,10 +5,12 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from asyncrl.errors import InputError, did_you_mean
+from asyncrl.system.unusable_paths import expanded
 
 _BOUND = re.compile(r"^argument (\S+): is ")
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
@@ -54,11 +56,17 @@ def parser_of(name: str, command: ModuleType) -> Parser:
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """`words`, options and others in any order. Raises InputError; exits after --help."""
-    if parser.prog == "asyncrl sandbox":
-        # It has its own subcommands, and what follows the program belongs to the program.
-        return parser.parse_args(words)
-    return parser.parse_intermixed_args(words)
+    """`words`, options and others in any order; paths with the home folder for a ~ that no shell has
+    expanded, as in --out=~/report. Raises InputError; exits after --help."""
+    # The sandbox has its own subcommands, and what follows the program belongs to the program.
+    is_sandbox = parser.prog == "asyncrl sandbox"
+    arguments = parser.parse_args(words) if is_sandbox else parser.parse_intermixed_args(words)
+    for name, value in vars(arguments).items():
+        if isinstance(value, Path):
+            setattr(arguments, name, expanded(value))
+        elif isinstance(value, list):
+            setattr(arguments, name, [expanded(each) if isinstance(each, Path) else each for each in value])
+    return arguments
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -102,8 +102,9 @@ def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(shipped.missing(path, kind)) from None
     except IsADirectoryError:
+        what = "an overlay" if kind == "overlay" else f"a {kind}"
         raise InputError(
-            f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
+            f"{path} is a folder, not {what}. The recipe of a run is recipe.yaml in its folder."
         ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {why(error)}.") from error
