@@ -20,8 +20,10 @@ _UNKNOWN = "unrecognized arguments: "
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises InputError."""
-        # As argparse says it: "argument --k: is 0, expected more than 0".
-        said = _BOUND.sub(r"\1 is ", message).removesuffix(".")
+        said = message.removesuffix(".")
+        if _BOUND.match(said) is not None:
+            # As argparse says it: "argument --k: is 0, expected more than 0".
+            raise InputError(_BOUND.sub(r"\1 is ", said) + ".")
         end = self._meant(message) or f" `{self.prog} --help` shows what it takes."
         raise InputError(f"{self.prog}: {said}.{end}")
 

@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import functools
 import inspect
+import linecache
 import os
 import shutil
 import threading
@@ -20,26 +21,26 @@ import numpy
 import pandas
 import pytest
 import yaml
+from fakes.graders import is_right, raises, says_text
 from fakes.newcomer import RECIPE, write_project
 from fakes.records import make_queue
 
 import asyncrl
 from asyncrl.errors import InputError
 from asyncrl.launch.python import train as calls
+from asyncrl.launch.python.call import CallFiles, verifier_name
 from asyncrl.launch.python.program import Program
 from asyncrl.launch.python.run import Run
 from asyncrl.launch.python.table import Table
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run.folder import RunFolder
 
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(10)]
 
 
 class Started(Exception):
     """The call was not refused: it would start a process now."""
-
-
-def is_right(response: str, reference: str) -> bool:
-    return response == reference
 
 
 class HasNoWords:
@@ -129,6 +130,11 @@ def refused(call: Callable[..., Any], *args: Any, **named: Any) -> str:
 
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Reading a journal makes SQLite create its two companions."""
+    return sorted(path for path in files(folder) if path.suffix not in (".sqlite-shm", ".sqlite-wal"))
 
 
 def call_with(**changes: Any) -> dict[str, Any]:
@@ -384,21 +390,6 @@ def test_a_real_process_says_the_row_and_not_a_file_that_is_gone(project: Path) 
     assert files(project) == before
 
 
-def says_text(response: str, reference: str) -> str:
-    return "right"
-
-
-def raises(response: str, reference: str) -> Any:
-    return response.nowhere  # type: ignore[attr-defined]
-
-
-LIMIT = 1
-
-
-def limited(response: str, reference: str) -> bool:
-    return len(response) > LIMIT
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("changes", "sentence"),
@@ -422,6 +413,57 @@ def test_a_real_process_refuses_what_only_it_can_know(
     before = files(project)
     assert sentence in refused(train_here, **changes)
     assert files(project) == before
+
+
+def test_a_verifier_is_another_one_once_a_global_that_it_reads_has_changed(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "LIMIT = 1\ndef limited(response, reference):\n    return len(response) > LIMIT\n"
+    monkeypatch.setitem(
+        linecache.cache, "<cell>", (len(code), None, code.splitlines(keepends=True), "<cell>")
+    )
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, "<cell>", "exec"), names)
+    files = CallFiles(run.folder / "call")
+    raw = yaml.safe_load(RECIPE.replace(": model", ": ../../model"))
+    raw["verifying"] = {"default": verifier_name(names["limited"], files)}
+    files.write()
+    (run.folder / "recipe.yaml").write_text(yaml.safe_dump(raw))
+    before = files_of(run.folder)
+    names["LIMIT"] = 2
+    assert "the verifier is another one now" in refused(asyncrl.resume, run.folder, verifier=names["limited"])
+    (file,) = (run.folder / "call").iterdir()
+    file.write_text(file.read_text().replace("LIMIT = 1", "LIMIT = 2"))
+    assert "is not as `asyncrl.train` wrote it" in refused(asyncrl.resume, run.folder)
+    assert files_of(run.folder) == before
+
+
+@pytest.mark.exhaustive
+def test_a_real_process_refuses_a_folder_that_is_in_use_and_leaves_it_as_it_was(
+    project: Path, run: Run
+) -> None:
+    recipe = load_recipe(run.folder / "recipe.yaml", ["rollout.groups_per_batch=2", "data.train=train.jsonl"])
+    with RunFolder(run.folder) as folder:
+        folder.open(recipe.model_copy(update={"seed": 7}))
+        before = files_of(run.folder)
+        assert "is in use by process" in refused(asyncrl.resume, run.folder, quiet=True)
+        assert files_of(run.folder) == before and not (run.folder / "call").exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("benchmark", "words", "sentence"),
+    [
+        ("gsm9k", {"at": "base"}, "Did you mean gsm8k?"),
+        ("gsm8k", {"at": "bset"}, "Did you mean best?"),
+        ("gsm8k", {"at": 40}, "--at has 40, but"),
+        ("gsm8k", {"num_tsks": 3}, "Did you mean --num-tasks?"),
+    ],
+)
+def test_a_real_process_refuses_an_evaluation_of_what_is_not_there(
+    project: Path, run: Run, benchmark: str, words: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refused(run.evaluate, benchmark, **words)
 
 
 @pytest.mark.exhaustive

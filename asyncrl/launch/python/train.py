@@ -158,7 +158,7 @@ def resume(
 
 def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, quiet: bool) -> Run:
     """Runs `asyncrl train WORDS...` until the run has begun. What is refused leaves nothing."""
-    is_new = not place.exists()
+    is_new, has_output = not place.exists(), (files.folder / OUTPUT).exists()
     try:
         written = files.write()
     except OSError as error:
@@ -172,10 +172,9 @@ def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, qui
         program = Program(["train", *words], files.folder / OUTPUT, is_detached=detach)
         _await_start(program, place, quiet=quiet)
     except InputError as error:
-        for path in [*written, *([files.folder / OUTPUT] if is_new else [])]:
+        for path in [*written, *([] if has_output else [files.folder / OUTPUT])]:
             path.unlink(missing_ok=True)
-        if is_new and not (place / RECIPE).exists():
-            _remove_if_empty(files.folder, place)
+        _remove_if_empty(files.folder, *([place] if is_new else []))
         raise InputError(files.as_said(_as_said(str(error), words[-1]))) from error
     except KeyboardInterrupt:
         if program is not None:
