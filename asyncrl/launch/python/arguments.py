@@ -16,13 +16,13 @@ from asyncrl.system.unusable_paths import unusable_path
 P = ParamSpec("P")
 R = TypeVar("R")
 _MOST_NAME_BYTES = 200
-"""Of a folder: file systems take 255, and a number is added."""
+"""Length of a folder's name: file systems take 255, and a number is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     words: str
-    """What is expected."""
+    """The values that are expected, for sentences."""
     holds: Callable[[Any], bool]
 
     def or_none(self) -> "Kind":
