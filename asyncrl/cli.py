@@ -4,27 +4,26 @@ Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl
 (a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more.
 """
 
-import argparse
 import contextlib
 import errno
 import importlib
 import importlib.metadata
 import os
-import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from types import FrameType, ModuleType
+from types import FrameType
 
-from asyncrl.commands.pages import page_about
+from asyncrl.commands.pages import OF_FAILURES, page_about, page_of
+from asyncrl.commands.parser import parse, parser_of
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.launch.python.caller import Caller, take_caller
 from asyncrl.system.distribution import check_distribution
 from asyncrl.system.proxies import loopback_direct
 from asyncrl.system.streams import discard_output, guard_streams
+from asyncrl.system.unusable_paths import unusable_path
 
-UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+OF_ALL_COMMANDS = "docs/README.md"
 COMMANDS = {
     "init": "write a first recipe: for a CPU at once, or for a model, GPUs and data",
     "doctor": "say what this machine lacks for runs, the consequence and the fix",
@@ -72,43 +71,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_distribution()
     except InputError as error:
-        return _refused(error, caller, arguments)
+        return _refused(error, caller, arguments, arguments[0])
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
         code = _run(arguments[0], arguments[1:], caller)
     return 128 + received[0] if received else code
 
 
-def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
-    """The parser of a subcommand. Its help ends with the examples, a line each."""
-    parser = argparse.ArgumentParser(
-        prog=f"asyncrl {name}",
-        description=textwrap.fill(command.HELP, max(40, shutil.get_terminal_size().columns - 2)),
-        epilog="\n  ".join(("examples:", *command.EXAMPLES)),
-        # Of the two texts, neither is wrapped again.
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_arguments(parser)
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """`words`, options and others in any order. Exits as argparse does."""
-    if parser.prog == "asyncrl sandbox":
-        # It has its own subcommands, and what follows the program belongs to the program.
-        return parser.parse_args(words)
-    return parser.parse_intermixed_args(words)
-
-
 def _run(name: str, words: Sequence[str], caller: Caller | None) -> int:
     try:
         # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
         command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
-        arguments = parse(parser_of(name, command), words)
         try:
-            code: int = command.run(arguments)
+            code: int = command.run(parse(parser_of(name, command), words))
         except InputError as error:
-            code = _refused(error, caller, words)
+            code = _refused(error, caller, words, name)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -119,21 +96,22 @@ def _run(name: str, words: Sequence[str], caller: Caller | None) -> int:
     except (OSError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             discard_output()
-            print(f"The output accepts no more: {error.strerror}.", file=sys.stderr)
+            print(f"The output accepts no more: {error.strerror}.\nRead: {OF_FAILURES}", file=sys.stderr)
             return 1
-        if (said := _explain_name(error)) is None:
+        if (refusal := unusable_path(error)) is None:
             raise
-        print(said, file=sys.stderr)
-        return 2
+        return _refused(refusal, caller, words, name)
     return code
 
 
-def _refused(error: InputError, caller: Caller | None, words: Sequence[str]) -> int:
-    """The exit code of what the user can correct. The page about it is for readers, not for programs."""
+def _refused(error: InputError, caller: Caller | None, words: Sequence[str], name: str) -> int:
+    """The exit code of what the user can correct. The page about it is for readers, not for programs; that of
+    the command `name` where none is about the error."""
     print(error, file=sys.stderr)
     if caller is not None:
         caller.tell(error)
-    if "--json" not in words and (page := page_about(error)) is not None:
+    if "--json" not in words:
+        page = page_about(error) or page_of(f"asyncrl.commands.{name.replace('-', '_')}")
         print(f"Read: {page}", file=sys.stderr)
     return 2
 
@@ -144,20 +122,12 @@ def _is_somewhere() -> bool:
         os.getcwd()
     except FileNotFoundError:
         print(
-            "The current folder was deleted. Change to one that exists, then run this again.", file=sys.stderr
+            "The current folder was deleted. Change to one that exists, then run this again.\n"
+            f"Read: {OF_ALL_COMMANDS}",
+            file=sys.stderr,
         )
         return False
     return True
-
-
-def _explain_name(error: Exception) -> str | None:
-    """The sentence for a path that can name no file, wherever it was used; None for other errors."""
-    if isinstance(error, OSError) and error.errno in UNUSABLE_NAMES and error.filename is not None:
-        name = str(error.filename)
-        shown = name if len(name) <= 80 else f"{name[:60]}... ({len(name)} characters)"
-        return f"{shown} is not a usable path: {error.strerror}. Name a file or folder that can exist."
-    # How Path.resolve of Python 3.11 and 3.12 says ELOOP.
-    return f"{error}. Name a path without it." if str(error).startswith("Symlink loop") else None
 
 
 @contextlib.contextmanager
@@ -194,6 +164,8 @@ def _usage(arguments: list[str]) -> int:
     print("usage: asyncrl COMMAND [options]\n", file=stream)
     for name, text in COMMANDS.items():
         print(f"  {name:<12} {text}", file=stream)
+    if not is_question:
+        print(f"\nRead: {OF_ALL_COMMANDS}", file=stream)
     return 0 if is_question else 2
 
 

@@ -63,6 +63,8 @@ def check_function(function: Callable[..., object]) -> list[inspect.Parameter]:
     name = getattr(function, "__name__", repr(function))
     if inspect.iscoroutinefunction(function):
         raise TypeError(f"{name} is async: a verifier that waits is a class with verify_async.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name} yields, expected a function that returns one verdict for each response.")
     parameters = list(inspect.signature(function).parameters.values())
     positional = [found for found in parameters[:2] if found.kind in _POSITIONAL]
     others = parameters[2:]

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
 from asyncrl.commands.verify import parse_settings
 from asyncrl.data.digests import digest_of
@@ -83,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-signal", action="store_true", help="also those of groups that were dropped for no signal"
     )
     parser.add_argument(
-        "-n", type=int, default=SAMPLE, help=f"responses to draw at most; default: {SAMPLE:,}"
+        "-n", type=whole(1), default=SAMPLE, help=f"responses to draw at most; default: {SAMPLE:,}"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the drawing; default: 0")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the drawing; default: 0")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     begun: list[Audit] = []
     # With --json standard output holds the object alone.
     with contextlib.redirect_stdout(sys.stderr):
-        code = explained(lambda: _grade(arguments, begun))
+        code = explained(lambda: _grade(arguments, begun), has_page=not arguments.json)
     if begun:
         _print(begun[0].findings(), arguments)
     return code
@@ -113,8 +114,6 @@ def _grade(arguments: argparse.Namespace, begun: list[Audit]) -> int:
 
 
 def _prepared(arguments: argparse.Namespace) -> Audit:
-    if arguments.n <= 0:
-        raise InputError(f"-n is {arguments.n}, expected more than 0.")
     steps = _steps(arguments.steps)
     folder = arguments.recipe
     journal = JournalReader(folder / JOURNAL)

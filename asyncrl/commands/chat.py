@@ -7,13 +7,14 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
 from asyncrl.commands import standard_input
 from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.commands.pages import say_failure
+from asyncrl.commands.parser import number
 from asyncrl.commands.prompt import find_row
 from asyncrl.controller.turns import episodes_of, hidden_files
 from asyncrl.data.rows import Unanswered
@@ -47,7 +48,9 @@ NEW, ROW = "/new", "/row"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--base", action="store_true", help="the base model instead of the newest checkpoint")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
+    parser.add_argument(
+        "--temperature", type=number(least=0), default=0.0, help="0 takes the most likely token"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,14 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     warn_on_stderr()
     try:
         recipe = read_run_recipe(arguments.run)
-        if arguments.temperature < 0:
-            raise InputError(f"--temperature is {arguments.temperature}, expected 0 or more.")
         asyncio.run(_chat(recipe, _model_folder(arguments, recipe), arguments))
     except InputError:
         raise
     except AsyncrlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return say_failure(error)
     except (KeyboardInterrupt, asyncio.CancelledError):
         print()
     return 0

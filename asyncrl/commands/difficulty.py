@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
@@ -62,8 +63,8 @@ each part, more would be lost with it."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, help="a recipe to measure, or the folder of a run to read")
     parser.usage = "%(prog)s RECIPE|RUN [section.key=value ...] [options]"
-    parser.add_argument("-n", type=int, help=f"samples per row of a recipe; default: {SAMPLES}")
-    parser.add_argument("--num-rows", type=int, help="the first rows of a recipe, at most this many")
+    parser.add_argument("-n", type=whole(1), help=f"samples per row of a recipe; default: {SAMPLES}")
+    parser.add_argument("--num-rows", type=whole(1), help="the first rows of a recipe, at most this many")
     parser.add_argument(
         "--out",
         type=Path,
@@ -79,9 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace) -> int:
-    for option, value in (("-n", arguments.n), ("--num-rows", arguments.num_rows)):
-        if value is not None and value <= 0:
-            raise InputError(f"{option} is {value}, expected more than 0.")
     if arguments.out is not None and not arguments.out.is_dir():
         raise InputError(f"--out is {arguments.out}, which is not a folder. Make it, or name another one.")
     is_run = is_run_folder(arguments.recipe)

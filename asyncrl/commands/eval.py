@@ -16,6 +16,7 @@ from rich.text import Text
 
 from asyncrl.commands.arguments import is_override
 from asyncrl.commands.named_model import is_model
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.train import explained
 from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
@@ -83,16 +84,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, action="append", default=[], help="another Hugging Face folder to evaluate"
     )
-    parser.add_argument("--k", type=int, help="samples per task; 1: only the most likely answer")
-    parser.add_argument("--temperature", type=float, help="temperature where a task has several samples")
-    parser.add_argument("--top-p", type=float, help="samples come from the likeliest tokens of this share")
-    parser.add_argument("--top-k", type=int, help="samples come from this many of the likeliest tokens")
-    parser.add_argument("--min-p", type=float, help="least probability of a token, relative to the likeliest")
+    parser.add_argument("--k", type=whole(1), help="samples per task; 1: only the most likely answer")
     parser.add_argument(
-        "--repetition-penalty", type=float, help="above 1: fewer repetitions, in greedy answers too"
+        "--temperature", type=number(above=0), help="temperature where a task has several samples"
     )
-    parser.add_argument("--max-tokens", type=int, help="maximum tokens of a response")
-    parser.add_argument("--num-tasks", type=int, help="the first tasks of each benchmark, at most this many")
+    parser.add_argument(
+        "--top-p", type=number(above=0), help="samples come from the likeliest tokens of this share"
+    )
+    parser.add_argument("--top-k", type=whole(1), help="samples come from this many of the likeliest tokens")
+    parser.add_argument(
+        "--min-p", type=number(above=0), help="least probability of a token, relative to the likeliest"
+    )
+    parser.add_argument(
+        "--repetition-penalty", type=number(above=0), help="above 1: fewer repetitions, in greedy answers too"
+    )
+    parser.add_argument("--max-tokens", type=whole(1), help="maximum tokens of a response")
+    parser.add_argument(
+        "--num-tasks", type=whole(1), help="the first tasks of each benchmark, at most this many"
+    )
     parser.add_argument(
         "--regrade", action="store_true", help="ask for verdicts again, also on kept answers that have one"
     )
@@ -108,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     warn_on_stderr()
     started: list[Comparison] = []
-    code = explained(lambda: _evaluated(arguments, started))
+    code = explained(lambda: _evaluated(arguments, started), has_page=not arguments.json)
     if code == INTERRUPTED:
         print(f"Stopped. {started[0].progress() if started else 'Nothing was asked yet.'}", file=sys.stderr)
     elif code and started:
@@ -160,20 +169,18 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
             "asyncrl eval needs a recipe, the folder of a run or a model, then benchmarks: "
             "asyncrl eval RECIPE gsm8k."
         )
-    for option, key, value in (
-        ("--k", "evaluation.samples_per_task", arguments.k),
-        ("--temperature", "evaluation.temperature", arguments.temperature),
-        ("--top-p", "evaluation.top_p", arguments.top_p),
-        ("--top-k", "evaluation.top_k", arguments.top_k),
-        ("--min-p", "evaluation.min_p", arguments.min_p),
-        ("--repetition-penalty", "evaluation.repetition_penalty", arguments.repetition_penalty),
-        ("--max-tokens", "evaluation.max_new_tokens", arguments.max_tokens),
-        ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
-        ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),
+    for key, value in (
+        ("evaluation.samples_per_task", arguments.k),
+        ("evaluation.temperature", arguments.temperature),
+        ("evaluation.top_p", arguments.top_p),
+        ("evaluation.top_k", arguments.top_k),
+        ("evaluation.min_p", arguments.min_p),
+        ("evaluation.repetition_penalty", arguments.repetition_penalty),
+        ("evaluation.max_new_tokens", arguments.max_tokens),
+        ("evaluation.num_tasks", arguments.num_tasks),
+        ("evaluation.benchmark_tasks", arguments.num_tasks),
     ):
         if value is not None:
-            if value <= 0:
-                raise InputError(f"{option} is {value}, expected more than 0.")
             overrides.append(f"{key}={value}")
     return Path(others[0]), others[1:], overrides
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.plan import check_fits
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_shape
@@ -42,9 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("sized for a model")
     group.add_argument("--model", metavar="MODEL", help="hub id, or a Hugging Face folder")
-    group.add_argument("--gpus", type=int, metavar="N", help="how many (default: those of this machine)")
+    group.add_argument("--gpus", type=whole(1), metavar="N", help="how many (default: those of this machine)")
     group.add_argument(
-        "--gpu-memory", type=float, metavar="GB", help="of each (default: of this machine's, else 80)"
+        "--gpu-memory",
+        type=number(above=0),
+        metavar="GB",
+        help="of each (default: of this machine's, else 80)",
     )
     group.add_argument("--data", metavar="DATA", help="gsm8k, mbpp, a hub id (owner/name:config) or a file")
     group.add_argument("--goal", choices=GOALS, help="what is trained (default: by the data, math or code)")
@@ -147,8 +151,6 @@ def _gpus(arguments: argparse.Namespace) -> tuple[int, Device]:
             "--gpus is missing, and this machine has none that could be counted. Say how many: --gpus 8."
         )
     num = len(here) if arguments.gpus is None else arguments.gpus
-    if num < 1:
-        raise InputError(f"--gpus is {num}, expected 1 or more. Without GPUs: asyncrl init, without --model.")
     gpu = GPUS[LIKELY_GPU]
     if here:
         gpu = next((device for name, device in GPUS.items() if name in here[0].name), gpu)

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError
 from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.counters import REPEATED, read_counters
@@ -29,7 +30,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="a run folder")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--group", type=int, metavar="ID", help="explain one group")
+    chosen.add_argument("--group", type=whole(0), metavar="ID", help="explain one group")
     chosen.add_argument("--trajectory", metavar="ID", help="explain one trajectory, such as 00000012-03")
 
 

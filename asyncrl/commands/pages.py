@@ -1,10 +1,13 @@
-"""The page that explains a refusal: found by the module that raised it, and for a recipe by the key."""
+"""The page that explains a refusal or a failure: found by the module that raised it, and for a recipe by the
+key."""
 
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 
 _RECIPE = "asyncrl.recipe"
+OF_FAILURES = "docs/failures.md"
 PAGES = {
     "asyncrl.algorithms": "docs/algorithms.md",
     "asyncrl.launch.python": "docs/python.md",
@@ -36,7 +39,7 @@ PAGES = {
     "asyncrl.commands.verify_data": "verifiers/README.md",
     "asyncrl.commands.view": "docs/page.md",
     "asyncrl.commands": "docs/recipes.md",
-    "asyncrl.controller": "docs/failures.md",
+    "asyncrl.controller": OF_FAILURES,
     "asyncrl.controller.agents": "docs/agents.md",
     "asyncrl.data": "docs/recipes.md#rows",
     "asyncrl.data.benchmarks": "docs/evaluation.md#benchmarks",
@@ -48,7 +51,7 @@ PAGES = {
     "asyncrl.evaluation.difficulty": "docs/recipes.md#rows-that-teach",
     "asyncrl.examples": "docs/recipes.md#recipes-to-start-from",
     "asyncrl.journal": "docs/journal.md",
-    "asyncrl.launch": "docs/failures.md",
+    "asyncrl.launch": OF_FAILURES,
     "asyncrl.launch.base_model": "docs/recipes.md#models",
     "asyncrl.launch.doctor": "docs/doctor.md",
     "asyncrl.launch.engine_options": "docs/servers.md#more-of-sglangs-options",
@@ -61,6 +64,7 @@ PAGES = {
     "asyncrl.launch.site": "docs/ray.md",
     "asyncrl.launch.trial": "verifiers/README.md#a-verifier-of-your-own",
     "asyncrl.launch.turn_trial": "docs/turns.md",
+    "asyncrl.loops": OF_FAILURES,
     "asyncrl.model": "docs/models.md",
     "asyncrl.model.adapters": "docs/lora.md",
     "asyncrl.observe": "docs/metrics.md",
@@ -74,16 +78,18 @@ PAGES = {
     "asyncrl.readers.trackers": "docs/trackers.md",
     _RECIPE: "docs/recipes.md",
     "asyncrl.recipe.chain": "docs/stages.md#chains",
-    "asyncrl.rollout": "docs/failures.md",
+    "asyncrl.replay": OF_FAILURES,
+    "asyncrl.rollout": OF_FAILURES,
     "asyncrl.rollout.agents": "docs/agents.md",
     "asyncrl.rollout.filter": "docs/algorithms.md",
     "asyncrl.rollout.group_advantages": "docs/algorithms.md",
-    "asyncrl.run": "docs/failures.md",
+    "asyncrl.run": OF_FAILURES,
     "asyncrl.run.chain_folder": "docs/stages.md#chains",
     "asyncrl.run.chain_plan": "docs/stages.md#chains",
     "asyncrl.run.earlier": "docs/stages.md#from-one-stage-to-the-next",
     "asyncrl.run.reproduction": "docs/report.md#train-a-step-again",
     "asyncrl.run.status": "docs/status.md",
+    "asyncrl.serving": "docs/servers.md",
     "asyncrl.system": "docs/doctor.md",
     "asyncrl.system.distribution": "README.md",
     "asyncrl.system.gpus": "docs/gpus.md",
@@ -93,7 +99,7 @@ PAGES = {
     "asyncrl.tasks.openings": "docs/turns.md",
     "asyncrl.tasks.recorded": "docs/stages.md#a-critic-from-an-earlier-run",
     "asyncrl.tasks.verifier_cache": "verifiers/README.md",
-    "asyncrl.trainer": "docs/failures.md",
+    "asyncrl.trainer": OF_FAILURES,
     "asyncrl.trainer.checkpoints": "docs/lora.md",
     "asyncrl.trainer.step": "docs/algorithms.md",
     "asyncrl.turns": "docs/turns.md",
@@ -102,7 +108,13 @@ PAGES = {
     "verifiers": "verifiers/README.md",
 }
 """Module, or the package around it, to the page about its refusals. The longest name counts."""
-OF_THE_CALLER = ("asyncrl.system.hub", "asyncrl.system.plugins", "asyncrl.system.text_file")
+OF_THE_CALLER = (
+    "asyncrl.commands.parser",
+    "asyncrl.system.hub",
+    "asyncrl.system.plugins",
+    "asyncrl.system.text_file",
+    "asyncrl.system.unusable_paths",
+)
 """Modules that are asked by many: the page is that of the module which asked."""
 _KEY = re.compile(r"(?<![\w/.-])(?:([a-z_]\w*(?:\.[a-z_]\w*)+)(?![\w/.])|([a-z_]\w*)(?= is |=))")
 """A dotted name, or a name with its value."""
@@ -118,6 +130,14 @@ def page_about(error: BaseException) -> str | None:
             return f"asyncrl keys {key}"
         return page
     return None
+
+
+def say_failure(error: BaseException, *, has_page: bool = True) -> int:
+    """Prints a failure that is no mistake in the input, with its page unless programs read it: its code."""
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    if has_page:
+        print(f"Read: {page_about(error) or OF_FAILURES}", file=sys.stderr)
+    return 1
 
 
 def page_of(module: str) -> str | None:

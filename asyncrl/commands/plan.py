@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
@@ -56,19 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "--gpu-memory-gb",
-        type=float,
+        type=number(above=0),
         metavar="N",
         help="plan for GPUs of N GB (10^9 bytes), one per trainer rank and one per server rank",
     )
     parser.add_argument(
         "--longest-prompt",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="tokens of the longest prompt, which bounds a sequence (default: all that the context leaves)",
     )
     parser.add_argument(
         "--fit",
-        type=int,
+        type=whole(1),
         nargs="+",
         metavar="N",
         help=f"how the recipe fits N GPUs of --gpu-memory-gb (default: those of --device, else of an "
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what the plan is for: {', '.join(GPUS)} (default: the GPU of this machine, else {LIKELY_GPU})",
     )
     group.add_argument(
-        "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
+        "--gpus", type=whole(1), metavar="N", help="the best split of N GPUs, for several batch sizes"
     )
     group.add_argument(
         "--pass-rates",
@@ -94,7 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="rows with the column pass_rate, as `asyncrl difficulty` writes it, by which pilots "
         "(rollout.pilot_samples) are extended or stop (default: all pass rates equally likely)",
     )
-    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all, 200 at most)")
+    group.add_argument(
+        "--steps", type=whole(1), metavar="N", help="steps to simulate (default: all, 200 at most)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import json
 import sys
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import whole
 from asyncrl.commands.prompt_learned import learned_text
 from asyncrl.controller.agents import agent_in_short, check_agent
 from asyncrl.data.row_use import RowUse
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "--row",
-        type=int,
+        type=whole(1),
         default=1,
         metavar="N",
         help="which row, counted from 1 over those that data.filter keeps",

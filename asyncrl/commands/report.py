@@ -11,6 +11,7 @@ from asyncrl.readers.chain.write import write_story
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_card, write_report, write_several
 from asyncrl.recipe.file import shown
+from asyncrl.run.folder import read_run_recipe
 
 HELP = (
     "Write the report of runs into their folders: base, last and best with intervals, cost, "
@@ -45,6 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         print(json.dumps(RunReport.model_json_schema(), indent=1))
         return 0
+    for place in arguments.runs:
+        if not place.is_dir() and chain_folder(place) is None:
+            # Refuses it, before anything is written for the others.
+            read_run_recipe(place)
     try:
         _write(arguments)
     except OSError as error:

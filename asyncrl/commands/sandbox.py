@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 
+from asyncrl.commands.pages import say_failure
 from asyncrl.errors import InputError
 from sandbox.doctor import measure, report
 from sandbox.result import SandboxError, Tier
@@ -39,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise InputError(f"asyncrl sandbox: {error}") from error
     except SandboxError as error:
-        print(f"asyncrl sandbox: the sandbox failed: {error}", file=sys.stderr)
-        return 1
+        return say_failure(error, has_page=not arguments.json)
     print("\n".join(lines))
     return 0 if tier is not None else 1
 

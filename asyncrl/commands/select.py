@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.pages import page_of
+from asyncrl.commands.parser import whole
 from asyncrl.commands.select_request import Request
 from asyncrl.commands.select_work import Work
 from asyncrl.commands.train import explained
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--choose", default=DEFAULT, metavar="KIND", help=f"{kinds}. Default: {DEFAULT}")
     parser.add_argument(
         "--limit",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="most lines of a row; default: 1 of best and shortest, else all",
     )
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     _add_filters(parser)
     made = parser.add_argument_group("what is generated")
-    made.add_argument("-n", type=int, help="responses to each row; what the journal lacks is generated")
+    made.add_argument("-n", type=whole(1), help="responses to each row; what the journal lacks is generated")
     made.add_argument(
         "--compacted", action="store_true", help="generate as many as replay.keep_steps took from the journal"
     )
@@ -100,7 +102,7 @@ def selected(arguments: argparse.Namespace) -> tuple[int, Account | None]:
     accounts: list[Account] = []
     # With --json standard output holds the object alone.
     with contextlib.redirect_stdout(sys.stderr):
-        code = explained(lambda: _select(arguments, accounts))
+        code = explained(lambda: _select(arguments, accounts), has_page=not arguments.json)
     for account in accounts:
         _print(account, arguments)
     if code == INTERRUPTED:
@@ -117,6 +119,8 @@ def _select(arguments: argparse.Namespace, accounts: list[Account]) -> int:
     if account.fates["responses"][Fate.WRITTEN]:
         return 0
     print("No response was selected, so no file was written.", file=sys.stderr)
+    if not arguments.json:
+        print(f"Read: {page_of(__name__)}", file=sys.stderr)
     return 1
 
 

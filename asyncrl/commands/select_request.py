@@ -23,9 +23,6 @@ class Request:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Request":
         """Raises InputError."""
-        for option, value in (("-n", arguments.n), ("--limit", arguments.limit)):
-            if value is not None and value <= 0:
-                raise InputError(f"{option} is {value}, expected more than 0.")
         for option, is_given in (("--all-rows", arguments.all_rows), ("--at", arguments.at is not None)):
             if is_given and arguments.n is None and not (option == "--at" and arguments.compacted):
                 raise InputError(f"{option} is about responses that are generated: give -n, too.")

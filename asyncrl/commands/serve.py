@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 
+from asyncrl.commands.pages import say_failure
+from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.remote_server import fetch_server, serve
 from asyncrl.observe.terminal.stderr import warn_on_stderr
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", help="address to listen on; default: this machine's address on its way to other networks"
     )
-    parser.add_argument("--port", type=int, default=0, help="port to listen on; default: a free one")
+    parser.add_argument(
+        "--port", type=whole(0, 65535), default=0, help="port to listen on; default: a free one"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,8 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             asyncio.run(serve(server, Path(logs), ready=_say))
         except ServerError as error:
-            print(error, file=sys.stderr)
-            return 1
+            return say_failure(error)
     return 0
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from asyncrl.commands.pages import page_of
 from asyncrl.errors import InputError
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.readers.trackers.position import position_path, read_position, rows_left
@@ -45,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         folder.open(recipe)
         chosen = [s for s in recipe.trackers if s.name in arguments.names or not arguments.names]
         codes = [_send(arguments.run, settings.label()) for settings in chosen]
+    if any(codes):
+        print(f"Read: {page_of(__name__)}", file=sys.stderr)
     return 1 if any(codes) else 0
 
 

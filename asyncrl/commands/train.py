@@ -3,10 +3,10 @@
 import argparse
 import asyncio
 import shlex
-import sys
 from collections.abc import Callable
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.pages import say_failure
 from asyncrl.commands.train_list import recipe_list
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
@@ -55,9 +55,9 @@ def _train_words(arguments: argparse.Namespace) -> int:
     return train(ready, gpus)
 
 
-def explained(work: Callable[[], int]) -> int:
-    """The result of `work`; where it failed 1 and a sentence, after Ctrl-C 130. Raises InputError, and what
-    no sentence explains."""
+def explained(work: Callable[[], int], *, has_page: bool = True) -> int:
+    """The result of `work`; where it failed 1 and a sentence with its page, after Ctrl-C 130. Raises
+    InputError, and what no sentence explains."""
     try:
         return work()
     except InputError:
@@ -73,8 +73,7 @@ def explained(work: Callable[[], int]) -> int:
             )
         if not isinstance(cause, AsyncrlError):
             raise
-        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
-        return 1
+        return say_failure(cause, has_page=has_page)
 
 
 def train(recipe: Recipe, gpus: GpuMap) -> int:

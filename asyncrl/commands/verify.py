@@ -13,17 +13,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.standard_input import in_thread, lines
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.text_file import decoded
+from asyncrl.system.unusable_paths import why
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
 from verifiers.groups import why_not_alone
 from verifiers.pool import VerifierPool
-from verifiers.registry import load_verifier
+from verifiers.registry import VERIFIERS, load_verifier
 
 HELP = "Grade rows of answers with a verifier, or check that a verifier keeps the contract."
 EXAMPLES = (
@@ -47,9 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="an option of the verifier",
     )
-    parser.add_argument("--workers", type=int, default=min(4, available_cores()), help="worker processes")
     parser.add_argument(
-        "--timeout", type=float, default=2.0, metavar="SECONDS", help="limit of one verification"
+        "--workers", type=whole(1), default=min(4, available_cores()), help="worker processes"
+    )
+    parser.add_argument(
+        "--timeout", type=number(above=0), default=2.0, metavar="SECONDS", help="limit of one verification"
     )
     parser.add_argument(
         "--contract", metavar="NAME", help="check this verifier instead; FILE may give example rows"
@@ -61,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options = parse_settings(arguments.settings)
         if arguments.contract:
+            VERIFIERS.find(arguments.contract, Path.cwd())
             return asyncio.run(_contract(arguments, options))
         if arguments.file is None:
             raise ValueError("No FILE is given, expected a file of JSON lines, or - for standard input.")
@@ -75,8 +80,14 @@ def run(arguments: argparse.Namespace) -> int:
         # The reader has left, which the command line deals with; it is no mistake in the input.
         raise
     except (ValueError, OSError) as error:
-        meant = nearest_path(arguments.file) if isinstance(error, FileNotFoundError) else ""
-        raise InputError(f"asyncrl verify: {error}{meant and '.'}{meant}") from error
+        raise InputError(f"asyncrl verify: {_said(error, arguments.file)}") from error
+
+
+def _said(error: ValueError | OSError, file: str | None) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    meant = nearest_path(file) if file is not None and isinstance(error, FileNotFoundError) else ""
+    return f"{error.filename or file} cannot be read: {why(error)}.{meant}"
 
 
 def parse_settings(settings: list[str]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import whole
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
@@ -53,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, help="a recipe, or a .jsonl, .json or .parquet file")
     parser.add_argument("--columns", help="ready columns of a file, or a function; default: asyncrl")
     parser.add_argument("--verifier", help="verifier of a file's rows that name none; default: math")
-    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument("--workers", type=whole(1), default=1, help="worker processes")
     parser.add_argument(
         "--list",
-        type=int,
+        type=whole(0),
         default=20,
         metavar="N",
         help="complaints to print of each kind but broken golds",

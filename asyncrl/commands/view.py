@@ -5,6 +5,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError
 from asyncrl.readers.page.app import export, serve
 from asyncrl.readers.page.runs import Runs
@@ -20,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, a folder of run folders, or a chain"
     )
-    parser.add_argument("--port", type=int, default=0, help="port of the local page (default: a free one)")
+    parser.add_argument(
+        "--port", type=whole(0, 65535), default=0, help="port of the local page (default: a free one)"
+    )
     parser.add_argument("--export", type=Path, metavar="FILE.html", help="write the runs as one static page")
     parser.add_argument(
-        "--groups", type=int, default=500, help="newest groups of each run to export (default 500)"
+        "--groups", type=whole(1), default=500, help="newest groups of each run to export (default 500)"
     )
 
 

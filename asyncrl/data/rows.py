@@ -10,7 +10,7 @@ from asyncrl.data.columns import READY, Columns, NoAnswer, NullColumn, ToRow, co
 from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.data.gym import gym_row, gym_rows
 from asyncrl.data.row_use import RowUse, json_columns
-from asyncrl.errors import InputError
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import Answering, ColumnMapping, Data, Source, Verifying
 from asyncrl.recipe.file import absolute_object
 from asyncrl.records import EnvironmentSpec, VerifierSpec
@@ -139,7 +139,7 @@ def columns_of(source: Source, key: str) -> ToRow:
     if ":" not in given:
         raise InputError(
             f'{key} has columns "{given}", expected {", ".join(READY)}, a mapping with prompt and answer, or '
-            f'a function "package.module:name" or "./file.py:name".'
+            f'a function "package.module:name" or "./file.py:name".{did_you_mean(given, READY)}'
         )
     function = load_object(given)
     if not callable(function):

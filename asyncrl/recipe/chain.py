@@ -19,6 +19,7 @@ from asyncrl.recipe.sections.section import Positive, Section
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.hub import is_hub_id
 from asyncrl.system.text_file import read_text
+from asyncrl.system.unusable_paths import why
 
 
 class TrainStage(Section):
@@ -105,7 +106,11 @@ def read_chain(path: Path) -> Chain:
         raw: Any = read_yaml(read_text(found.file))
     except FileNotFoundError:
         raise InputError(shipped.missing(path, "chain")) from None
-    except (yaml.YAMLError, OSError) as error:
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not a chain. A chain is a YAML file with `stages`.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
+    except yaml.YAMLError as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), list):
         raise InputError(f"{path} holds no list `stages`, expected one such as: stages: [sft.yaml, rl.yaml].")

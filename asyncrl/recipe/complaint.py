@@ -1,11 +1,13 @@
 """Errors of pydantic as sentences: the key, its value and the expected kind."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from asyncrl.errors import did_you_mean
+from asyncrl.recipe.near_keys import nearest_key, section_in
 from asyncrl.system.kinds import as_written, kind_of
 
 EXPECTED = {
@@ -21,6 +23,7 @@ HINTS = {
 }
 """How each kind of value is written. Kinds are strict: 010, 1:30 and yes are text."""
 _SHOWN_CHARACTERS = 200
+_CHOICE = re.compile(r"'([^']*)'")
 _OF_KEYS = "[key]"
 """The end of pydantic's place of a key of free text."""
 
@@ -39,7 +42,10 @@ def complaint(details: Any, root: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(details["ctx"]["error"])
     message = EXPECTED.get(kind) or details["msg"][0].lower() + details["msg"][1:]
-    return f"{location} is {as_written(value)[:_SHOWN_CHARACTERS]}: {message}.{HINTS.get(kind, '')}"
+    hint = HINTS.get(kind, "")
+    if isinstance(value, str) and (choices := _CHOICE.findall(details["msg"])):
+        hint = did_you_mean(value, choices)
+    return f"{location} is {as_written(value)[:_SHOWN_CHARACTERS]}: {message}.{hint}"
 
 
 def place_of(location: tuple[str | int, ...]) -> list[str]:
@@ -59,20 +65,12 @@ def _known(names: list[str | int], root: type[BaseModel]) -> str:
 
 def _nearest(location: tuple[str | int, ...], root: type[BaseModel]) -> str:
     names = list(_section_at(location[:-1], root).model_fields)
-    return did_you_mean(str(location[-1]), names, f" Known here: {', '.join(names)}.")
+    return nearest_key(str(location[-1]), names, root) or f" Known here: {', '.join(names)}."
 
 
 def _section_at(location: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:
     section = root
     for part in location:
         if part in section.model_fields:
-            section = _section_in(section.model_fields[str(part)].annotation) or section
+            section = section_in(section.model_fields[str(part)].annotation) or section
     return section
-
-
-def _section_in(kind: Any) -> type[BaseModel] | None:
-    """The section that a key's type names, at any depth of unions and lists."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    found = (_section_in(inner) for inner in getattr(kind, "__args__", ()))
-    return next((section for section in found if section is not None), None)

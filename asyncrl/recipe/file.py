@@ -38,6 +38,7 @@ from asyncrl.system.hub import is_hub_id
 from asyncrl.system.kinds import kind_of
 from asyncrl.system.run_files import JOURNAL
 from asyncrl.system.text_file import read_text
+from asyncrl.system.unusable_paths import expanded, why
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
@@ -52,6 +53,13 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     "section.key=value", whose values are YAML, and "@FILE", an overlay. Raises InputError."""
     found = shipped.find(path)
     return _resolve(_read_yaml(found.file), found.folder, str(path), overrides)
+
+
+def name_in(path: Path) -> str:
+    """The name that the recipe at `path`, or the shipped one of that name, says; "run" where it says none.
+    Raises InputError."""
+    found = _read_yaml(shipped.find(path).file).get("name")
+    return found if isinstance(found, str) else "run"
 
 
 def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -94,10 +102,13 @@ def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(shipped.missing(path, kind)) from None
     except IsADirectoryError:
+        what = "an overlay" if kind == "overlay" else f"a {kind}"
         raise InputError(
-            f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
+            f"{path} is a folder, not {what}. The recipe of a run is recipe.yaml in its folder."
         ) from None
-    except (yaml.YAMLError, OSError) as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
+    except yaml.YAMLError as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict):
         found = "is empty" if raw is None else f"holds {kind_of(raw)}"
@@ -156,8 +167,8 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def absolute(value: str, folder: Path) -> str:
-    """A path relative to `folder` made absolute; ~ is the home folder."""
-    return os.path.abspath(folder / Path(value).expanduser())
+    """A path relative to `folder` made absolute; ~ is the home folder. Raises InputError."""
+    return os.path.abspath(folder / expanded(Path(value)))
 
 
 def absolute_object(value: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
+from asyncrl.recipe.near_keys import nearest_key
 from asyncrl.recipe.recipe import Recipe
 
 TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"
@@ -28,7 +29,8 @@ def markdown(asked: str | None = None) -> str:
         return "\n".join([TITLE, *entries.values()])
     found = [text for name, text in entries.items() if name == asked or name.startswith(f"{asked}.")]
     if not found:
-        meant = did_you_mean(asked, entries, " `asyncrl keys` lists all of them.")
+        meant = did_you_mean(asked, entries) if "." in asked else nearest_key(asked)
+        meant = meant or " `asyncrl keys` lists all of them."
         raise InputError(f"A recipe has no key {asked}.{meant}")
     return "\n".join(found).strip()
 

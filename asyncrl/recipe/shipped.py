@@ -11,6 +11,7 @@ from pathlib import Path
 
 from asyncrl.errors import did_you_mean
 from asyncrl.system.shipped import is_checkout, shipped_folder
+from asyncrl.system.unusable_paths import expanded
 
 FOLDER = "recipes"
 SUFFIX = ".yaml"
@@ -75,7 +76,7 @@ def _files(home: Path, kind: str) -> Iterator[Path]:
 
 def _named(path: Path, kind: str) -> Path | None:
     """The shipped file that `path` names, relative to the folder recipes."""
-    here = Path(os.path.abspath(path.expanduser()))
+    here = Path(os.path.abspath(expanded(path)))
     if not here.is_relative_to(Path.cwd()):
         return None
     parts = here.relative_to(Path.cwd()).parts

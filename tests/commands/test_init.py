@@ -69,11 +69,11 @@ def test_a_file_that_is_there_is_named_and_nothing_is_written(
     [
         (["--gpus", "8"], "--gpus is set but --model is not"),
         (["--model", "model", "--gpus", "8"], "--data is missing"),
-        (["--model", "model", "--gpus", "0", "--data", "gsm8k"], "--gpus is 0, expected 1 or more"),
+        (["--model", "model", "--gpus", "0", "--data", "gsm8k"], "--gpus is 0, expected more than 0"),
         (["--model", "model", "--data", "gsm8k"], "--gpus is missing"),
         (
             ["--model", "model", "--gpus", "1", "--gpu-memory", "0", "--data", "gsm8k"],
-            "--gpu-memory is 0, expected gigabytes",
+            "--gpu-memory is 0, expected more than 0",
         ),
         (["--model", "none", "--gpus", "1", "--data", "gsm8k"], "none holds no config.json"),
         (["--model", "model", "--gpus", "1", "--data", "math500"], "a benchmark without training rows"),

@@ -9,20 +9,24 @@ from fakes.newcomer import write_project
 
 from asyncrl import cli
 from asyncrl.commands.pages import OF_THE_CALLER, PAGES, page_about, page_of
-from asyncrl.errors import InputError
+from asyncrl.commands.train import explained
+from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
 from asyncrl.launch.python.caller import VARIABLE, Caller
 
 ROOT = Path(__file__).parents[2]
 
 
 def refusing_modules() -> set[str]:
-    """Modules that make an InputError."""
+    """Modules that make an InputError, or an error that ends a run with a sentence."""
     found = set()
+    names = {
+        kind.__name__ for kind in (InputError, *AsyncrlError.__subclasses__(), *ServerError.__subclasses__())
+    }
     for path in ROOT.glob("asyncrl/**/*.py"):
-        if "InputError(" not in (text := path.read_text()):
+        if not any(f"{name}(" in (text := path.read_text()) for name in names):
             continue
         calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-        if any(isinstance(call.func, ast.Name) and call.func.id == "InputError" for call in calls):
+        if any(isinstance(call.func, ast.Name) and call.func.id in names for call in calls):
             found.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
     return found
 
@@ -79,6 +83,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("report", "docs/report.md"),
         ("eval recipe.yaml gsm9k", "docs/evaluation.md#benchmarks"),
         ("init --gpus 2", "docs/init.md"),
+        # What argparse refuses, and what names no command.
+        ("init --gpus 0", "docs/init.md"),
+        ("train --sed", "docs/recipes.md"),
+        ("plan recipe.yaml --fit 0", "docs/planning.md"),
+        ("sandbox doctr", "docs/sandbox.md"),
+        ("verify --contract mth", "verifiers/README.md"),
+        ("chain model", "docs/stages.md#chains"),
+        ("tain recipe.yaml", "docs/README.md"),
     ],
 )
 def test_a_refusal_ends_with_its_page(
@@ -87,6 +99,21 @@ def test_a_refusal_ends_with_its_page(
     assert cli.main(words.split()) == 2
     *said, last = capsys.readouterr().err.splitlines()
     assert said and last == f"Read: {page}"
+
+
+@pytest.mark.parametrize(
+    ("error", "page"), [(ServerError("it died"), "docs/failures.md"), (DiskError("full"), "docs/failures.md")]
+)
+def test_a_failure_says_its_page_and_ends_with_1(
+    error: AsyncrlError, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
+        raise ExceptionGroup("tasks", [error])
+
+    assert explained(fail) == 1
+    assert capsys.readouterr().err == f"{type(error).__name__}: {error}\nRead: {page}\n"
+    assert explained(fail, has_page=False) == 1
+    assert capsys.readouterr().err == f"{type(error).__name__}: {error}\n"
 
 
 def test_a_program_that_reads_json_is_told_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def test_variables_of_the_chat_template_are_shown_and_obeyed(
         ),
         (("prompt={chat_template_kwargs: {enable_thinking: false}}",), "has no chat template to read it"),
         (("--row", "9999"), "--row is 9999, but data.train has "),
-        (("--row", "0"), "--row is 0, expected 1 or more"),
+        (("--row", "0"), "--row is 0, expected more than 0"),
         (("--heldout", "data.heldout=null", "evaluation.every_steps=0"), "has no data.heldout"),
         (("prompt={template: r2}",), 'prompt.template is "r2", expected chat, plain'),
     ],

@@ -8,6 +8,7 @@ and another one is refused by the run folder as a changed recipe is.
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +16,22 @@ from types import FunctionType
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.launch.python.arguments import is_path, is_text, refusal, shown
 from asyncrl.launch.python.carried import carried_source
+from asyncrl.recipe.file import shown as shown_path
+from asyncrl.recipe.sources import Source
 from asyncrl.recipe.yaml_text import write_yaml
+from asyncrl.system.kinds import kind_of
+from asyncrl.system.unusable_paths import expanded
 from asyncrl.system.whole_file import write_whole
 from verifiers.function import check_function
 
 OWN_VERIFIER = "Verifier"
 """Name of the class in the file of a carried verifier."""
 SHOWN_DIGEST = 12
+DATA = "rows, a path or a hub id"
+VERIFIER = "a name, a function (response, reference), or a class with parse_reference and verify"
+_MOST_WHOLE = 2**63
 Rows = Iterable[Mapping[str, Any]]
 Data = str | Path | Mapping[str, Any] | Rows
 """A path or hub id, a source as `data.train` has it, or rows: mappings, a data set, a data frame."""
@@ -35,12 +44,21 @@ class CallFiles:
     folder: Path
     """RUN/call."""
     texts: dict[str, str] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+    """A place of such a file -> what the call says in its place, for sentences."""
 
     def add(self, stem: str, ending: str, text: str) -> Path:
         """The place that the file will have."""
         name = f"{stem}-{_digest(text.encode())}{ending}"
         self.texts[name] = text
         return self.folder / name
+
+    def as_said(self, text: str) -> str:
+        """A sentence about these files, as one about the call."""
+        for place, words in self.said.items():
+            for path in (place, str(shown_path(Path(place)))):
+                text = re.sub(rf"{re.escape(path)}:(\d+)", rf"{words}, row \1", text).replace(path, words)
+        return text
 
     def write(self) -> list[Path]:
         """Those that were not there. Raises OSError."""
@@ -65,12 +83,12 @@ def source_of_data(data: Data, name: str, files: CallFiles, *, is_graded: bool =
     the call names a verifier. Raises InputError for what is no row, and for rows that name another
     verifier."""
     match data:
-        case Path():
-            return str(data.expanduser().absolute())
-        case str():
-            return data
+        case Path() | str():
+            if not is_path(data):
+                raise refusal(name, data, DATA)
+            return str(expanded(data).absolute()) if isinstance(data, Path) else data
         case Mapping():
-            return dict(data)
+            return _source(data, name)
     rows = rows_of(data, name)
     if (
         is_graded
@@ -80,25 +98,50 @@ def source_of_data(data: Data, name: str, files: CallFiles, *, is_graded: bool =
             f"{name} has a row that names its verifier, {row['verifier']!r}, and the call names one, too. "
             f"Leave out the one that is not meant."
         )
-    return str(files.add(name, ".jsonl", _lines(rows, name)))
+    path = files.add(name, ".jsonl", _lines(rows, name))
+    files.said[str(path)] = name
+    return str(path)
 
 
 def rows_of(data: Any, name: str) -> list[Mapping[str, Any]]:
     """Rows that are in memory. Raises InputError for what holds none."""
     # A data frame iterates over the names of its columns.
-    found = data.to_dict("records") if hasattr(data, "itertuples") else data
-    if not isinstance(found, Iterable):
-        raise InputError(f"{name} is {type(data).__name__}, expected rows, a path or a hub id.")
+    found = _records(data) if hasattr(data, "itertuples") else data
+    if not isinstance(found, Iterable) or isinstance(found, bytes | bytearray | type):
+        raise refusal(name, data, DATA)
     rows = list(found)
     if not rows:
         raise InputError(f"{name} has no rows.")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise InputError(
-                f"{name}, row {number} is {row!r:.80}, expected a mapping such as "
+                f"{name}, row {number} is {shown(row)}, expected a mapping such as "
                 f'{{"prompt": "1+1=", "answer": "2"}}.'
             )
+        if other := [key for key in row if not isinstance(key, str)]:
+            raise InputError(f"{name}, row {number} has the key {shown(other[0])}, expected text.")
     return rows
+
+
+def _records(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a data frame, in which NaN stands for a value that is missing."""
+    rows = frame.to_dict("records")
+    return [
+        {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
+        for row in rows
+    ]
+
+
+def _source(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A source as `data.train` has it. Raises InputError for a mapping that is something else, such as one
+    row, columns, or the splits of a data set."""
+    if data and not any(key in Source.model_fields for key in data):
+        keys = ", ".join(map(str, data))
+        raise InputError(
+            f"{name} is a mapping with {keys:.200}, expected {DATA}: a list of rows, one split of a data "
+            f'set, or a source with "path" or "gym".'
+        )
+    return dict(data)
 
 
 def set_apart(rows: Sequence[Any], number: int, *, seed: int) -> tuple[list[Any], list[Any]]:
@@ -114,8 +157,8 @@ def set_apart(rows: Sequence[Any], number: int, *, seed: int) -> tuple[list[Any]
 
 def verifier_name(verifier: str | Callable[..., Any], files: CallFiles) -> str:
     """`verifying.default` of a name, a function or a class. Raises InputError."""
-    if isinstance(verifier, str):
-        return verifier
+    if is_text(verifier):
+        return str(verifier)
     if isinstance(verifier, FunctionType):
         try:
             check_function(verifier)
@@ -124,15 +167,23 @@ def verifier_name(verifier: str | Callable[..., Any], files: CallFiles) -> str:
         end = "from verifiers.function import from_function\n\n"
         end += f"{OWN_VERIFIER} = from_function({verifier.__name__})\n"
     elif isinstance(verifier, type):
+        _check_class(verifier)
         end = "" if verifier.__name__ == OWN_VERIFIER else f"{OWN_VERIFIER} = {verifier.__name__}\n"
     else:
-        raise InputError(
-            f"verifier is {type(verifier).__name__}, expected a name, a function (response, reference), or a "
-            f"class with parse_reference and verify."
-        )
+        raise refusal("verifier", verifier, VERIFIER)
     source = carried_source(verifier, "verifier")
     path = files.add(verifier.__name__, ".py", f"{source}\n\n{end}")
+    files.said[f"{path}:{OWN_VERIFIER}"] = verifier.__name__
     return f"{path}:{OWN_VERIFIER}"
+
+
+def _check_class(verifier: type) -> None:
+    """Raises InputError for a class without the methods of a verifier."""
+    grading = ("verify", "verify_async", "verify_group", "verify_group_async")
+    has_grading = any(callable(getattr(verifier, method, None)) for method in grading)
+    if not has_grading or not callable(getattr(verifier, "parse_reference", None)):
+        lacking = "parse_reference" if has_grading else "verify"
+        raise InputError(f"verifier is the class {verifier.__name__} without {lacking}, expected {VERIFIER}.")
 
 
 def recipe_text(raw: Mapping[str, Any]) -> str:
@@ -141,30 +192,53 @@ def recipe_text(raw: Mapping[str, Any]) -> str:
         return write_yaml(_plain(raw, ""))
     except TypeError as error:
         raise InputError(str(error)) from None
+    except RecursionError:
+        raise InputError("An argument is nested too deeply, or holds itself.") from None
 
 
 def _plain(value: Any, key: str) -> Any:
     match value:
         case Mapping():
             return {
-                str(name): _plain(inner, f"{key}.{name}".removeprefix(".")) for name, inner in value.items()
+                _name(name, key): _plain(inner, f"{key}.{name}".removeprefix("."))
+                for name, inner in value.items()
             }
-        case Path():
-            return str(value.expanduser().absolute())
-        case None | str() | bool() | int() | float():
+        case Path() if is_path(value):
+            return str(expanded(value).absolute())
+        case None | bool():
             return value
+        case str() if is_text(value) or not value:
+            return str(value)
+        case int() if abs(value) < _MOST_WHOLE:
+            return int(value)
+        case float():
+            return float(value)
         case list() | tuple():
             return [_plain(inner, key) for inner in value]
-    raise TypeError(f"{key} is an object of {type(value).__name__}, expected what a recipe can hold.")
+        case object(tolist=tolist) if callable(tolist):
+            # Numbers and arrays of numpy.
+            return _plain(tolist(), key)
+    raise TypeError(f"{key} is {shown(value)}, expected what a recipe can hold.")
+
+
+def _name(name: Any, key: str) -> str:
+    if not is_text(name):
+        where = f"in {key}, the key" if key else "the key"
+        raise TypeError(f"{where} {shown(name)} is {kind_of(name)}, expected a name.")
+    return str(name)
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     lines = []
     for number, row in enumerate(rows, start=1):
         try:
-            lines.append(json.dumps(dict(row), ensure_ascii=False, default=_scalar))
-        except (TypeError, ValueError) as error:
+            line = json.dumps(dict(row), ensure_ascii=False, default=_scalar)
+            line.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{name}, row {number} has half of a surrogate pair in {shown(row)}.") from None
+        except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"{name}, row {number} cannot be written as JSON: {error}.") from None
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 

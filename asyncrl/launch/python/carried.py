@@ -82,7 +82,7 @@ class _Carrier:
             self._definitions[name] = f"{name} = {definition.__name__}"
             return
         source = _source_of(definition, self._what)
-        for used, value in _used(definition, source):
+        for used, value in _used(definition, source, self._what):
             if value is not definition:
                 self.carry(used, value)
         # Behind what it uses: a default or a base class is needed at once.
@@ -155,9 +155,11 @@ def _codes(definition: Definition) -> Iterator[CodeType]:
             yield inspect.unwrap(function).__code__ if definition is member else function.__code__
 
 
-def _used(definition: Definition, source: str) -> Iterator[tuple[str, Any]]:
-    """(name, object) of everything outside that the definition uses."""
+def _used(definition: Definition, source: str, what: str) -> Iterator[tuple[str, Any]]:
+    """(name, object) of everything outside that the definition uses. Raises InputError for a name of the
+    function around it that has no value."""
     scope: dict[str, Any] = {}
+    empty: set[str] = set()
     names: dict[str, None] = {}
     functions = [definition] if isinstance(definition, FunctionType) else []
     if not functions:
@@ -166,12 +168,19 @@ def _used(definition: Definition, source: str) -> Iterator[tuple[str, Any]]:
         functions = [each for each in vars(definition).values() if isinstance(each, FunctionType)]
     for function in functions:
         scope |= function.__globals__
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        scope |= {name: cell.cell_contents for name, cell in cells if name != "__class__"}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                scope[name] = cell.cell_contents
+            except ValueError:
+                empty.add(name)
+        scope.pop("__class__", None)
+        empty.discard("__class__")
     for code in _codes(definition):
         names |= dict.fromkeys(_names_of(code))
     names |= dict.fromkeys(_names_at_definition(source))
     for name in names:
+        if name in empty:
+            raise InputError(f"{what} uses {name}, which has no value yet. Give it one before.")
         if name in scope and not (hasattr(builtins, name) and scope[name] is getattr(builtins, name)):
             yield name, scope[name]
 

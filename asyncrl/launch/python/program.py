@@ -32,7 +32,7 @@ class Program:
         self.output = output
         handle, name = tempfile.mkstemp(prefix="asyncrl-", suffix=".refusal")
         os.close(handle)
-        self._refusal = Path(name)
+        self._refusal, self._said = Path(name), ""
         caller = Caller(0 if is_detached else os.getpid(), self._refusal)
         with output.open("ab") as file:
             self._begin = self._shown = file.tell()
@@ -45,12 +45,17 @@ class Program:
                 start_new_session=True,
                 env={**os.environ, **caller.variable(), "PYTHONUNBUFFERED": "1"},
             )
+        self._owner = os.getpid()
         if not is_detached:
             _attached.add(self)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def is_ours(self) -> bool:
+        """Whether this process started it: a fork of it cannot wait for it, and must not stop it."""
+        return os.getpid() == self._owner
 
     def is_running(self) -> bool:
         return self._process.poll() is None
@@ -76,9 +81,10 @@ class Program:
         """Waits for the end. Raises InputError for what the user can correct, RunFailed for a failure, with
         `cause` or the last lines that it printed; nothing after an orderly stop."""
         code = self._process.wait()
-        refusal = self._refusal.read_text(encoding="utf-8") if self._refusal.exists() else ""
-        self._refusal.unlink(missing_ok=True)
-        if error := self._error(code, refusal, cause):
+        if self._refusal.exists():
+            self._said = self._refusal.read_text(encoding="utf-8")
+            self._refusal.unlink()
+        if error := self._error(code, self._said, cause):
             raise error
 
     def _error(self, code: int, refusal: str, cause: str | None) -> AsyncrlError | None:
@@ -102,7 +108,7 @@ def pause() -> None:
 
 @atexit.register
 def _stop_attached() -> None:
-    running = [program for program in _attached if program.is_running()]
+    running = [program for program in _attached if program.is_ours() and program.is_running()]
     for program in running:
         print(f"stopping the run of process {program.pid}; the same call resumes it", file=sys.stderr)
         with contextlib.suppress(ProcessLookupError):

@@ -12,6 +12,17 @@ from typing import Any
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.trained_responses import ANY_STEP, read_recorded, read_responses
+from asyncrl.launch.python.arguments import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    OPTION,
+    PATH,
+    PLACES,
+    STEPS,
+    checked,
+    instance,
+)
 from asyncrl.launch.python.live import LiveCell, is_notebook, live_html
 from asyncrl.launch.python.program import Program, pause
 from asyncrl.launch.python.table import Table
@@ -21,19 +32,28 @@ from asyncrl.recipe import Recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.status import is_running, read_status, this_host
 from asyncrl.system.run_files import CALL, JOURNAL, METRICS
+from asyncrl.system.unusable_paths import expanded
 
 OUTPUT = "output.txt"
 """In RUN/call: what the run's process printed, of all starts from Python."""
 RESPONSES_AT_ONCE = 512
+_OWN_OPTIONS = {"json", "list", "out"}
 
 
 class Run:
+    @checked(folder=PATH, program=ANYTHING)
     def __init__(self, folder: str | Path, *, program: Program | None = None) -> None:
         """The run in `folder`, whoever started it. Raises InputError for a folder without one."""
-        self.folder = Path(folder).absolute()
-        self._program = program
+        self.folder = expanded(Path(folder)).absolute()
+        self._own_program = program
         read_run_recipe(self.folder)
         self._follower = MetricsFollower(self.folder / METRICS)
+
+    @property
+    def _program(self) -> Program | None:
+        """The run's process, in the process that has started it and not in a fork of it."""
+        own = self._own_program
+        return own if own is not None and own.is_ours() else None
 
     @property
     def recipe(self) -> Recipe:
@@ -85,6 +105,13 @@ class Run:
         path = self.folder / CALL / OUTPUT
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
+    @checked(
+        step=STEPS.or_none(),
+        correct=FLAG.or_none(),
+        contains=instance(str, "text").or_none(),
+        dropped=FLAG,
+        limit=COUNT.or_none(),
+    )
     def trajectories(
         self,
         step: int | tuple[int, int] | None = None,
@@ -99,8 +126,9 @@ class Run:
         `step` counts from 1, a pair is first and last; `correct` keeps those of that verdict, `contains`
         those with the text; `dropped` adds groups that were dropped because all had the same reward; `limit`
         rows at most, None for all. Texts that were compacted (replay.keep_steps) are left out. Raises
-        InputError.
+        InputError, also for steps of which none is trained yet.
         """
+        self._check_trained(step)
         journal = JournalReader(self.folder / JOURNAL)
         found: list[dict[str, Any]] = []
         for row in self._responses(journal, _steps(step), dropped):
@@ -110,6 +138,16 @@ class Run:
                 if limit is not None and len(found) >= limit:
                     break
         return Table(found)
+
+    def _check_trained(self, step: int | tuple[int, int] | None) -> None:
+        first, last = _steps(step)
+        if first > last:
+            raise InputError(f"step is {step}, expected the first step and then the last.")
+        rows = self._follower.read().steps
+        trained = rows[-1]["step"] if rows else 0
+        if step is not None and first > trained:
+            known = f"a step of 1 to {trained}" if trained else "none: no step is trained yet"
+            raise InputError(f"step is {step}, expected {known}.")
 
     def _responses(
         self, journal: JournalReader, steps: tuple[int, int], has_dropped: bool
@@ -129,10 +167,11 @@ class Run:
                     "detail": each.detail,
                 }
 
+    @checked(benchmarks=PATH, at=PLACES, k=COUNT.or_none(), options=OPTION)
     def evaluate(
         self,
         *benchmarks: str | Path,
-        at: Sequence[str | int] = ("base", "last"),
+        at: str | int | Sequence[str | int] = ("base", "last"),
         k: int | None = None,
         **options: Any,
     ) -> Table:
@@ -142,7 +181,10 @@ class Run:
 
         Raises InputError and RunFailed.
         """
-        given = {"at": ",".join(map(str, at)), "k": k, **options}
+        if taken := sorted(options.keys() & _OWN_OPTIONS):
+            raise InputError(f"{taken[0]} is given, but the result is what evaluate returns. Leave it out.")
+        places = [at] if isinstance(at, str | int) else at
+        given = {"at": ",".join(map(str, places)), "k": k, **options}
         with tempfile.TemporaryDirectory(prefix="asyncrl-") as folder:
             result = Path(folder) / "result.json"
             names = [str(name.absolute()) if isinstance(name, Path) else name for name in benchmarks]
@@ -161,6 +203,7 @@ class Run:
                 raise RunFailed("the evaluation was stopped before it had a result.")
             return _evaluated(json.loads(result.read_text(encoding="utf-8")))
 
+    @checked(quiet=FLAG)
     def wait(self, *, quiet: bool = False) -> "Run":
         """Returns once the run has ended or was stopped; until then shows its live line, in a notebook a
         curve. An interrupt (Ctrl-C, the notebook's button) stops the run, then raises KeyboardInterrupt.
@@ -204,6 +247,10 @@ class Run:
         elif not quiet and self._program is not None:
             self._program.show_news()
 
+    def __reduce__(self) -> tuple[type["Run"], tuple[Path]]:
+        """For other processes, which look at the run by its folder."""
+        return Run, (self.folder,)
+
     def __repr__(self) -> str:
         status = self.status
         return f"Run({str(self.folder)!r}, {status.state}, step {status.step} of {status.total_steps})"
@@ -234,10 +281,10 @@ def _steps(step: int | tuple[int, int] | None) -> tuple[int, int]:
     match step:
         case None:
             return ANY_STEP
-        case int():
-            return step, step
-    first, last = step
-    return first, last
+        case (first, last):
+            return int(first), int(last)
+        case _:
+            return int(step), int(step)
 
 
 def _flags(options: dict[str, Any]) -> Iterator[str]:

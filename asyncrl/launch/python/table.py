@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from asyncrl.errors import InputError, did_you_mean
+
 NUM_SHOWN = 20
 
 
@@ -17,7 +19,10 @@ class Table(list[dict[str, Any]]):
         return list(dict.fromkeys(name for row in self for name in row))
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column; None where a row has none."""
+        """The values of a column; None where a row has none. Raises InputError where no row has it."""
+        if self and not any(name in row for row in self):
+            near = did_you_mean(str(name), self.columns, f" They have {', '.join(self.columns)}.")
+            raise InputError(f"The rows have no column {name}.{near}")
         return [row.get(name) for row in self]
 
     def _repr_html_(self) -> str:

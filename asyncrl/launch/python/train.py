@@ -1,13 +1,28 @@
 """`asyncrl.train` and `asyncrl.resume`: a call becomes a recipe and files in the run folder, and the command
 line's own process trains it."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.launch.python.arguments import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    FOLDER_NAME,
+    PATH,
+    TEXT,
+    checked,
+    instance,
+    is_count,
+    refusal,
+)
 from asyncrl.launch.python.call import (
+    DATA,
     CallFiles,
     Data,
     is_as_written,
@@ -19,19 +34,34 @@ from asyncrl.launch.python.call import (
 )
 from asyncrl.launch.python.program import Program, pause
 from asyncrl.launch.python.run import OUTPUT, Run
-from asyncrl.recipe.file import load_recipe, make_absolute, object_files
-from asyncrl.recipe.shipped import find
-from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe, make_absolute, name_in, object_files
+from asyncrl.recipe.near_keys import nearest_key
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.status import read_status
 from asyncrl.system.run_files import CALL, RECIPE
-from asyncrl.system.text_file import read_text
+from asyncrl.system.unusable_paths import expanded
 
 Verifier = str | Callable[..., Any]
 """A name as in a recipe, a function `(response, reference) -> bool | float | Verdict | None`, or a class."""
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]+")
+_MOST_STEM_CHARACTERS = 50
 
 
+@checked(
+    model=(PATH | instance(Run, "a run")).or_none(),
+    data=ANYTHING,
+    heldout=ANYTHING,
+    verifier=ANYTHING,
+    algorithm=(TEXT | instance(Mapping, "the keys of the section as a mapping")).or_none(),
+    steps=COUNT.or_none(),
+    name=FOLDER_NAME.or_none(),
+    folder=PATH,
+    recipe=PATH.or_none(),
+    detach=FLAG,
+    quiet=FLAG,
+    sections=ANYTHING,
+)
 def train(
     model: str | Path | Run | None = None,
     *,
@@ -61,21 +91,22 @@ def train(
     its own. Leaving Python stops the run as Ctrl-C does, and so does an interrupt while it starts, unless
     `detach`. Raises InputError with the command line's sentence, and RunFailed.
     """
+    _check_sections(sections)
     raw: dict[str, Any] = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in sections.items()
     }
-    base = None if recipe is None else Path(recipe).expanduser()
+    base = None if recipe is None else expanded(Path(recipe))
     place = _place(folder, name, _stem(model, base))
     files = CallFiles(place / CALL)
     if model is not None:
-        _section(raw, "model")["path"] = str(model.folder if isinstance(model, Run) else model)
+        _set(raw, "model", "path", str(model.folder if isinstance(model, Run) else model), "model")
     _add_data(raw, data, heldout, files, is_graded=verifier is not None)
     if verifier is not None:
-        _section(raw, "verifying")["default"] = verifier_name(verifier, files)
+        _set(raw, "verifying", "default", verifier_name(verifier, files), "verifier")
     if algorithm is not None:
         raw["algorithm"] = {"preset": algorithm} if isinstance(algorithm, str) else dict(algorithm)
     if steps is not None:
-        _section(raw, "trainer")["num_steps"] = steps
+        _set(raw, "trainer", "num_steps", int(steps), "steps")
     if base is None and "heldout" not in _section(raw, "data"):
         # A recipe must say so; a call of three lines need not.
         _section(raw, "evaluation").setdefault("every_steps", 0)
@@ -87,6 +118,13 @@ def train(
     )
 
 
+@checked(
+    folder=PATH | instance(Run, "a run"),
+    steps=COUNT.or_none(),
+    verifier=ANYTHING,
+    detach=FLAG,
+    quiet=FLAG,
+)
 def resume(
     folder: str | Path | Run,
     *,
@@ -114,13 +152,13 @@ def resume(
             f"{place} was graded by {recipe.verifying.default}, and the verifier is another one now "
             f"({now}). Leave it out to resume with the first one, or start another run."
         )
-    words = [str(place / RECIPE)] + ([] if steps is None else [f"trainer.num_steps={steps}"])
+    words = [str(place / RECIPE)] + ([] if steps is None else [f"trainer.num_steps={int(steps)}"])
     return _start(place, files, words, detach=detach, quiet=quiet)
 
 
 def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, quiet: bool) -> Run:
     """Runs `asyncrl train WORDS...` until the run has begun. What is refused leaves nothing."""
-    is_new = not place.exists()
+    is_new, has_output = not place.exists(), (files.folder / OUTPUT).exists()
     try:
         written = files.write()
     except OSError as error:
@@ -134,11 +172,10 @@ def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, qui
         program = Program(["train", *words], files.folder / OUTPUT, is_detached=detach)
         _await_start(program, place, quiet=quiet)
     except InputError as error:
-        for path in [*written, *([files.folder / OUTPUT] if is_new else [])]:
+        for path in [*written, *([] if has_output else [files.folder / OUTPUT])]:
             path.unlink(missing_ok=True)
-        if is_new and not (place / RECIPE).exists():
-            _remove_if_empty(files.folder, place)
-        raise InputError(_as_said(str(error), words[-1])) from error
+        _remove_if_empty(files.folder, *([place] if is_new else []))
+        raise InputError(files.as_said(_as_said(str(error), words[-1]))) from error
     except KeyboardInterrupt:
         if program is not None:
             program.stop()
@@ -168,18 +205,42 @@ def _await_start(program: Program, place: Path, *, quiet: bool) -> None:
 def _add_data(
     raw: dict[str, Any], data: Data | None, heldout: Data | int | None, files: CallFiles, *, is_graded: bool
 ) -> None:
-    if isinstance(heldout, int):
+    if isinstance(heldout, int | Integral):
+        if not is_count(heldout):
+            raise refusal("heldout", heldout, f"{DATA}, or a number of rows")
         if data is None or isinstance(data, str | Path | Mapping):
             raise InputError(
                 f"heldout is {heldout}, but data is no list of rows, of which some could be set apart. Name "
                 f"a file, or give rows."
             )
         seed = raw.get("seed", 0)
-        data, heldout = set_apart(rows_of(data, "data"), heldout, seed=seed if isinstance(seed, int) else 0)
+        number = int(heldout)
+        data, heldout = set_apart(rows_of(data, "data"), number, seed=seed if isinstance(seed, int) else 0)
     if data is not None:
         _section(raw, "data")["train"] = source_of_data(data, "data", files, is_graded=is_graded)
     if heldout is not None:
         _section(raw, "data")["heldout"] = source_of_data(heldout, "heldout", files, is_graded=is_graded)
+
+
+def _check_sections(sections: Mapping[str, Any]) -> None:
+    """Raises InputError for what is neither a parameter nor a section, with the one that was meant."""
+    if "run_folder" in sections:
+        raise InputError("run_folder is given, but a call makes it of folder and name. Give those.")
+    parameters = [name for name in inspect.signature(train).parameters if name != "sections"]
+    for word in sections:
+        if word not in Recipe.model_fields:
+            meant = nearest_key(word, [*parameters, *Recipe.model_fields])
+            known = f" It takes {', '.join(parameters)}, and keys and sections of a recipe."
+            raise InputError(f"asyncrl.train has no argument {word}.{meant or known}")
+
+
+def _set(raw: dict[str, Any], section: str, key: str, value: Any, argument: str) -> None:
+    """Raises InputError where a section of the call says another value than its argument."""
+    found = _section(raw, section)
+    if key in found and found[key] != value:
+        there = f"{section}.{key} is {found[key]!r}"
+        raise InputError(f"{argument} is given, and {there}, too. Leave out the one that is not meant.")
+    found[key] = value
 
 
 def _section(raw: dict[str, Any], name: str) -> dict[str, Any]:
@@ -191,7 +252,7 @@ def _section(raw: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _place(folder: str | Path, name: str | None, stem: str) -> Path:
     """The run folder: of that name, or the first free one of the stem."""
-    parent = Path(folder).expanduser().absolute()
+    parent = expanded(Path(folder)).absolute()
     if name is not None:
         return parent / name
     number = 1
@@ -201,13 +262,10 @@ def _place(folder: str | Path, name: str | None, stem: str) -> Path:
 
 
 def _stem(model: str | Path | Run | None, base: Path | None) -> str:
-    if base is not None and (file := find(base).file).is_file():
-        raw = read_yaml(read_text(file))
-        found = raw.get("name") if isinstance(raw, dict) else None
-        if isinstance(found, str):
-            return found
+    if base is not None:
+        return name_in(base)
     source = model.folder if isinstance(model, Run) else model
-    return _NOT_IN_A_NAME.sub("-", Path(str(source or "run")).name.lower()) or "run"
+    return _NOT_IN_A_NAME.sub("-", Path(str(source or "run")).name.lower())[:_MOST_STEM_CHARACTERS] or "run"
 
 
 def _remove_if_empty(*folders: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
+from asyncrl.errors import did_you_mean
 from asyncrl.recipe.markers import OBJECT
 from asyncrl.recipe.sections.section import Section
 
@@ -57,6 +58,7 @@ class Tracker(Section):
             raise ValueError(
                 f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or your own '
                 f'function as "package.module:function" or "./file.py:function".'
+                f"{did_you_mean(self.name, BUILT_IN)}"
             )
         known = BUILT_IN.get(self.name, ("options",))
         for key in sorted(self.model_fields_set - {"name", *known}):

@@ -22,6 +22,10 @@ from asyncrl.launch.python.call import (
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(10)]
 
 
+def is_sum(response: str, reference: str) -> bool:
+    return response == reference
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> CallFiles:
     return CallFiles(tmp_path / "run" / "call")
@@ -48,6 +52,20 @@ def test_a_place_or_a_source_stays_what_it_is(files: CallFiles) -> None:
     assert written(files) == {}
 
 
+def test_a_sentence_about_a_file_of_the_call_is_one_about_the_call(files: CallFiles) -> None:
+    rows, verifier = source_of_data(ROWS, "heldout", files), verifier_name(is_sum, files)
+    assert files.as_said(f'{rows}:3: no "prompt"') == 'heldout, row 3: no "prompt"'
+    assert files.as_said(f'the verifier "{verifier}" fails') == 'the verifier "is_sum" fails'
+    assert files.as_said(f"data.heldout is {rows}.") == "data.heldout is heldout."
+
+
+def test_a_missing_value_of_a_data_frame_is_none(files: CallFiles) -> None:
+    source_of_data(pandas.DataFrame([*ROWS, {"prompt": "1", "level": 2.0}]), "data", files)
+    (text,) = written(files).values()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert lines[0]["level"] is None and lines[-1] == {"prompt": "1", "answer": None, "level": 2.0}
+
+
 def test_other_rows_are_another_file_and_a_changed_file_is_noticed(files: CallFiles) -> None:
     one, two = (Path(source_of_data(rows, "data", files)) for rows in (ROWS, ROWS[1:]))
     files.write()
@@ -60,7 +78,7 @@ def test_other_rows_are_another_file_and_a_changed_file_is_noticed(files: CallFi
     ("rows", "sentence"),
     [
         ([], "data has no rows."),
-        (7, "data is int, expected rows, a path or a hub id."),
+        (7, "data is 7, expected rows, a path or a hub id."),
         ([ROWS[0], "1+1="], "data, row 2 is '1+1=', expected a mapping such as"),
         ([{"prompt": object()}], "data, row 1 cannot be written as JSON: it holds an object of object."),
     ],
@@ -81,7 +99,7 @@ def test_rows_set_apart_are_chosen_by_the_seed_and_keep_their_order() -> None:
 
 def test_what_is_no_verifier_is_refused(files: CallFiles) -> None:
     assert verifier_name("math", files) == "math"
-    with pytest.raises(InputError, match="verifier is int, expected a name, a function"):
+    with pytest.raises(InputError, match="verifier is 7, expected a name, a function"):
         verifier_name(7, files)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"expected \(response, reference\)"):
         verifier_name(lambda response: True, files)
