@@ -13,11 +13,3 @@ def test_the_page_has_each_extra_with_the_lock_file_that_the_wheel_ships() -> No
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(rows) == set(extras) - {"dev"}
     assert [lock for lock in (*rows.values(), "cpu.lock", "gpu.lock") if not (ROOT / lock).is_file()] == []
-
-
-def test_each_recipe_that_the_page_names_is_shipped() -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
-    shipped = {file.stem for file in (ROOT / "recipes").rglob("*.yaml")}
-    named = re.findall(r"asyncrl (?:train|plan|chain) @?([a-z][\w./]+_[\w./]+)", page)
-    assert len(named) >= 4
-    assert [name for name in named if Path(name).name not in shipped] == []
