@@ -148,7 +148,7 @@ test-all: setup
 # The trainer's tests on the newest Megatron-core of cpu.lock, put in front of the one that is installed. Its wheels ask for
 # Python 3.12; what is used of it runs on 3.11 too. Part by part, resumable; ARGS="--part step" runs one.
 test-newest: setup $(NEWEST)/.ready
-	@PYTHONPATH=$(CURDIR)/$(NEWEST) $(BIN)/python .make/newest.py .venv/newest-passed $(ARGS)
+	@PYTHONPATH="$(CURDIR)/$(NEWEST)" $(BIN)/python .make/newest.py .venv/newest-passed $(ARGS)
 
 $(NEWEST)/.ready: cpu.lock
 	@$(PIP) --quiet --upgrade --target $(NEWEST) --no-deps --python-version 3.12 --only-binary :all: \

@@ -196,7 +196,8 @@ class HeldOutSchedule:
             nonlocal num_graded
             num_graded += number
             words = f"{num_graded:,} of {num_responses:,} responses"
-            progress.show(words, done=num_graded, total=num_responses)
+            if not self._state.is_stopped:
+                progress.show(words, done=num_graded, total=num_responses)
 
         with LateStage(f"evaluating {name} {when} training") as progress:
             self._shown.append(dataclasses.replace(evaluator, on_graded=graded, num_streamed=0))

@@ -330,8 +330,9 @@ async def _run(
         taught = ", a teacher" if controller.recipe.teacher.num_started() else ""
         words = f"starting {len(servers.urls)} rollout server(s){taught} and {num_ranks} trainer rank(s)"
         like = start_like(words, controller.recipe, model_folder(controller.recipe.model))
-        with stage(words, like=like):
+        with stage(words, like=like) as starting_both:
             await _start_both(controller, servers, trainers, stopped)
+            starting_both.is_stopped = stopped.is_set()
         if not stopped.is_set():
             metrics.event("ready", step=folder.resumption.version)
             train = functools.partial(

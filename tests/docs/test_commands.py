@@ -115,6 +115,15 @@ def test_a_make_command_has_a_target_whose_commands_read_its_variables(shown: Sh
                     check_python(run)
 
 
+def test_the_makefile_works_in_a_folder_whose_name_has_spaces() -> None:
+    """A shell keeps a word with a space together within quotes, or within the braces of an assignment."""
+    named = [line for line in MAKEFILE.splitlines() if "$(CURDIR)" in line]
+    assert named
+    assert [
+        line for line in named if not re.search(r'"\$\(CURDIR\)[^"]*"|\{\w+:-\$\(CURDIR\)[^}]*\}', line)
+    ] == []
+
+
 def check_python(shown: Shown) -> None:
     """A script of the repository, or a module: it exists and has the options."""
     script, *others = shown.words[1:]

@@ -57,6 +57,8 @@ class Stage:
         self.total = total
         """None while unknown."""
         self.done = 0.0
+        self.is_stopped = False
+        """Set where the block ends because it was asked to stop: it is not done."""
         self.on_change: Callable[[], None] = _nothing
         self.clock = clock
         self.usual_seconds = usual_seconds
@@ -115,9 +117,10 @@ def stage(
     Prints nothing for a stage that is stopped: the program that stopped it, or was asked to, says that.
     """
     console = console or Console(highlight=False)
-    past = past or PastSeconds()
     began, is_drawn = clock() if began is None else began, has_terminal(console)
-    it = Stage(name, total, clock=clock, usual_seconds=None if like is None else past.expected(like))
+    past = (past or PastSeconds()) if like is not None else None
+    usual_seconds = past.expected(like) if past is not None and like is not None else None
+    it = Stage(name, total, clock=clock, usual_seconds=usual_seconds)
     try:
         with _terminal(it, console) if is_drawn else _plain(it, console):
             yield it
@@ -127,7 +130,9 @@ def stage(
         words = f"[red]failed[/]  {name} after {duration(clock() - began)}"
         console.print(words, highlight=False, soft_wrap=not is_drawn)
         raise
-    if like is not None:
+    if it.is_stopped:
+        return
+    if past is not None and like is not None:
         past.note(like, clock() - began)
     words = f"[green]done[/]    {name} in {duration(clock() - began)}"
     console.print(words, highlight=False, soft_wrap=not is_drawn)

@@ -133,6 +133,15 @@ def test_a_stage_says_how_long_it_usually_takes_once_it_was_there_before(tmp_pat
         assert other.left() == ""
 
 
+def test_a_stage_that_ends_because_it_was_asked_to_is_not_done_and_no_measure(tmp_path: Path) -> None:
+    past, clock, (screen, file) = PastSeconds(tmp_path / "past.json"), Clock(), plain()
+    with stage("servers", console=screen, clock=clock, like="servers", past=past) as bar:
+        clock.seconds = 2.0
+        bar.is_stopped = True
+    assert file.getvalue().splitlines() == ["start   servers"]
+    assert past.expected("servers") is None
+
+
 def test_a_bar_of_standard_error_leaves_what_goes_into_a_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
