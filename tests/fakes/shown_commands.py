@@ -14,6 +14,7 @@ from asyncrl import cli
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "verifiers/README.md")),
+    ROOT / "asyncrl" / "launch" / "first_recipe" / "skeleton" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
 PROGRAMS = ("asyncrl", "make", "python", "pip", "source")
