@@ -69,7 +69,7 @@ $(READY): cpu.lock pyproject.toml
 	@$(INSTALL) --no-deps -r cpu.lock$(if $(UV_IS_OURS), || { rm -f $(UV) && $(PIP) --no-deps -r cpu.lock; })
 	@echo "3/3 asyncrl: a second"
 	@$(INSTALL) $(SELF)
-	@rm $(BEGUN) && touch $@
+	@rm -f $(BEGUN) && touch $@
 
 # Of `make setup GPU=1`: CUDA builds, checked against the digests of gpu.lock.
 $(GPU_READY): gpu.lock pyproject.toml
@@ -77,6 +77,7 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@echo "Setting up .venv for GPUs (several GB)"
 	@$(BEGIN)
 	@test -x $(BIN)/python || { $(GPU_VENV); } || { rm -f $(BIN)/python; echo "gpu.lock is for Python $(GPU_PYTHON), and no python$(GPU_PYTHON) with venv is on PATH: install it, or uv, which fetches it, or set PYTHON to its path." >&2; exit 2; }
+	@touch $(BEGUN)
 	@$(BIN)/python -c "import platform as p, sys; \
 	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
 	  sys.exit(0 if here == 'Linux x86_64, Python $(GPU_PYTHON)' else f'gpu.lock is for Linux x86_64, Python $(GPU_PYTHON); this is {here}: set PYTHON, or leave it out')"
@@ -85,7 +86,7 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@echo "2/2 asyncrl"
 	@$(INSTALL) $(SELF)
 	@$(BIN)/python -P asyncrl/serving/engine/hooks/cuda_toolkit.py
-	@rm $(BEGUN) && touch $@
+	@rm -f $(BEGUN) && touch $@
 
 # Of `make setup GPU=1 TE=1`: Transformer Engine, compiled against the locked torch. No locked package may change for it.
 $(TE_READY): $(GPU_READY)
