@@ -45,7 +45,7 @@ LEFT_OUT = {
     **dict.fromkeys(("nvidia-smi", "git clone URL asyncrl", "cd asyncrl", "source .venv/bin/activate"), ""),
 }
 INSTEAD = {
-    "asyncrl eval RUN gsm8k --at base,last": "asyncrl eval RUN heldout --at base,last",
+    "asyncrl eval RUN gsm8k --at base,last": "asyncrl eval RUN heldout --at last",
     "asyncrl difficulty RECIPE": "asyncrl difficulty RUN",
 }
 """No hub is asked, and what the run measured stands for sampling every row."""
@@ -57,7 +57,7 @@ SAID = {
     "asyncrl check RECIPE": "(complete, ended by trainer.num_steps, at step 40)",
     "asyncrl prompt RECIPE --row 3": "stops at   <eos> (1), or after 60 tokens",
     "asyncrl sandbox doctor": "yes  ",
-    "asyncrl eval RUN heldout --at base,last": "step 40",
+    "asyncrl eval RUN heldout --at last": "step 40",
     "asyncrl chat RUN": r"\boxed{",
     "asyncrl status RUN": "state     finished",
     "asyncrl compare A B": "Name two different runs",
