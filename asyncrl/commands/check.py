@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begin(folder: RunFolder, recipe: Recipe, *, resumes: bool) -> str:
-    """What `asyncrl train` would do with the run's folder."""
+    """The effect of `asyncrl train` on the run's folder."""
     if not resumes:
         return "new"
     if (end := folder.end(recipe)) is not None:

@@ -132,7 +132,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 @pytest.fixture(scope="module")
 def trained(clone: Clone) -> str:
-    """What `make train` says."""
+    """All that `make train` says."""
     code, said = clone.run("make train")
     assert code == 0, said
     return said

@@ -143,5 +143,5 @@ def module_of(command: str) -> ModuleType:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """What the parser of `asyncrl WORDS` reads. Exits as the command line does."""
+    """The arguments as the parser of `asyncrl WORDS` reads them. Exits as the command line does."""
     return cli.parse(cli.parser_of(words[0], module_of(words[0])), words[1:])

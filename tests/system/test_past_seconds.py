@@ -25,7 +25,7 @@ def test_things_noted_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"start": "soon"}', '{"start": ["soon"]}', "\udc80"])
-def test_a_damaged_file_is_no_estimate_and_is_written_anew(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_no_estimate_and_is_written_again(tmp_path: Path, content: str) -> None:
     file = tmp_path / "past.json"
     file.write_bytes(content.encode(errors="surrogateescape"))
     past = PastSeconds(file)
