@@ -21,6 +21,9 @@ $(if $(TE),$(if $(GPU),,$(error TE=1 is for GPUs: make setup GPU=1 TE=1)))
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# There while packages are installed: after an interruption uv takes packages that lack files for installed ones.
+BEGUN := .venv/.begun
+BEGIN := test ! -e $(BEGUN) || { echo "The last set-up was interrupted: .venv is made again"; rm -rf .venv; }; mkdir -p .venv && touch $(BEGUN)
 # uv resolves and links in seconds, where pip takes minutes. Without one on PATH, .venv gets it from pip's index; where it
 # does not reach what pip reaches, it is removed again, and pip installs. UV= takes pip all the same.
 UV_ON_PATH := $(shell command -v uv 2> /dev/null)
@@ -41,6 +44,8 @@ TORCH_BY_UV = { test -x "$$(command -v $(UV))" && UV_HTTP_RETRIES=0 $(WITH_UV) -
   "$$(grep '^torch==' cpu.lock)" || { echo "uv has no torch from there: pip tries"; false; }; }
 # It passes over an index that cannot be reached, where uv stops.
 TORCH_BY_PIP = $(PIP) --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
+# The packages of one more lock file; all of them again after an interruption.
+EXTRA = again=$$(test ! -e $@.begun || echo --force-reinstall); touch $@.begun; $(INSTALL) --no-deps $$again $(1) && rm $@.begun && touch $@
 # "compat" puts one path where setuptools would put a finder, whose imports cost each Python process 25 ms.
 SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 
@@ -53,6 +58,7 @@ setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (2 GB): half a minute at 200 Mbit/s, 10 seconds with its packages in a cache"
+	@$(BEGIN)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(if $(UV_IS_OURS),$(GET_UV))
 	@echo "1/3 torch: 190 MB"
@@ -63,13 +69,15 @@ $(READY): cpu.lock pyproject.toml
 	@$(INSTALL) --no-deps -r cpu.lock$(if $(UV_IS_OURS), || { rm -f $(UV) && $(PIP) --no-deps -r cpu.lock; })
 	@echo "3/3 asyncrl: a second"
 	@$(INSTALL) $(SELF)
-	@touch $@
+	@rm -f $(BEGUN) && touch $@
 
 # Of `make setup GPU=1`: CUDA builds, checked against the digests of gpu.lock.
 $(GPU_READY): gpu.lock pyproject.toml
 	@test ! -e $(READY) || { echo ".venv holds the CPU builds. Remove it (rm -rf .venv), then run the same again." >&2; exit 2; }
 	@echo "Setting up .venv for GPUs (several GB)"
+	@$(BEGIN)
 	@test -x $(BIN)/python || { $(GPU_VENV); } || { rm -f $(BIN)/python; echo "gpu.lock is for Python $(GPU_PYTHON), and no python$(GPU_PYTHON) with venv is on PATH: install it, or uv, which fetches it, or set PYTHON to its path." >&2; exit 2; }
+	@touch $(BEGUN)
 	@$(BIN)/python -c "import platform as p, sys; \
 	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
 	  sys.exit(0 if here == 'Linux x86_64, Python $(GPU_PYTHON)' else f'gpu.lock is for Linux x86_64, Python $(GPU_PYTHON); this is {here}: set PYTHON, or leave it out')"
@@ -78,7 +86,7 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@echo "2/2 asyncrl"
 	@$(INSTALL) $(SELF)
 	@$(BIN)/python -P asyncrl/serving/engine/hooks/cuda_toolkit.py
-	@touch $@
+	@rm -f $(BEGUN) && touch $@
 
 # Of `make setup GPU=1 TE=1`: Transformer Engine, compiled against the locked torch. No locked package may change for it.
 $(TE_READY): $(GPU_READY)
@@ -95,28 +103,23 @@ gpu-lock:
 
 # Of `make setup GYM=1`: tasks of reasoning-gym. Compiles one of its packages.
 $(GYM_READY): gym.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) --no-deps --no-build-isolation -r gym.lock
-	@touch $@
+	@$(call EXTRA,--no-build-isolation -r gym.lock)
 
 # Of `make setup RAY=1`: runs on Ray clusters.
 $(RAY_READY): ray.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) --no-deps -r ray.lock
-	@touch $@
+	@$(call EXTRA,-r ray.lock)
 
 # Of `make setup TRACKERS=1`: TensorBoard, W&B, MLflow and trackio.
 $(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) --no-deps -r trackers.lock
-	@touch $@
+	@$(call EXTRA,-r trackers.lock)
 
 # Of `make setup AGENTS=1`: OpenAI's client and smolagents, for agents that use them.
 $(AGENTS_READY): agents.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) --no-deps -r agents.lock
-	@touch $@
+	@$(call EXTRA,-r agents.lock)
 
 # Of `make setup DOCS=1`: the site of docs/, and Jupyter for its notebooks.
 $(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) --no-deps -r docs.lock
-	@touch $@
+	@$(call EXTRA,-r docs.lock)
 
 # The site of docs/, in .bench/site/html.
 docs: $(DOCS_READY)
@@ -148,7 +151,7 @@ test-all: setup
 # The trainer's tests on the newest Megatron-core of cpu.lock, put in front of the one that is installed. Its wheels ask for
 # Python 3.12; what is used of it runs on 3.11 too. Part by part, resumable; ARGS="--part step" runs one.
 test-newest: setup $(NEWEST)/.ready
-	@PYTHONPATH=$(CURDIR)/$(NEWEST) $(BIN)/python .make/newest.py .venv/newest-passed $(ARGS)
+	@PYTHONPATH="$(CURDIR)/$(NEWEST)" $(BIN)/python .make/newest.py .venv/newest-passed $(ARGS)
 
 $(NEWEST)/.ready: cpu.lock
 	@$(PIP) --quiet --upgrade --target $(NEWEST) --no-deps --python-version 3.12 --only-binary :all: \

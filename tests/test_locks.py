@@ -180,7 +180,7 @@ def test_the_locks_python_is_fetched_by_uv_or_the_user_is_told_how(
     # A PATH without a Python of that version.
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "make", "test", "echo", "rm", "cp", "sed", "grep", "ls", "head"):
+    for name in ("sh", "make", "test", "echo", "rm", "cp", "sed", "grep", "ls", "head", "mkdir", "touch"):
         (tools / name).symlink_to(shutil.which(name) or f"/bin/{name}")
     if uv is not None:
         (tools / "uv").write_text(uv)

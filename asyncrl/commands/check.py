@@ -31,7 +31,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes, preset_in_short
 from asyncrl.run.folder import RunFolder
-from asyncrl.run.resuming import Resumption
 from asyncrl.turns.shown import history_notes, turns_in_short
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
@@ -75,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = RunFolder(shown(recipe.folder()))
     resumes = folder.check(recipe)
     remarks = check_unfinished(inputs, folder.journal) if resumes else []
-    resumption = folder.resumption if resumes else None
-    print(_plan(recipe, inputs, shape, gpus, resumption, longest))
+    print(_plan(recipe, inputs, shape, gpus, _begin(folder, recipe, resumes=resumes), longest))
     unread = unread_notes(model_folder(recipe.model), shape)
     for note in [*disk_notes(recipe, shape), *slower_parts(recipe, shape), *unread]:
         print(f"# note      {note}")
@@ -88,12 +86,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _begin(folder: RunFolder, recipe: Recipe, *, resumes: bool) -> str:
+    """The effect of `asyncrl train` on the run's folder."""
+    if not resumes:
+        return "new"
+    if (end := folder.end(recipe)) is not None:
+        return f"complete, ended by {end.words()}"
+    return f"resumes at step {folder.resumption.version + 1}"
+
+
 def _plan(
     recipe: Recipe,
     inputs: Inputs,
     shape: ModelShape,
     gpus: GpuMap,
-    resumption: Resumption | None,
+    begin: str,
     longest_prompt: int,
 ) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
@@ -114,7 +121,6 @@ def _plan(
     pilot = rollout.pilot_samples
     first = "" if pilot is None else f" ({pilot} first, the others where two rewards are likely)"
     lora = recipe.model.lora
-    begin = "new" if resumption is None else f"resumes at step {resumption.version + 1}"
     asked = (
         f"{rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples{first} = {batch} "
         f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}"

@@ -6,8 +6,10 @@ start did not come to is made by the next, as long as its version is served.
 """
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluation_set import HELDOUT, EvaluationSet
@@ -20,6 +22,7 @@ from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
 from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
 from asyncrl.serving.evaluation_servers import EvaluationServers
@@ -57,6 +60,8 @@ class HeldOutSchedule:
         self._tasks = tasks
         self._evaluator = evaluator
         self._eval_sets = [(eval_set, eval_set.evaluator(evaluator)) for eval_set in eval_sets]
+        self._shown: list[Evaluator] = []
+        """Copies whose progress is shown."""
         self._template = template
         self.evaluation_servers = evaluation_servers
         self._waits = waits
@@ -79,7 +84,7 @@ class HeldOutSchedule:
     @property
     def num_tokens(self) -> int:
         """Streamed to evaluations so far: whether they move."""
-        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._eval_sets)]
+        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._eval_sets), *self._shown]
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
     def is_answering_in_time(self) -> bool:
@@ -147,7 +152,8 @@ class HeldOutSchedule:
                 continue
             log.warning("benchmark %s %s training: %d responses", eval_set.name, when, eval_set.num_responses)
             try:
-                result = await eval_set.measure(evaluator)
+                with self._showing(eval_set.name, when, evaluator, eval_set.num_responses) as shown:
+                    result = await eval_set.measure(shown)
             except EvaluationFailed as error:
                 _warn(f"benchmark {eval_set.name}", version, when, error)
             else:
@@ -161,7 +167,8 @@ class HeldOutSchedule:
         """Samples are taken before and after training only."""
         k = 0 if when == "during" else self._section.samples_per_task
         try:
-            result = await self._evaluator.evaluate(self._tasks, is_greedy=True, num_samples=k)
+            with self._showing(HELDOUT, when, self._evaluator, len(self._tasks) * (1 + k)) as shown:
+                result = await shown.evaluate(self._tasks, is_greedy=True, num_samples=k)
         except EvaluationFailed as error:
             _warn("the evaluation", version, when, error)
             return
@@ -175,6 +182,26 @@ class HeldOutSchedule:
             target = self._section.stop_at_accuracy
             log.warning("held-out accuracy %.3f reached %s: the run ends", self.reached, target)
             self._state.end_batches()
+
+    @contextmanager
+    def _showing(self, name: str, when: str, evaluator: Evaluator, num_responses: int) -> Iterator[Evaluator]:
+        """The evaluator to ask: nothing else happens before and after training, so one that takes long says
+        how far it is."""
+        if when == "during":
+            yield evaluator
+            return
+        num_graded = 0
+
+        def graded(number: int) -> None:
+            nonlocal num_graded
+            num_graded += number
+            words = f"{num_graded:,} of {num_responses:,} responses"
+            if not self._state.is_stopped:
+                progress.show(words, done=num_graded, total=num_responses)
+
+        with LateStage(f"evaluating {name} {when} training") as progress:
+            self._shown.append(dataclasses.replace(evaluator, on_graded=graded, num_streamed=0))
+            yield self._shown[-1]
 
     def _note_accuracy(self, version: PolicyVersion, when: str, accuracy: float) -> None:
         self.accuracies.append((version, accuracy))

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError
+from asyncrl.launch.alike import start_like
 from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
@@ -99,7 +100,9 @@ async def serve_folder(
             keys=keys,
         )
         stack.push_async_callback(servers.stop)
-        with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
+        words = f"starting {len(servers.urls)} server(s)"
+        like = start_like(words, recipe, model_folder)
+        with stage(f"{words} on {shown(model_folder)}", like=like):
             await servers.start()
 
         waits = Waits()

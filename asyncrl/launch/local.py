@@ -38,6 +38,7 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
+from asyncrl.launch.alike import start_like
 from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
@@ -327,8 +328,11 @@ async def _run(
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
     async with stopping as stopped:
         taught = ", a teacher" if controller.recipe.teacher.num_started() else ""
-        with stage(f"starting {len(servers.urls)} rollout server(s){taught} and {num_ranks} trainer rank(s)"):
+        words = f"starting {len(servers.urls)} rollout server(s){taught} and {num_ranks} trainer rank(s)"
+        like = start_like(words, controller.recipe, model_folder(controller.recipe.model))
+        with stage(words, like=like) as starting_both:
             await _start_both(controller, servers, trainers, stopped)
+            starting_both.is_stopped = stopped.is_set()
         if not stopped.is_set():
             metrics.event("ready", step=folder.resumption.version)
             train = functools.partial(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError, ServerError
+from asyncrl.launch.alike import start_like
 from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
@@ -79,7 +80,8 @@ async def serve(server: RemoteServer, logs: Path, *, ready: Callable[[str], None
             keys=keys,
         )
         try:
-            with stage("starting the server"):
+            words = "starting the server"
+            with stage(words, like=start_like(words, recipe, server.model_folder)):
                 await servers.start()
             ready(servers.urls[0])
             await _keep(servers)

@@ -23,7 +23,12 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.teacher import TeacherModel
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.serving.engine.environment import engine_arguments, engine_environment, releases_graphs
+from asyncrl.serving.engine.environment import (
+    cache_environment,
+    engine_arguments,
+    engine_environment,
+    releases_graphs,
+)
 from asyncrl.serving.sglang import health, hooks, scores
 from asyncrl.system.disk import ask_disk
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys
@@ -122,6 +127,7 @@ class LocalServers:
                     host=place.host,
                     releases_graphs=releases_graphs(serving, has_gpu=place.has_gpu, can_sleep=can_sleep),
                 ),
+                **cache_environment(),
                 TOKEN_VARIABLE: self._keys.token,
                 UNSAMPLED_VARIABLE: str(unsampled),
                 BITWISE_VARIABLE: str(int(model.bitwise_agreement)),

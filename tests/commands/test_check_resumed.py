@@ -8,6 +8,7 @@ from fakes.newcomer import row, write_project
 from fakes.records import finish, generate, make_queue, make_score
 
 from asyncrl import cli
+from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.starts import record_data
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe
@@ -22,7 +23,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begin_run(project: Path, *overrides: str, is_taken: bool = False) -> None:
+def begin_run(project: Path, *overrides: str, is_taken: bool = False, ended: int | None = None) -> None:
     """A run of the first row of train.jsonl: its group is open, or taken and one that may be repeated."""
     recipe = load_recipe(project / "recipe.yaml", overrides)
     inputs, _ = read_inputs(recipe)
@@ -35,6 +36,8 @@ def begin_run(project: Path, *overrides: str, is_taken: bool = False) -> None:
     if is_taken:
         finish(queue, group, version=0)
         queue.take(0)
+    if ended is not None:
+        record_end(queue.journal, RunEnd(version=ended, reason="num_steps"))
     queue.journal.close()
 
 
@@ -49,6 +52,17 @@ def test_a_prompt_that_is_gone_is_said_as_train_says_it(
     (project / "train.jsonl").write_text(row("9+1=", "10"))
     assert cli.main(words) == 2
     assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in capsys.readouterr().err
+
+
+def test_a_run_that_is_complete_is_not_said_to_resume(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_run(project, "trainer.num_steps=2", ended=2)
+    words = ["check", str(project / "recipe.yaml")]
+    assert cli.main([*words, "trainer.num_steps=2"]) == 0
+    assert "(complete, ended by trainer.num_steps, at step 2)" in capsys.readouterr().out
+    assert cli.main([*words, "trainer.num_steps=3"]) == 0
+    assert "(resumes at step 1)" in capsys.readouterr().out
 
 
 def test_a_changed_learning_rate_is_said_with_its_first_step(

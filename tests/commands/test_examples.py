@@ -1,12 +1,9 @@
 """The examples in the help of each command: its own parser reads them, and what they name exists."""
 
-import argparse
-import importlib
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.shown_commands import ROOT, commands_of, module_of, parsed
 
 from asyncrl import cli
 from asyncrl.data.benchmarks import CATALOG
@@ -15,37 +12,16 @@ from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.keys import markdown
 from verifiers.registry import BUILT_IN
 
-ROOT = Path(__file__).parents[2]
-ENDS = ("|", "&&", "||", ";", ">")
-"""Words of a shell that end a command."""
 
-
-def module_of(command: str):
-    return importlib.import_module(f"asyncrl.commands.{command.replace('-', '_')}")
-
-
-def commands_of(line: str) -> Iterator[list[str]]:
-    """The words of each `asyncrl ...` in a line of a shell."""
-    words: list[str] = []
-    for word in [*shlex.split(line), ";"]:
-        if word not in ENDS:
-            words.append(word)
-        elif words:
-            if words[0] == "asyncrl":
-                yield words[1:]
-            words = []
-
-
-def parsed(words: list[str]) -> argparse.Namespace:
-    return cli.parse(cli.parser_of(words[0], module_of(words[0])), words[1:])
-
-
-def lines() -> list[str]:
-    return [line for command in cli.COMMANDS for line in module_of(command).EXAMPLES]
-
-
-def commands() -> list[list[str]]:
-    return [words for line in lines() for words in commands_of(line)]
+def commands() -> list[tuple[str, ...]]:
+    """The words behind `asyncrl` of each example."""
+    lines = [(line, command) for command in cli.COMMANDS for line in module_of(command).EXAMPLES]
+    return [
+        shown.words[1:]
+        for line, command in lines
+        for shown in commands_of(line, command)
+        if shown.program == "asyncrl"
+    ]
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)

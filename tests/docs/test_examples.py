@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from fakes.loss_inputs import gradient, make_inputs
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.algorithms.losses import make_loss
-from asyncrl.cli import COMMANDS
 from asyncrl.recipe import Algorithm, Recipe
-from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.contract import check_environment
 from asyncrl.turns.environment import End
@@ -114,26 +111,12 @@ def test_a_change_that_users_ask_for_touches_three_files_at_most():
     assert [number for number, named in files.items() if int(number) > 21 and len(named) > 3] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_subcommands_that_a_page_names_exist(page: Path):
-    named = set(re.findall(r"`asyncrl ([a-z][\w-]*)", page.read_text(encoding="utf-8")))
-    assert named <= COMMANDS.keys()
-
-
 def test_recipe_keys_that_a_page_names_exist():
     sections = {name: field.annotation for name, field in Recipe.model_fields.items()}
     for page in PAGES:
         for section, key in re.findall(r"`([a-z]+)\.([a-z_]+)\b", page.read_text(encoding="utf-8")):
             fields = getattr(sections.get(section), "model_fields", None)
             assert fields is None or key in fields or key in ("py", "yaml", "md"), f"{page}: {section}.{key}"
-
-
-def test_the_recipes_of_the_page_on_recipes_are_valid():
-    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert len(shown) == 4
-    for recipe in shown:
-        assert parse_recipe(yaml.safe_load(recipe), source="docs/recipes.md").name == "my_run"
 
 
 async def test_the_environment_to_copy_keeps_the_contract_and_ends_with_the_number():

@@ -31,11 +31,3 @@ def test_each_extra_and_each_flag_of_make_that_a_page_or_a_message_names_exists(
             named_flags |= set(re.findall(r"[A-Z]+", line))
     assert {"gym", "ray"} <= named_extras <= set(extras)
     assert {"GPU", "GYM", "TRACKERS"} <= named_flags <= flags
-
-
-def test_each_recipe_that_the_page_names_is_shipped() -> None:
-    page = (ROOT / "docs" / "install.md").read_text()
-    shipped = {file.stem for file in (ROOT / "recipes").rglob("*.yaml")}
-    named = re.findall(r"asyncrl (?:train|plan|chain) @?([a-z][\w./]+_[\w./]+)", page)
-    assert len(named) >= 4
-    assert [name for name in named if Path(name).name not in shipped] == []

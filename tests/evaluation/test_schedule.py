@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
+from asyncrl.observe.terminal import late_stage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import SamplingParams, Task
 from asyncrl.serving.publication import Publication
@@ -52,6 +54,7 @@ class FixedSet:
         return Result(None, None, {"greedy": [0.0, 0.0]}, groups)
 
 
+@dataclass
 class Scripted(Evaluator):
     """Answers without a server; the rewards of the most likely answers are the test's."""
 
@@ -61,6 +64,9 @@ class Scripted(Evaluator):
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
     ) -> list[list[GradedResponse]]:
         rewards = self.rewards if is_greedy else [1.0, 0.0]
+        for _ in range(num_samples * len(tasks)):
+            self.num_streamed += 4
+            self.on_graded(1)
         return [
             [
                 GradedResponse(f"to {task.task_id}", 4, (0,), make_score(reward), reward is None)
@@ -181,3 +187,19 @@ async def test_each_set_is_measured_when_its_own_schedule_says(tmp_path: Path) -
     assert measured == {"often": [0, 1, 2, 3, 4], "seldom": [0, 3, 4], "ends": [0, 4]}
     assert [row["step"] for row in notebook.evaluations] == [0, 2, 4]
     assert [answer.correctness for answer in read_answers(journal, 3, "seldom")] == [0.0, 0.0]
+
+
+async def test_an_evaluation_before_training_that_takes_long_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
+    async with schedule_of(journal, notebook, [], TASKS) as (schedule, asked):
+        asked.rewards = [1.0, 1.0]
+        await schedule.wait(Publication(2, tmp_path, {}), "during")
+        assert capsys.readouterr().err == ""
+        await schedule.wait(Publication(0, tmp_path, {}), "before")
+    assert schedule.num_tokens == 2 * 4 + 6 * 4
+    begun, ended = capsys.readouterr().err.splitlines()
+    assert begun == "start   evaluating held-out before training"
+    assert ended.startswith("done    evaluating held-out before training in ")

@@ -26,9 +26,9 @@ class LateStage:
             if time.monotonic() - self._began < SHOWN_AFTER_SECONDS:
                 return
             console = Console(stderr=True, highlight=False)
-            self._stage = self._open.enter_context(stage(self._title, console=console))
-        self._stage.name, self._stage.total = f"{self._title}: {what}", total
-        self._stage.advance(done - self._stage.done)
+            self._stage = self._open.enter_context(stage(self._title, console=console, began=self._began))
+            self._stage.count_from(done)
+        self._stage.move(f"{self._title}: {what}", done, total)
 
     def __enter__(self) -> "LateStage":
         return self

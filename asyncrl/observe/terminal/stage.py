@@ -1,9 +1,11 @@
 """Progress of stages before the first step that take more than a few seconds: set-up, base model, servers.
 
-On a terminal, a bar that ends as one line; elsewhere, few plain lines. Measures only time.
+On a terminal, a bar that ends as one line; elsewhere, few plain lines. What is left is estimated by counts,
+and where nothing is counted by how long the same took before. Measures only time.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +14,17 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
-    TaskProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.observe.terminal.live import has_terminal
+from asyncrl.system.past_seconds import PastSeconds
 from asyncrl.system.rounding import as_percent
 
 PLAIN_INTERVAL_SECONDS = 10.0
@@ -28,24 +33,70 @@ PLAIN_INTERVAL_SHARE = 1 / 6
 """Share of the time that the stage has taken: an hour of it takes about 25 lines."""
 
 
+RATED_AFTER_SECONDS = 1.0
+"""Until then counts say nothing of how long the rest takes."""
+
+
+def _nothing() -> None:
+    """Shows nothing."""
+
+
 class Stage:
     """A running stage. `report` has the signature that `prepare.target` functions call."""
 
-    def __init__(self, name: str, total: float | None, *, show: Callable[["Stage"], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: float | None,
+        *,
+        clock: Callable[[], float],
+        usual_seconds: float | None = None,
+    ) -> None:
+        """`usual_seconds`: how long the whole stage takes, as far as it is known."""
         self.name = name
         self.total = total
         """None while unknown."""
         self.done = 0.0
-        self._show = show
+        self.is_stopped = False
+        """Set where the block ends because it was asked to stop: it is not done."""
+        self.on_change: Callable[[], None] = _nothing
+        self.clock = clock
+        self.usual_seconds = usual_seconds
+        self._began = self._counts_from = clock()
+        self._counted = 0.0
+        """`done` at that time."""
 
     def advance(self, amount: float = 1.0) -> None:
-        self.done += amount
-        self._show(self)
+        self.move(self.name, self.done + amount, self.total)
 
     def report(self, name: str, done: float, total: float) -> None:
         """Progress of the part of the stage called `name`."""
+        if name != self.name or done < self.done:
+            self.count_from(done)
+        self.move(name, done, total)
+
+    def count_from(self, done: float) -> None:
+        """The pace is measured from now on: so much was done before."""
+        self._counts_from, self._counted = self.clock(), done
+
+    def move(self, name: str, done: float, total: float | None) -> None:
+        """Shows other words, and how much is done of the same part."""
         self.name, self.done, self.total = name, done, total
-        self._show(self)
+        self.on_change()
+
+    def share(self) -> str:
+        """A percentage; empty while the total is unknown."""
+        return as_percent(self.done / self.total) if self.total else ""
+
+    def left(self) -> str:
+        """The likely rest: by counts that of the part, else that of the whole; empty where it is unknown."""
+        seconds, gained = self.clock() - self._counts_from, self.done - self._counted
+        if self.total and gained > 0 and seconds >= RATED_AFTER_SECONDS:
+            return f"{duration(seconds * max(0.0, self.total - self.done) / gained)} left"
+        if self.usual_seconds is None:
+            return ""
+        left = self.usual_seconds - (self.clock() - self._began)
+        return f"{duration(left)} left" if left > 0 else f"usually {duration(self.usual_seconds)}"
 
 
 @contextmanager
@@ -53,17 +104,25 @@ def stage(
     name: str,
     total: float | None = None,
     *,
+    like: str | None = None,
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
+    past: PastSeconds | None = None,
+    began: float | None = None,
 ) -> Iterator[Stage]:
     """Shows `name` as running until the block ends, then how long it took, or that it failed.
 
+    `like` names what decides how long it takes: `past` remembers it for the next stage that is like this one.
+    `began`: the clock's time if it has run for a while without being shown.
     Prints nothing for a stage that is stopped: the program that stopped it, or was asked to, says that.
     """
     console = console or Console(highlight=False)
-    began, is_drawn = clock(), has_terminal(console)
+    began, is_drawn = clock() if began is None else began, has_terminal(console)
+    past = (past or PastSeconds()) if like is not None else None
+    usual_seconds = past.expected(like) if past is not None and like is not None else None
+    it = Stage(name, total, clock=clock, usual_seconds=usual_seconds)
     try:
-        with _terminal(name, total, console) if is_drawn else _plain(name, total, console, clock) as it:
+        with _terminal(it, console) if is_drawn else _plain(it, console):
             yield it
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
@@ -71,39 +130,61 @@ def stage(
         words = f"[red]failed[/]  {name} after {duration(clock() - began)}"
         console.print(words, highlight=False, soft_wrap=not is_drawn)
         raise
+    if it.is_stopped:
+        return
+    if past is not None and like is not None:
+        past.note(like, clock() - began)
     words = f"[green]done[/]    {name} in {duration(clock() - began)}"
     console.print(words, highlight=False, soft_wrap=not is_drawn)
 
 
+class _Words(ProgressColumn):
+    """Words about the stage, as they are whenever the bar is drawn."""
+
+    def __init__(self, words: Callable[[Stage], str]) -> None:
+        super().__init__()
+        self._words = words
+
+    def render(self, task: Task) -> Text:
+        return Text(self._words(task.fields["stage"]), style="progress.remaining")
+
+
 @contextmanager
-def _terminal(name: str, total: float | None, console: Console) -> Iterator[Stage]:
+def _terminal(it: Stage, console: Console) -> Iterator[None]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        TaskProgressColumn(),
+        _Words(Stage.share),
         TimeElapsedColumn(),
+        _Words(Stage.left),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=total)
-
-        def show(it: Stage) -> None:
-            progress.update(task, description=it.name, completed=it.done, total=it.total)
-
-        yield Stage(name, total, show=show)
+    # What is redirected is written above the bar; what goes into a file is not.
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        redirect_stderr=sys.stderr.isatty(),
+    ) as progress:
+        task = progress.add_task(it.name, total=it.total, stage=it)
+        it.on_change = lambda: progress.update(task, description=it.name, completed=it.done, total=it.total)
+        yield
 
 
 @contextmanager
-def _plain(name: str, total: float | None, console: Console, clock: Callable[[], float]) -> Iterator[Stage]:
-    console.print(f"start   {name}", highlight=False, soft_wrap=True)
-    last = began = clock()
+def _plain(it: Stage, console: Console) -> Iterator[None]:
+    usual = "" if it.usual_seconds is None else f", usually {duration(it.usual_seconds)}"
+    console.print(f"start   {it.name}{usual}", highlight=False, soft_wrap=True)
+    last = began = it.clock()
 
-    def show(it: Stage) -> None:
+    def on_change() -> None:
         nonlocal last
         interval = max(PLAIN_INTERVAL_SECONDS, PLAIN_INTERVAL_SHARE * (last - began))
-        if clock() - last >= interval and it.total:
-            last = clock()
-            words = f"        {it.name} {as_percent(it.done / it.total)}"
-            console.print(words, highlight=False, soft_wrap=True)
+        if it.clock() - last >= interval and it.total:
+            last = it.clock()
+            words = ", ".join(part for part in (f"{it.name} {it.share()}", it.left()) if part)
+            console.print(f"        {words}", highlight=False, soft_wrap=True)
 
-    yield Stage(name, total, show=show)
+    it.on_change = on_change
+    yield

@@ -3,7 +3,11 @@
 Imports neither torch nor SGLang: the controller calls it.
 """
 
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +34,28 @@ MOST_GRAPHED = 256
 _GRAPH_BACKENDS = ("--cuda-graph-config", "--cuda-graph-backend-decode", "--cuda-graph-backend-prefill")
 
 _KEPT_BYTES = str(128 * 2**20)
+
+_CACHE = "SGLANG_CACHE_DIR"
+
+
+@functools.cache
+def cache_environment() -> dict[str, str]:
+    """Variables that give a server process a folder for its cache where the home takes none, as in a
+    container whose disk is read-only: SGLang makes folders there as it is imported. Ours ends with this
+    process."""
+    if _CACHE in os.environ:
+        return {}
+    usual = Path(os.path.expanduser("~/.cache/sglang"))
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        if os.access(usual, os.W_OK):
+            return {}
+    except OSError:
+        # Whatever is wrong with the home, a temporary folder will do.
+        pass
+    ours = tempfile.mkdtemp(prefix="asyncrl-cache-")
+    atexit.register(shutil.rmtree, ours, ignore_errors=True)
+    return {_CACHE: ours}
 
 
 def releases_graphs(serving: Serving, *, has_gpu: bool, can_sleep: bool) -> bool:

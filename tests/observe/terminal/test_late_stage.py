@@ -20,9 +20,11 @@ def test_a_long_stage_is_shown_on_standard_error_with_its_end(
 ) -> None:
     monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
     with LateStage("reading x") as progress:
+        # What it took before it was shown counts.
+        progress._began -= 60.0
         progress.show("3 rows", done=3, total=6)
     shown = capsys.readouterr()
-    assert shown.out == "" and "start   reading x" in shown.err and "done    reading x in" in shown.err
+    assert shown.out == "" and "start   reading x" in shown.err and "done    reading x in 1:00" in shown.err
 
 
 def test_a_long_stage_that_fails_says_so(

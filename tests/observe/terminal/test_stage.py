@@ -1,11 +1,13 @@
 """Progress of what comes before the first step."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.terminal.stage import stage
+from asyncrl.observe.terminal.stage import Stage, stage
+from asyncrl.system.past_seconds import PastSeconds
 
 
 class Clock:
@@ -40,7 +42,7 @@ def test_without_a_terminal_a_long_stage_reports_every_ten_seconds() -> None:
             clock.seconds = float(second)
             bar.report("pre-training", second, 25)
     middle = file.getvalue().splitlines()[1:-1]
-    assert middle == ["        pre-training 40%", "        pre-training 80%"]
+    assert middle == ["        pre-training 40%, 15 s left", "        pre-training 80%, 5.0 s left"]
 
 
 def test_the_longer_a_stage_takes_the_fewer_lines_it_writes() -> None:
@@ -88,3 +90,66 @@ def test_on_a_terminal_the_bar_leaves_one_line_behind() -> None:
         bar.advance(4)
     assert "100%" in file.getvalue()
     assert file.getvalue().splitlines()[-1].endswith("done    base model in 0.0 s")
+
+
+def test_what_is_left_is_estimated_by_the_pace_of_the_part_that_is_counted() -> None:
+    clock = Clock()
+    bar = Stage("base model", None, clock=clock)
+    clock.seconds = 30.0
+    bar.report("pre-training", 100, 400)
+    assert (bar.share(), bar.left()) == ("25%", "")
+    clock.seconds = 40.0
+    bar.report("pre-training", 200, 400)
+    assert (bar.share(), bar.left()) == ("50%", "20 s left")
+    bar.report("checking", 0, 10)
+    assert (bar.share(), bar.left()) == ("0%", "")
+
+
+def test_of_a_stage_without_counts_the_bar_says_neither_a_share_nor_what_is_left() -> None:
+    file, clock = Terminal(), Clock()
+    screen = Console(file=file, force_terminal=True, width=80, color_system=None)
+    with stage("rollout servers", console=screen, clock=clock):
+        clock.seconds = 7.0
+    assert "rollout servers" in file.getvalue()
+    assert "%" not in file.getvalue() and "left" not in file.getvalue()
+
+
+def test_a_stage_says_how_long_it_usually_takes_once_it_was_there_before(tmp_path: Path) -> None:
+    past, clock = PastSeconds(tmp_path / "cache" / "past_seconds.json"), Clock()
+    for seconds in (9.0, 11.0, 60.0):
+        with stage("servers", console=plain()[0], clock=clock, like="two servers", past=past):
+            clock.seconds += seconds
+    with pytest.raises(RuntimeError), stage("servers", clock=clock, like="two servers", past=past):
+        clock.seconds += 1000.0
+        raise RuntimeError("one that fails says nothing of how long it takes")
+    screen, file = plain()
+    with stage("servers", console=screen, clock=clock, like="two servers", past=past) as bar:
+        clock.seconds += 4.0
+        assert bar.left() == "7.0 s left"
+        clock.seconds += 20.0
+        assert bar.left() == "usually 11 s"
+    assert file.getvalue().splitlines() == ["start   servers, usually 11 s", "done    servers in 24 s"]
+    with stage("servers", console=plain()[0], clock=clock, like="three servers", past=past) as other:
+        assert other.left() == ""
+
+
+def test_a_stage_that_ends_because_it_was_asked_to_is_not_done_and_no_measure(tmp_path: Path) -> None:
+    past, clock, (screen, file) = PastSeconds(tmp_path / "past.json"), Clock(), plain()
+    with stage("servers", console=screen, clock=clock, like="servers", past=past) as bar:
+        clock.seconds = 2.0
+        bar.is_stopped = True
+    assert file.getvalue().splitlines() == ["start   servers"]
+    assert past.expected("servers") is None
+
+
+def test_a_bar_of_standard_error_leaves_what_goes_into_a_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    with open(tmp_path / "out", "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        with stage("grading", 4, console=Console(stderr=True, force_terminal=True, width=80)):
+            print("a row")
+    assert (tmp_path / "out").read_text() == "a row\n"
+    assert "grading" in shown.getvalue() and "a row" not in shown.getvalue()

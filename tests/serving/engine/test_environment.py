@@ -8,6 +8,7 @@ import pytest
 
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import (
+    cache_environment,
     engine_arguments,
     engine_environment,
     group_environment,
@@ -151,3 +152,20 @@ def test_sglang_knows_the_tags_and_the_switch_that_release_graphs() -> None:
     )
     assert "SGLANG_MEMORY_SAVER_CUDA_GRAPH" in full and "tag=GPU_MEMORY_TYPE_CUDA_GRAPH" in full
     assert "not compatible with memory saver mode" in breakable
+
+
+def test_a_server_gets_a_cache_of_its_own_where_the_home_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SGLANG_CACHE_DIR", raising=False)
+    (tmp_path / "full").write_text("a file where the home would be")
+    monkeypatch.setenv("HOME", str(tmp_path / "full"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    folder = Path(cache_environment.__wrapped__()["SGLANG_CACHE_DIR"])
+    assert folder.is_dir() and folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_environment.__wrapped__() == {}
+    monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "mine"))
+    monkeypatch.setenv("HOME", str(tmp_path / "full"))
+    assert cache_environment.__wrapped__() == {}
