@@ -56,8 +56,8 @@ def answers_note(found: Answers) -> str:
     of = f" of the first {MOST_TASKS} of {found.num_tasks:,}" if found.num_tasks > MOST_TASKS else ""
     return (
         f"{kind} to {sum(found.counts.values()):,} tasks{of}, at {found.before} and at {found.after}: "
-        f"{counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the order of the file: none was chosen by how "
-        "it reads."
+        f"{counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the order of the file: none was "
+        "chosen by how it reads."
     )
 
 

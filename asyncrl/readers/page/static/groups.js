@@ -11,6 +11,7 @@ function matches(group, filter) {
   return (
     (!filter.state || group.state === filter.state) &&
     (!filter.outcome || group[`num_${filter.outcome}`] > 0) &&
+    (filter.repeated === undefined || embedded[`/api/runs/${state.run}/groups/${group.group_id}`].repeated_steps.includes(Number(filter.repeated))) &&
     (filter.step === undefined || group.step === Number(filter.step)) &&
     (!filter.reason || group.reason === filter.reason) &&
     (filter.admitted === undefined || group.admitted_version === Number(filter.admitted)) &&
@@ -130,7 +131,7 @@ async function searchOn() {
   search.isRunning = true;
   while (state.search === search && search.below !== 0 && search.hits.length < wanted) {
     const query = new URLSearchParams({ text: search.text, ...(search.below === null ? {} : { below: search.below }) });
-    const found = await ask(`${api(state.run, "search")}?${query}`);
+    const found = isExported ? searchExported(state.run, search.text) : await ask(`${api(state.run, "search")}?${query}`);
     search.hits.push(...found.hits);
     search.below = found.below;
     if (state.search === search && byId("groups")) renderHits();
@@ -413,8 +414,7 @@ function listPane() {
     choices("state", "open", "ready", "taken", "trained", "dropped"),
     choices("outcome", "correct", "wrong", "no_answer", "fault"),
     element("input", { name: "step", type: "number", min: 1, placeholder: "step", "aria-label": "step" }),
-    // An exported document has no server to search.
-    element("input", { name: "text", type: "search", placeholder: "search in text, Enter", "aria-label": "search in text", hidden: isExported, maxLength: 200 }),
+    element("input", { name: "text", type: "search", placeholder: "search in text, Enter", "aria-label": "search in text", maxLength: 200 }),
   );
   const titles = ["group", "fate", "outcomes", "reward", "tokens", "by"].map((title) => element("th", { textContent: title }));
   const more = element("button", { id: "more", hidden: true, textContent: "Older groups" });
