@@ -161,7 +161,7 @@ const FULL_LOG_RATIO = Math.log(2);
 const FULL_ENTROPY = 3;
 // A coloring: what it is called, the colour of a token (null: the number is not known) and its legend.
 const COLORINGS = {
-  version: { title: "version", color: (token) => versionColor(token.version), legend: [["each version has its colour; a bar marks where the next one takes over", "transparent"]] },
+  version: { title: "version", color: (token) => versionColor(token.version), legend: [["each version has its color; a bar marks where the next one takes over", "transparent"]] },
   probability: {
     title: "probability",
     color: (token) => (token.logprob === null ? null : shade("213 94 0", 1 - Math.exp(token.logprob))),
@@ -304,7 +304,9 @@ function trajectoryCard(trajectory) {
   );
 }
 
-function coloringTools() {
+function coloringTools(group) {
+  const hasTeacher = group.trajectories.some((each) => each.segments.some(({ tokens }) => tokens.some((token) => isNumber(token[6]))));
+  if (state.coloring === "teacher" && !hasTeacher) state.coloring = "version";
   const choice = (value, text) => {
     const input = element("input", { type: "radio", name: "coloring", value, checked: state.coloring === value });
     input.addEventListener("change", () => {
@@ -319,8 +321,9 @@ function coloringTools() {
     state.outcome = outcome.value;
     showOutcome();
   });
-  const radios = Object.entries(COLORINGS).map(([value, { title }]) => choice(value, title));
-  return [element("div", { className: "tools" }, "Colour:", ...radios, outcome), element("ul", { id: "legend" })];
+  const there = Object.entries(COLORINGS).filter(([value]) => value !== "teacher" || hasTeacher);
+  const radios = there.map(([value, { title }]) => choice(value, title));
+  return [element("div", { className: "tools" }, "Color:", ...radios, outcome), element("ul", { id: "legend" })];
 }
 
 // Marks a searched text in the responses of the group that is shown, and goes to the first place.
@@ -364,7 +367,7 @@ function story(group) {
 function groupView(group) {
   const title = element("h2", { textContent: `Group ${group.group_id} · ${group.task_id}` });
   const prompt = element("pre", { className: "prompt", textContent: group.prompt });
-  return [title, story(group), prompt, ...coloringTools(), ...group.trajectories.map(trajectoryCard)];
+  return [title, story(group), prompt, ...coloringTools(group), ...group.trajectories.map(trajectoryCard)];
 }
 
 async function reload() {
