@@ -111,7 +111,7 @@ class Evaluated(OverK):
     results: list[Row]
     """A row for each model, without the scores of tasks."""
     answers: Answers | None
-    """Of the first tasks; null without a base and a trained model, or where no answers were kept."""
+    """Answers to the first tasks; null without a base and a trained model, or where no answers were kept."""
 
 
 class Model(Part):
