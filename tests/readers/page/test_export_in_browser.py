@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from fakes.browsed_run import write_browsed_run
@@ -72,10 +74,12 @@ async def test_each_tab_of_an_exported_page_says_what_the_live_page_says(
         assert live.complaints == frozen.complaints == []
 
 
-async def test_a_search_finds_in_an_exported_page_what_it_finds_in_the_live_one(
+async def test_a_search_and_a_link_find_in_an_exported_page_what_they_find_in_the_live_one(
     tmp_path: Path, browser_address: str
 ) -> None:
     run = write_browsed_run(tmp_path / "browsed")
+    with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
+        journal.execute("INSERT INTO repetitions (group_id, taken_version) VALUES (3, 4)")
     file = tmp_path / "run.html"
     file.write_text(export([Run("sums", run)], num_groups=100))
     found = []
@@ -88,6 +92,9 @@ async def test_a_search_finds_in_an_exported_page_what_it_finds_in_the_live_one(
             await page.press("Enter")
             await page.wait_for("document.querySelector('#empty')?.innerText.includes('groups are searched')")
             found.append(await page.evaluate(HITS))
+            await page.evaluate("location.hash = '#/sums/groups?repeated=5'")
+            await page.wait_for("document.querySelectorAll('#groups tr').length == 1")
+            assert await page.evaluate("document.querySelector('#groups tr').dataset.group") == "3"
         assert frozen.complaints == []
     assert found[1] == found[0]
     assert len(found[0]) > 10 and "prompt" in {where for _, where in found[0]}

@@ -119,7 +119,8 @@ function renderHits() {
   replaceRows(byId("groups"), hits, hitRow);
   markChosen();
   const where = below > 0 ? ` Groups below ${below} are not searched yet.` : " All groups are searched.";
-  byId("empty").textContent = `${plural(hits.length, "hit")}.${where}`;
+  // An update may come before the first answer.
+  byId("empty").textContent = below === null ? "Searching." : `${plural(hits.length, "hit")}.${where}`;
   byId("empty").hidden = false;
   byId("more").textContent = "Search older groups";
   byId("more").hidden = isRunning || below === 0;
