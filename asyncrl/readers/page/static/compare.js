@@ -267,6 +267,7 @@ views.compare = {
     const answer = await ask("/api/runs");
     if (turn !== currentTurn()) return;
     state.there = answer.runs;
+    noteChains(answer.chains.length > 0);
     const isFew = state.runs.length < 2 || (isExported && state.runs.length > 2 && !isAll);
     renderForm();
     byId("too-few").hidden = !isFew;
