@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | pictures | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -52,7 +52,7 @@ SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e
 # Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup docs gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
+.PHONY: setup docs pictures gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
 
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TE),$(TE_READY))
 
@@ -124,6 +124,10 @@ $(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
 # The site of docs/, in .bench/site/html.
 docs: $(DOCS_READY)
 	@$(BIN)/python .make/site.py
+
+# Every picture of docs/images, of real runs that it trains in .bench/pictures (needs Chromium); ARGS="compare log" takes some again.
+pictures: setup
+	@$(BIN)/python .make/pictures.py $(ARGS)
 
 train: setup
 	@$(BIN)/asyncrl train $(RECIPE) $(ARGS)

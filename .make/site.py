@@ -110,16 +110,30 @@ def commands_page() -> str:
 
 
 def version() -> str:
+    """The package's version; with "unreleased" and the commit, unless that has its tag and no changes."""
     found = re.search(
         r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert found is not None
-    return found[1]
+    commit = git("rev-parse", "--short=8", "HEAD")
+    has_changes = bool(git("status", "--porcelain"))
+    if not commit or (f"v{found[1]}" in git("tag", "--points-at", "HEAD").split() and not has_changes):
+        return found[1]
+    return f"{found[1]} unreleased, {commit}{' with changes' if has_changes else ''}"
+
+
+def git(*words: str) -> str:
+    """What it prints; nothing where the files are no repository of git."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return ""
+    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def settings() -> dict[str, object]:
     return {
         "site_name": f"asyncrl {version()}",
+        "copyright": f"Of asyncrl {version()}.",
         "docs_dir": str(SOURCE),
         "site_dir": str(BUILT),
         # Pages open from a disk, without a server.

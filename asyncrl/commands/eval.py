@@ -29,7 +29,9 @@ from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.model_results import Comparison
 from asyncrl.evaluation.sample_tallies import tallies_of
+from asyncrl.evaluation.shown_answers import shown_answers
 from asyncrl.journal.kept_answers import AnswerStore
+from asyncrl.journal.shown_answers import ANSWERS
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import ServedModel, serve_folder, serve_nothing
 from asyncrl.launch.evaluated_answers import answers_file, keep_answers
@@ -300,7 +302,11 @@ async def _give(
                 evaluator.kept.model,
                 label,
             ),
-            {**row, "tasks": [task.task_id for task in eval_set.tasks]},
+            {
+                **row,
+                "tasks": [task.task_id for task in eval_set.tasks],
+                ANSWERS: shown_answers(eval_set.tasks, result),
+            },
             num_samples=eval_set.num_sampled,
             is_fresh=is_fresh or evaluator.kept.regrades,
         )

@@ -6,14 +6,15 @@ from itertools import groupby
 from pathlib import Path
 
 from asyncrl.journal.kept_answers import KeptResult, read_results
+from asyncrl.journal.shown_answers import ANSWERS, ShownAnswers
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.metrics.sample_curves import Compared, compare_rows
 from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.table import Table
-from asyncrl.system.run_files import ANSWERS
+from asyncrl.system.run_files import ANSWERS as ANSWERS_FILE
 
 BASE = "base"
-LARGE = ("tallies", "curves", "tasks", "greedy_scores", "avg_scores", "pass_scores")
+LARGE = ("tallies", "curves", "tasks", ANSWERS, "greedy_scores", "avg_scores", "pass_scores")
 """Columns of a result with an entry for each task, or for each k."""
 
 
@@ -34,6 +35,10 @@ class Measured:
     def table(self) -> Table:
         return comparison_table(self.models, self.rows)
 
+    def answers(self) -> list[tuple[str, ShownAnswers | None]]:
+        """Label of each model, and the answers that were kept as text; None of results that have none."""
+        return [(label, row.get(ANSWERS)) for label, row in zip(self.models, self.rows, strict=True)]
+
     def short_rows(self) -> list[Row]:
         """The rows without what has an entry for each task."""
         return [{name: value for name, value in row.items() if name not in LARGE} for row in self.rows]
@@ -41,7 +46,7 @@ class Measured:
 
 def read_measured(run_folder: Path) -> list[Measured]:
     """The evaluation set that was measured last comes first. Raises InputError."""
-    found = [_measured(each) for each in _alike(read_results(run_folder / ANSWERS))]
+    found = [_measured(each) for each in _alike(read_results(run_folder / ANSWERS_FILE))]
     return sorted(found, key=lambda measured: -measured.seconds)
 
 

@@ -80,5 +80,5 @@ def test_a_folder_that_cannot_be_written_is_named(
 def test_the_schema_names_its_version_and_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert schema["properties"]["schema_version"]["const"] == "4"
+    assert schema["properties"]["schema_version"]["const"] == "5"
     assert schema["required"] == [name for name in RunReport.model_fields if name != "schema_version"]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.journal.kept_answers import AnswerStore
+from asyncrl.journal.shown_answers import ShownAnswer
 from asyncrl.observe.metrics.sample_curves import Tally, curves_of
 from asyncrl.system.run_files import ANSWERS
 
@@ -38,6 +39,27 @@ def row(tallies: list[Tally], name: str = "held-out") -> dict[str, Any]:
         "num_faults": 0,
         "tallies": [tally.as_json() for tally in tallies],
         "curves": curves,
+        "answers": {
+            "is_greedy": False,
+            "num_tasks": len(tallies),
+            "tasks": [answer(number, tally) for number, tally in enumerate(tallies)],
+        },
+    }
+
+
+def answer(number: int, tally: Tally) -> ShownAnswer:
+    """The first sample of a task, right where all are."""
+    is_right = tally.num_correct == tally.num_samples
+    outcome = "correct" if is_right else "wrong"
+    return {
+        "task_id": f"task:{number}",
+        "prompt": f"{number} <b>?",
+        "text": f"it is {outcome} <i>{number}",
+        "extracted": outcome,
+        "outcome": outcome,
+        "correctness": float(is_right),
+        "num_tokens": 12,
+        "is_cut": False,
     }
 
 

@@ -225,6 +225,8 @@ def draw_panel(axis: Any, panel: Panel, metrics: Metrics) -> None:
 
 def _draw_heldout(axis: Any, panel: Panel, evaluations: Sequence[Row]) -> None:
     """Points, with their intervals where they have them, and words at the first and the last one."""
+    from matplotlib.patheffects import withStroke
+
     points = points_of(evaluations, str(panel.heldout))
     if not points:
         return
@@ -234,6 +236,8 @@ def _draw_heldout(axis: Any, panel: Panel, evaluations: Sequence[Row]) -> None:
         steps = [step for step, _ in low]
         ends = ([value for _, value in side] for side in (low, high))
         axis.fill_between(steps, *ends, color=BLUE, alpha=0.18, linewidth=0)
+    # Readable also across another curve.
+    halo = withStroke(linewidth=3, foreground="white")
     for (step, value), side in ((points[0], "left"), (points[-1], "right")):
         axis.annotate(
             panel.tick(value),
@@ -243,6 +247,7 @@ def _draw_heldout(axis: Any, panel: Panel, evaluations: Sequence[Row]) -> None:
             ha=side,
             color=BLUE,
             fontweight="bold",
+            path_effects=[halo],
         )
 
 

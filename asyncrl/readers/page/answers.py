@@ -17,7 +17,10 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
     """The changed tasks, at most `num_groups` of them."""
-    return {f"/api/runs/{run.name}/answers": read_changed_tasks(run.journal, limit=num_groups)}
+    path = f"/api/runs/{run.name}/answers"
+    tasks = read_changed_tasks(run.journal, limit=num_groups + 1)
+    held = {f"{path}/held": f"the {num_groups:,} most changeable tasks (--groups)"}
+    return {path: tasks[:num_groups], **(held if len(tasks) > num_groups else {})}
 
 
 def read_changes(run: Run, offset: int) -> list[ChangedTask]:

@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import importlib.metadata
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -31,7 +33,7 @@ from asyncrl.readers.page import (
     overview,
     servers,
 )
-from asyncrl.readers.page.request import RUNS, answer, run_of
+from asyncrl.readers.page.request import REFUSED, RUNS, answer, or_refused, run_of
 from asyncrl.readers.page.runs import Run, Runs
 
 HOST = "127.0.0.1"
@@ -42,9 +44,10 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = (overview, curves, groups, answers, ledger)
-"""Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
-document holds of each run: path -> answer."""
+PARTS = {"": overview, "/curves": curves, "/groups": groups, "/answers": answers, "/ledger": ledger}
+"""End of a run's path -> its module with `add_routes(router)`, what it answers, and `exported(run, *,
+num_groups)`, what an exported document holds of each run: path -> answer, and path/held -> words for the part
+that it holds where that is not all."""
 WHOLE: dict[str, Callable[[Run], Any]] = {
     "conservation": ledger.read_books,
     "servers": servers.read_servers,
@@ -57,7 +60,7 @@ STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
     *("trajectories.css", "compare.css", "evaluations.css", "chains.css"),
 )
-SHELL = ("shell.js", "charts.js", "turns.js")
+SHELL = ("shell.js", "charts.js", "turns.js", "search.js")
 VIEWS = (
     *("overview.js", "curves.js", "evaluations.js", "groups.js", "answers.js", "ledger.js"),
     *("servers.js", "faults.js", "log.js", "compare.js", "chains.js"),
@@ -83,25 +86,38 @@ def render(answers: dict[str, Any] | None = None) -> str:
 
 def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None, *, num_groups: int) -> str:
     """The document with the runs inside, the newest `num_groups` groups of each among it, and the chains, by
-    their names. Raises InputError."""
+    their names. What of a run cannot be read is said in its place."""
     folders = {run.name: run.folder for run in runs}
     named = dict(chain_folders or {})
     found: dict[str, Any] = {
+        "/api/exported": {"seconds": time.time(), "version": importlib.metadata.version("asyncrl")},
         "/api/runs": overview.read_lines(runs, [*named]),
         "/api/chains": chains.read_chains(named, folders),
     }
     if len(runs) > 1:
-        found.update(compared_runs.exported(folders))
+        latest = sorted(runs, key=Run.written_seconds, reverse=True)
+        found.update(compared_runs.exported({run.name: run.folder for run in latest}))
     for run in runs:
-        found.update(_answers(run, num_groups=num_groups))
+        found.update(_frozen(run, num_groups=num_groups))
     return render(found)
 
 
-def _answers(run: Run, *, num_groups: int) -> dict[str, Any]:
-    found = {f"/api/runs/{run.name}/{name}": read(run) for name, read in WHOLE.items()}
-    for part in PARTS:
-        found.update(part.exported(run, num_groups=num_groups))
+def _frozen(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """Path -> answer: all that the page may ask of a run."""
+    path = f"/api/runs/{run.name}"
+    found = {f"{path}/{name}": or_refused(read, run) for name, read in WHOLE.items()}
+    for end, part in PARTS.items():
+        held = or_refused(functools.partial(part.exported, num_groups=num_groups), run)
+        found.update({f"{path}{end}": held} if REFUSED in held else held)
     return found
+
+
+def _read_whole(run: Run) -> None:
+    """Reads what the first look at any view of the run would wait for. Raises InputError and OSError."""
+    for read in WHOLE.values():
+        read(run)
+    for part in PARTS.values():
+        part.exported(run, num_groups=1)
 
 
 def make_app(runs: Runs) -> web.Application:
@@ -113,7 +129,7 @@ def make_app(runs: Runs) -> web.Application:
         return web.Response(text=page, content_type="text/html")
 
     app.router.add_get("/", _page)
-    for part in (*PARTS, compared_runs, chains):
+    for part in (*PARTS.values(), compared_runs, chains):
         part.add_routes(app.router)
     for name, read in WHOLE.items():
         app.router.add_get(f"/api/runs/{{run}}/{name}", functools.partial(_whole, read))
@@ -136,10 +152,9 @@ async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[
 async def _read_ahead(runs: Runs) -> None:
     """Reads what the first look at each run would wait for; first the runs that were written last."""
     for index, run in enumerate(sorted(runs.all(), key=Run.written_seconds, reverse=True)):
-        read = functools.partial(_answers, num_groups=1) if index < MOST_AHEAD else overview.read_line
         # A request for it reports the error.
         with contextlib.suppress(InputError, OSError):
-            await asyncio.to_thread(read, run)
+            await asyncio.to_thread(_read_whole if index < MOST_AHEAD else overview.read_line, run)
 
 
 async def _whole(read: Callable[[Run], Any], request: web.Request) -> web.Response:

@@ -16,7 +16,7 @@ from asyncrl.errors import InputError
 from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
-from asyncrl.readers.page.request import RUNS, answer, whole
+from asyncrl.readers.page.request import RUNS, answer, or_refused, whole
 from asyncrl.readers.page.runs import stamp
 from asyncrl.system.run_files import METRICS
 
@@ -25,7 +25,7 @@ MOST_KEPT = 8
 """Comparisons that are remembered."""
 TASKS_PER_ANSWER = 20
 MOST_EXPORTED = 8
-"""Runs of an exported document: each pair of them has its answers."""
+"""Runs that an exported document compares: all of them, and each pair, with its answers."""
 
 
 class Compared(TypedDict):
@@ -54,19 +54,30 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 def exported(folders: dict[str, Path]) -> dict[str, Any]:
-    """All runs side by side in the order of their names, and the first tasks that each pair answered
-    differently: path -> answer. Raises InputError for too many runs."""
-    if len(folders) > MOST_EXPORTED:
-        raise InputError(
-            f"An exported page holds {MOST_EXPORTED} runs at most, and these are {len(folders)}: name fewer."
-        )
-    found: dict[str, Any] = {f"/api/compare?runs={','.join(folders)}&after=": read_comparison(folders, "")}
-    for pair in itertools.permutations(folders, 2):
-        sides = {name: folders[name] for name in pair}
-        for kind in KINDS:
-            path = f"/api/compare/answers?runs={','.join(pair)}&kind={kind}&offset=0"
-            found[path] = read_answers(sides, kind, 0)
+    """The first `MOST_EXPORTED` runs that can be read, side by side in the order of their names, and each
+    pair of them with the first tasks that it answered differently: path -> answer."""
+    readable = (name for name, folder in folders.items() if _is_readable(folder))
+    names = sorted(itertools.islice(readable, MOST_EXPORTED))
+    found: dict[str, Any] = {"/api/compare": names}
+    if len(names) < len(folders):
+        held = f"the comparison of {len(names)} runs: those that wrote last and can be read"
+        found["/api/compare/held"] = held
+    whole = [tuple(names)] if len(names) > 1 else []
+    for chosen in dict.fromkeys([*whole, *itertools.permutations(names, 2)]):
+        sides = {name: folders[name] for name in chosen}
+        found[f"/api/compare?runs={','.join(chosen)}&after="] = or_refused(read_comparison, sides, "")
+        for kind in KINDS if len(chosen) == 2 else ():
+            path = f"/api/compare/answers?runs={','.join(chosen)}&kind={kind}&offset=0"
+            found[path] = or_refused(read_answers, sides, kind, 0)
     return found
+
+
+def _is_readable(folder: Path) -> bool:
+    try:
+        open_runs([folder])
+    except (InputError, OSError):
+        return False
+    return True
 
 
 async def _comparison(request: web.Request) -> web.Response:

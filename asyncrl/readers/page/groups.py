@@ -78,8 +78,12 @@ def add_routes(router: web.UrlDispatcher) -> None:
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
     """The newest `num_groups` groups, whole."""
     path = f"/api/runs/{run.name}/groups"
-    rows = list_groups(run, GroupFilter(limit=num_groups))
-    found: dict[str, Any] = {path: rows}
+    rows = list_groups(run, GroupFilter(limit=num_groups + 1))
+    found: dict[str, Any] = {}
+    if len(rows) > num_groups:
+        rows = rows[:num_groups]
+        found[f"{path}/held"] = f"the newest {num_groups:,} groups (--groups)"
+    found[path] = rows
     for row in rows:
         found[where := f"{path}/{row['group_id']}"] = group = read_group(run, row["group_id"])
         for each in [] if group is None else group["trajectories"]:

@@ -11,6 +11,9 @@ from asyncrl.journal.ledger import read_ledger
 from asyncrl.readers.page.request import answer, run_of, whole
 from asyncrl.readers.page.runs import Run
 
+MOST_EXPORTED = 1000
+"""Steps."""
+
 
 class Books(TypedDict):
     """The conservation table."""
@@ -31,7 +34,10 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
     """The last steps."""
-    return {f"/api/runs/{run.name}/ledger": read_ledger(run.journal, limit=1000)}
+    path = f"/api/runs/{run.name}/ledger"
+    rows = read_ledger(run.journal, limit=MOST_EXPORTED)
+    held = {f"{path}/held": f"the last {MOST_EXPORTED:,} steps"}
+    return {path: rows, **(held if rows and rows[-1]["step"] > 1 else {})}
 
 
 def read_books(run: Run) -> Books:

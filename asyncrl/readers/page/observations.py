@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from asyncrl.journal.observations import as_text
 from asyncrl.journal.rows import CallRow, MessageRow, ObservationRow
+from asyncrl.system.shortened import shortened
 
 MOST_CHARACTERS = 4000
 """Most of one text that a page is sent; the head and the tail of a longer one."""
@@ -48,25 +49,21 @@ def page_observation(row: ObservationRow, texts: Sequence[str] | None) -> PageOb
         num_tokens=len(row["tokens"]),
         seconds=row["seconds"],
         reward=row["reward"],
-        text=shortened(text),
+        text=_short(text),
         calls=[_call(call) for call in row["calls"]] if has_text else [],
-        messages=[{**each, "text": shortened(each["text"])} for each in row["messages"]] if has_text else [],
+        messages=[{**each, "text": _short(each["text"])} for each in row["messages"]] if has_text else [],
     )
 
 
-def shortened(text: str) -> str:
-    """The head and the tail of what is longer than MOST_CHARACTERS, with a remark between them."""
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    half = MOST_CHARACTERS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters are not shown ...]\n{text[-half:]}"
+def _short(text: str) -> str:
+    return shortened(text, MOST_CHARACTERS)
 
 
 def _call(call: CallRow) -> PageCall:
     return PageCall(
-        name=shortened(call["name"]),
-        arguments=[(shortened(name), shortened(as_text(value))) for name, value in call["arguments"].items()],
-        error=shortened(call["error"]),
-        output=shortened(call["output"]),
+        name=_short(call["name"]),
+        arguments=[(_short(name), _short(as_text(value))) for name, value in call["arguments"].items()],
+        error=_short(call["error"]),
+        output=_short(call["output"]),
         is_error=call["is_error"],
     )

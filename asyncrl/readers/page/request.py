@@ -6,8 +6,11 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from asyncrl.errors import InputError
 from asyncrl.readers.page.runs import Run, Runs
 
+REFUSED = "refused"
+"""The only key of an answer of an exported page that says why there is none."""
 RUNS = web.AppKey("runs", Runs)
 T = TypeVar("T")
 
@@ -24,6 +27,14 @@ def run_of(request: web.Request) -> Run:
 async def answer(read: Callable[..., T], *arguments: Any) -> web.Response:
     """The result of `read` as JSON; `read` runs in a thread, since it waits for a disk."""
     return web.json_response(await asyncio.to_thread(read, *arguments))
+
+
+def or_refused(read: Callable[..., T], *arguments: Any) -> T | dict[str, str]:
+    """The result of `read`; where files cannot be read, {REFUSED: why}."""
+    try:
+        return read(*arguments)
+    except (InputError, OSError) as error:
+        return {REFUSED: str(error)}
 
 
 def whole(request: web.Request, name: str) -> int | None:

@@ -1,4 +1,5 @@
-"""Held-out answers that a run stored: of the base model and of the last version, side by side and over k."""
+"""Answers of the base model and of a trained one, that a run stored or `asyncrl eval` kept: side by side, and
+those of the run over k."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,14 +12,15 @@ from asyncrl.journal.evaluations import (
     read_texts,
 )
 from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.shown_answers import MOST_CHARACTERS, ShownAnswer
 from asyncrl.observe.metrics.sample_curves import Tally, compare
 from asyncrl.readers.compare.answers import HELDOUT
+from asyncrl.readers.measured import BASE, Measured
 from asyncrl.readers.report import schema
+from asyncrl.system.shortened import shortened
 
 CHANGES = ("wrong to right", "right to wrong", "right twice", "wrong twice")
 TASKS_PER_CHANGE = 3
-MOST_CHARACTERS = 3000
-"""Length of a prompt or an answer that is shown whole."""
 
 
 def before_and_after(journal: JournalReader) -> schema.Answers | None:
@@ -28,21 +30,19 @@ def before_and_after(journal: JournalReader) -> schema.Answers | None:
         return None
     steps = versions[0], versions[-1]
     before, after = ({a.task_id: a for a in _of(journal, step) if a.sample == GREEDY} for step in steps)
-    changes: dict[str, list[str]] = {change: [] for change in CHANGES}
-    for task, answer in before.items():
-        if task in after and None not in (answer.correctness, after[task].correctness):
-            changes[_change(answer, after[task])].append(task)
-    some = {task: change for change, tasks in changes.items() for task in tasks[:TASKS_PER_CHANGE]}
+    counts, some = _changes(*({a.task_id: a.correctness for a in each.values()} for each in (before, after)))
     prompts = read_prompts(journal, HELDOUT)
     texts = [read_texts(journal, step, HELDOUT, [*some]) for step in steps]
     return schema.Answers(
-        before_step=steps[0],
-        after_step=steps[1],
-        counts={change: len(tasks) for change, tasks in changes.items()},
+        before=f"step {steps[0]}",
+        after=f"step {steps[1]}",
+        is_greedy=True,
+        num_tasks=len(before),
+        counts=counts,
         tasks=[
             schema.AnsweredTask(
                 task_id=task,
-                prompt=cut(prompts.get(task, "")),
+                prompt=_cut(prompts.get(task, "")),
                 change=change,
                 before=_given(before[task], texts[0]),
                 after=_given(after[task], texts[1]),
@@ -50,6 +50,46 @@ def before_and_after(journal: JournalReader) -> schema.Answers | None:
             for task, change in some.items()
         ],
     )
+
+
+def measured_before_and_after(measured: Measured) -> schema.Answers | None:
+    """As `before_and_after`, of the base model and the last of the others; None where either kept no answers,
+    or one the most likely ones and the other samples."""
+    kept = [(label, found) for label, found in measured.answers() if found is not None]
+    if len(kept) < 2 or kept[0][0] != BASE or kept[0][1]["is_greedy"] != kept[-1][1]["is_greedy"]:
+        return None
+    (first, _), (last, _) = kept[0], kept[-1]
+    before, after = ({a["task_id"]: a for a in kept[place][1]["tasks"]} for place in (0, -1))
+    counts, some = _changes(*({t: a["correctness"] for t, a in each.items()} for each in (before, after)))
+    return schema.Answers(
+        before=first,
+        after=last,
+        is_greedy=kept[0][1]["is_greedy"],
+        num_tasks=kept[0][1]["num_tasks"],
+        counts=counts,
+        tasks=[
+            schema.AnsweredTask(
+                task_id=task,
+                prompt=before[task]["prompt"],
+                change=change,
+                before=_kept(before[task]),
+                after=_kept(after[task]),
+            )
+            for task, change in some.items()
+        ],
+    )
+
+
+def _changes(
+    before: Mapping[str, float | None], after: Mapping[str, float | None]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Change -> tasks with a verdict on both answers; the first tasks of each -> their change."""
+    changes: dict[str, list[str]] = {change: [] for change in CHANGES}
+    for task, correctness in before.items():
+        if task in after and None not in (correctness, after[task]):
+            changes[_change(correctness == 1.0, after[task] == 1.0)].append(task)
+    some = {task: change for change, tasks in changes.items() for task in tasks[:TASKS_PER_CHANGE]}
+    return {change: len(tasks) for change, tasks in changes.items()}, some
 
 
 def sampled_over_k(journal: JournalReader) -> schema.OverK | None:
@@ -71,21 +111,11 @@ def sampled_over_k(journal: JournalReader) -> schema.OverK | None:
     )
 
 
-def cut(text: str) -> str:
-    """`text`, or its beginning and end with the number of characters between them."""
-    half = MOST_CHARACTERS // 2
-    left_out = len(text) - 2 * half
-    if left_out <= 0:
-        return text
-    return f"{text[:half]}\n[... {left_out:,} of {len(text):,} characters are not shown ...]\n{text[-half:]}"
-
-
 def _of(journal: JournalReader, step: int) -> list[Answer]:
     return read_answers(journal, step, HELDOUT)
 
 
-def _change(before: Answer, after: Answer) -> str:
-    was_right, is_right = before.correctness == 1.0, after.correctness == 1.0
+def _change(was_right: bool, is_right: bool) -> str:
     if was_right == is_right:
         return "right twice" if is_right else "wrong twice"
     return "wrong to right" if is_right else "right to wrong"
@@ -94,12 +124,26 @@ def _change(before: Answer, after: Answer) -> str:
 def _given(answer: Answer, texts: Mapping[str, str]) -> schema.GivenAnswer:
     text = texts.get(answer.task_id)
     return schema.GivenAnswer(
-        text=None if text is None else cut(text),
-        extracted=None if answer.extracted is None else cut(answer.extracted),
+        text=None if text is None else _cut(text),
+        extracted=None if answer.extracted is None else _cut(answer.extracted),
         outcome=answer.outcome,
         num_tokens=answer.num_tokens,
         is_cut=answer.is_cut,
     )
+
+
+def _kept(answer: ShownAnswer) -> schema.GivenAnswer:
+    return schema.GivenAnswer(
+        text=answer["text"],
+        extracted=answer["extracted"],
+        outcome=answer["outcome"],
+        num_tokens=answer["num_tokens"],
+        is_cut=answer["is_cut"],
+    )
+
+
+def _cut(text: str) -> str:
+    return shortened(text, MOST_CHARACTERS)
 
 
 def _samples(answers: Sequence[Answer]) -> dict[str, list[float]]:

@@ -28,7 +28,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metric
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
-from asyncrl.readers.report.answers import before_and_after, sampled_over_k
+from asyncrl.readers.report.answers import before_and_after, measured_before_and_after, sampled_over_k
 from asyncrl.readers.report.costs import flops_of, is_number, time_of
 from asyncrl.readers.report.responses import step_responses
 from asyncrl.recipe import Recipe
@@ -168,6 +168,7 @@ def _evaluated(measured: Measured) -> schema.Evaluated:
         curves={} if compared is None else compared["curves"],
         contrasts={} if compared is None else compared["contrasts"],
         sentences=[] if compared is None else compared["sentences"],
+        answers=measured_before_and_after(measured),
     )
 
 

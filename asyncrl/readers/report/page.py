@@ -6,10 +6,11 @@ The numbers are those of report.json; nothing is computed here.
 import shlex
 from collections.abc import Mapping
 
+from asyncrl.journal.shown_answers import MOST_TASKS
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.readers.report.answers import TASKS_PER_CHANGE
 from asyncrl.readers.report.frame import render_page, themed
-from asyncrl.readers.report.schema import RunReport
+from asyncrl.readers.report.schema import Answers, RunReport
 from asyncrl.readers.report.tables import provenance, tables_of
 from asyncrl.recipe.yaml_text import write_yaml
 
@@ -22,8 +23,8 @@ def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str
         "report/report.html",
         curves=themed(svg),
         samples=themed(samples),
-        answers=report.answers,
-        answers_note=answers_note(report),
+        answers=answers_of(report),
+        no_answers_note=no_answers_note(report),
         recipe=write_yaml(report.recipe),
         title=report.run.name,
         model=report.model.path,
@@ -37,21 +38,35 @@ def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str
     )
 
 
-def answers_note(report: RunReport) -> str:
-    """How many tasks changed, and the rule of those that are shown; or why there are none."""
-    found = report.answers
-    if found is None:
-        recipe = shlex.quote(f"{report.run.folder}/recipe.yaml")
-        return (
-            "This run stored no answers of the base model and of a trained version to the same held-out "
-            "tasks. A run with held-out tasks does: "
-            f"asyncrl train {recipe} data.heldout=FILE run_folder=FOLDER"
-        )
+def answers_of(report: RunReport) -> list[tuple[str, Answers, str]]:
+    """Title, answers and their note: those of the run itself, then those of each evaluation set of
+    `asyncrl eval`."""
+    sets = [(f"{each.name}, by asyncrl eval", each.answers) for each in report.evaluations]
+    return [
+        (title, found, answers_note(found))
+        for title, found in [("held-out, by the run", report.answers), *sets]
+        if found is not None
+    ]
+
+
+def answers_note(found: Answers) -> str:
+    """How many tasks changed, and the rule of those that are shown."""
     counts = ", ".join(f"{number:,} {change}" for change, number in found.counts.items())
+    kind = "Most likely answers" if found.is_greedy else "First samples"
+    of = f" of the first {MOST_TASKS} of {found.num_tasks:,}" if found.num_tasks > MOST_TASKS else ""
     return (
-        f"Most likely answers to {sum(found.counts.values()):,} held-out tasks, at step {found.before_step} "
-        f"and at step {found.after_step}: {counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the "
-        "order of the file: none was chosen by how it reads."
+        f"{kind} to {sum(found.counts.values()):,} tasks{of}, at {found.before} and at {found.after}: "
+        f"{counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the order of the file: none was "
+        "chosen by how it reads."
+    )
+
+
+def no_answers_note(report: RunReport) -> str:
+    """Why there are none, and the command that makes some."""
+    return (
+        "Nothing kept answers of the base model and of a trained version to the same tasks. A run with "
+        "held-out tasks does, and so does an evaluation of both: "
+        f"asyncrl eval {shlex.quote(report.run.folder)} FILE --at base,last"
     )
 
 

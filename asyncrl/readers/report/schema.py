@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.fault_causes import FaultCause
 from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.system.environment import Environment
 
-SCHEMA_VERSION: Final = "4"
+SCHEMA_VERSION: Final = "5"
 
 
 class Part(BaseModel):
@@ -64,18 +64,6 @@ class OverK(Part):
     sentences: list[str]
 
 
-class Evaluated(OverK):
-    """The last results of `asyncrl eval` on one evaluation set, of models that were asked alike."""
-
-    name: str
-    seconds: float
-    """Unix time of the newest."""
-    models: list[str]
-    """Labels; the base model first."""
-    results: list[Row]
-    """A row for each model, without the scores of tasks."""
-
-
 class GivenAnswer(Part):
     text: str | None
     """null where it was not kept; of a long one its beginning and end."""
@@ -97,14 +85,33 @@ class AnsweredTask(Part):
 
 
 class Answers(Part):
-    """Most likely answers of the base model and of the last evaluated version to held-out tasks."""
+    """Answers of the base model and of a trained one to the same tasks."""
 
-    before_step: int
-    after_step: int
+    before: str
+    """Label of the base model."""
+    after: str
+    is_greedy: bool
+    """Whether they are the most likely answers; else the first samples."""
+    num_tasks: int
+    """Tasks of the set; `asyncrl eval` keeps the texts of the first ones."""
     counts: dict[str, int]
     """wrong to right, right to wrong, right twice, wrong twice -> tasks with a verdict on both answers."""
     tasks: list[AnsweredTask]
     """The first few of each, in the order in which they were asked."""
+
+
+class Evaluated(OverK):
+    """The last results of `asyncrl eval` on one evaluation set, of models that were asked alike."""
+
+    name: str
+    seconds: float
+    """Unix time of the newest."""
+    models: list[str]
+    """Labels; the base model first."""
+    results: list[Row]
+    """A row for each model, without the scores of tasks."""
+    answers: Answers | None
+    """Answers to the first tasks; null without a base and a trained model, or where no answers were kept."""
 
 
 class Model(Part):
@@ -226,7 +233,7 @@ class Run(Part):
 
 
 class RunReport(Part):
-    schema_version: Literal["4"] = SCHEMA_VERSION
+    schema_version: Literal["5"] = SCHEMA_VERSION
     written_seconds: float
     """Unix time."""
     run: Run

@@ -9,6 +9,8 @@ from fakes.compared_runs import write_run
 from fakes.opened_page import opened
 from fakes.page_server import served
 
+from asyncrl.readers.page.compared_runs import MOST_EXPORTED, exported
+
 RIGHT, WRONG = 1.0, 0.0
 CISPO = {"algorithm": {"surrogate": "cispo", "rejection": []}}
 
@@ -101,3 +103,16 @@ async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_a
         await page.wait_for("document.querySelectorAll('#differing article').length == 25")
         await page.resize(420, 800)
         assert await page.evaluate("document.querySelector('main').scrollWidth <= 420")
+
+
+def test_of_many_runs_an_exported_page_compares_the_first_that_can_be_read(tmp_path: Path) -> None:
+    folders = {f"run{number}": tmp_path / f"run{number}" for number in range(MOST_EXPORTED + 2)}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "recipe.yaml").write_text("name: sums\n")
+    (folders["run1"] / "metrics.jsonl").write_text("no row\n")
+    found = exported(folders)
+    assert found["/api/compare"] == [f"run{number}" for number in (0, *range(2, MOST_EXPORTED + 1))]
+    assert found["/api/compare/held"].startswith("the comparison of 8 runs")
+    assert "/api/compare?runs=run8,run0&after=" in found
+    assert not any("run9" in path or "run1" in path for path in found)

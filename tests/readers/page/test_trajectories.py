@@ -1,6 +1,7 @@
 """The views of trajectories, in a real browser and as the server answers them."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,18 @@ def test_the_views_read_a_run_that_another_process_writes(run: Path) -> None:
     finally:
         writer.rollback()
         writer.close()
+
+
+@needs_chromium
+async def test_an_answer_that_no_verifier_reads_is_not_called_missing(
+    tmp_path: Path, browser_address: str
+) -> None:
+    run = write_browsed_run(tmp_path)
+    said = "[...document.querySelectorAll('.visit b')].map((each) => each.innerText)"
+    with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
+        journal.execute("UPDATE answers SET answer = NULL WHERE group_id % 3")
+    async with opened(run, browser_address, "#/sums/answers") as page:
+        await page.wait_for(f"{said}.includes('no answer')")
+        with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
+            journal.execute("UPDATE answers SET answer = NULL")
+        await page.wait_for(f"update().then(() => {said}.every((each) => each === '–'))")

@@ -1,7 +1,6 @@
 """`asyncrl view`: what it prints, how it ends."""
 
 import argparse
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,6 @@ import pytest
 
 from asyncrl import cli
 from asyncrl.commands import view
-from asyncrl.errors import InputError
-from asyncrl.readers.page.compared_runs import MOST_EXPORTED
 
 PROGRAM = """
 import argparse, sys
@@ -37,13 +34,6 @@ def test_a_static_page_is_written(
     assert view.run(arguments(str(run_folder), "--export", str(file))) == 0
     assert file.read_text().startswith("<!doctype html>")
     assert capsys.readouterr().out.startswith(f"{file}: ")
-
-
-def test_more_runs_than_a_page_holds_are_refused(run_folder: Path, tmp_path: Path) -> None:
-    for number in range(MOST_EXPORTED):
-        shutil.copytree(run_folder, run_folder.with_name(f"again{number}"))
-    with pytest.raises(InputError, match="holds 8 runs at most, and these are 9: name fewer"):
-        view.run(arguments(str(run_folder.parent), "--export", str(tmp_path / "all.html")))
 
 
 def test_bad_input_is_one_sentence_and_exit_code_two(

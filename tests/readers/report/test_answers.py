@@ -1,12 +1,14 @@
-"""Answers that a run stored of its base model and of its last version: which are shown, and pass@k."""
+"""Answers of the base model and of a trained one: which are shown, and pass@k."""
 
 from pathlib import Path
 
 import pytest
 from fakes.compared_runs import write_run
+from fakes.evaluated_run import evaluate_run
 
 from asyncrl.journal.reader import JournalReader
-from asyncrl.readers.report.answers import MOST_CHARACTERS, before_and_after, cut, sampled_over_k
+from asyncrl.readers.measured import read_measured
+from asyncrl.readers.report.answers import before_and_after, measured_before_and_after, sampled_over_k
 
 LEARNED = {0: [0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], 2: [1.0] * 7, 4: [1.0, 0.0, 1.0, 1.0, 1.0, None, 1.0]}
 """Version -> the score of each task; 4 is the last."""
@@ -19,7 +21,7 @@ def journal_of(folder: Path) -> JournalReader:
 def test_a_task_of_each_change_is_shown_and_all_are_counted(tmp_path: Path) -> None:
     found = before_and_after(journal_of(write_run(tmp_path / "run", LEARNED)))
     assert found is not None
-    assert (found.before_step, found.after_step) == (0, 4)
+    assert (found.before, found.after, found.num_tasks) == ("step 0", "step 4", 7)
     # Task 6 has no verdict on its last answer.
     assert found.counts == {"wrong to right": 4, "right to wrong": 1, "right twice": 1, "wrong twice": 0}
     shown = [(task.task_id.partition(":")[2], task.change) for task in found.tasks]
@@ -49,9 +51,30 @@ def test_the_runs_own_samples_give_pass_at_k(tmp_path: Path) -> None:
     assert list(found.curves) == ["pass"]
 
 
-def test_a_long_text_keeps_its_ends_and_says_how_much_is_missing() -> None:
-    text = "a" * MOST_CHARACTERS + "bc"
-    shown = cut(text)
-    assert shown.startswith("aaa") and shown.endswith("bc")
-    assert f"[... 2 of {MOST_CHARACTERS + 2:,} characters are not shown ...]" in shown
-    assert cut(text[:MOST_CHARACTERS]) == text[:MOST_CHARACTERS]
+def test_answers_of_asyncrl_eval_are_compared_as_those_of_the_run(tmp_path: Path) -> None:
+    evaluate_run(tmp_path)
+    (measured,) = read_measured(tmp_path)
+    found = measured_before_and_after(measured)
+    assert found is not None and not found.is_greedy
+    assert (found.before, found.after, found.num_tasks) == ("base", "step 40 (last)", 12)
+    assert found.counts == {"wrong to right": 6, "right to wrong": 0, "right twice": 0, "wrong twice": 6}
+    assert [task.task_id for task in found.tasks] == [
+        "task:0",
+        "task:1",
+        "task:2",
+        "task:6",
+        "task:7",
+        "task:8",
+    ]
+    first = found.tasks[0]
+    assert (first.before.text, first.after.text) == ("it is wrong <i>0", "it is correct <i>0")
+
+
+@pytest.mark.parametrize("lacking", (0, 1))
+def test_results_without_answers_have_no_before_and_after(tmp_path: Path, lacking: int) -> None:
+    evaluate_run(tmp_path)
+    (measured,) = read_measured(tmp_path)
+    del measured.rows[lacking]["answers"]
+    assert measured_before_and_after(measured) is None
+    # They are no part of what the report says of a model.
+    assert all("answers" not in row for row in measured.short_rows())

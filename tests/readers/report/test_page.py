@@ -94,15 +94,16 @@ def test_answers_stand_side_by_side_and_escaped(tmp_path: Path) -> None:
     assert "<img" not in page and "<b>sums" not in page and page.count("&lt;img src=x&gt;") == 2
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert (
-        "2 held-out tasks, at step 0 and at step 4: 1 wrong to right, 0 right to wrong, 1 right twice" in text
+        "answers to 2 tasks, at step 0 and at step 4: 1 wrong to right, 0 right to wrong, 1 right twice"
+        in text
     )
     assert "step 0 wrong , 4 tokens, answer 7 it is 7 step 4 correct , 4 tokens, answer 2" in text
     assert "The text was not kept." in text
 
 
 def test_a_run_without_stored_answers_says_what_makes_them(page: str, reported: Path) -> None:
-    assert "This run stored no answers of the base model" in page
-    assert f"asyncrl train {reported}/recipe.yaml data.heldout=FILE run_folder=FOLDER" in page
+    assert "Nothing kept answers of the base model" in page
+    assert f"asyncrl eval {reported} FILE --at base,last" in page
 
 
 def test_the_curves_are_also_a_png_file(page: str, reported: Path) -> None:
@@ -163,6 +164,8 @@ def test_base_and_trained_stand_in_one_picture_with_the_curves_over_k(run_folder
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert "k base $step &lt;40&gt;$ difference 1 6.3% [3.6, 10.6] 50.0%" in text
     assert "The curves cross at k = 9; at k = 16 base solves more tasks" in text
+    assert "First samples to 12 tasks, at base and at $step &lt;40&gt;$: 6 wrong to right" in text
+    assert "it is wrong &lt;i&gt;0" in text
     report = json.loads((run_folder / "report.json").read_text())
     (evaluated,) = report["evaluations"]
     assert evaluated["sampled"] == evaluated["models"] == ["base", "$step <40>$"]

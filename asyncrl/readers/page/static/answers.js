@@ -3,12 +3,13 @@
 const PAGE = 25;
 const state = { run: null, tasks: [] };
 
-function visitLink(visit, before) {
+// `unread` stands for an answer that the verifier did not read.
+function visitLink(visit, before, unread) {
   const isOther = before !== undefined && before.answer !== visit.answer;
   const step = visit.step === null ? `v${visit.admitted_version}` : `step ${visit.step}`;
   const bar = element("i", { className: "share" }, element("i"));
   bar.firstChild.style.height = `${100 * visit.correct}%`;
-  const answer = visit.answer === null ? "no answer" : visit.answer;
+  const answer = visit.answer ?? unread;
   const fate = visit.state === "dropped" ? "dropped" : visit.step === null ? "not trained yet" : `trained at step ${visit.step}`;
   return element(
     "a",
@@ -26,6 +27,8 @@ function visitLink(visit, before) {
 function taskCard(task) {
   const first = task.visits[0].correct;
   const last = task.visits.at(-1).correct;
+  // A verifier that never names an answer does not read any.
+  const unread = task.visits.every((visit) => visit.answer === null) ? "–" : "no answer";
   const trend = last > first ? "good" : last < first ? "bad" : "muted";
   const card = element(
     "article",
@@ -39,7 +42,7 @@ function taskCard(task) {
       element("a", { href: link(state.run, "groups", { task: task.task_id }), textContent: "groups" }),
     ),
     element("p", { className: "question muted", textContent: task.prompt }),
-    element("div", { className: "visits" }, ...task.visits.map((visit, index) => visitLink(visit, task.visits[index - 1]))),
+    element("div", { className: "visits" }, ...task.visits.map((visit, index) => visitLink(visit, task.visits[index - 1], unread))),
   );
   return opens(link(state.run, "groups", { task: task.task_id }), card);
 }

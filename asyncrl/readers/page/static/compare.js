@@ -24,8 +24,7 @@ function choose(changed) {
 }
 
 function runBox(name) {
-  // An exported document has all of its runs side by side.
-  const box = element("input", { type: "checkbox", checked: state.runs.includes(name), name, disabled: isExported });
+  const box = element("input", { type: "checkbox", checked: state.runs.includes(name), name, disabled: isExported && !embedded["/api/compare"]?.includes(name) });
   box.addEventListener("change", () => choose({ runs: box.checked ? [...state.runs, name] : state.runs.filter((each) => each !== name) }));
   return element("label", { className: "chip" }, box, name);
 }
@@ -193,6 +192,8 @@ async function readTasks(offset = 0) {
   byId("differing").replaceChildren(...state.tasks.map(taskCard));
   byId("more").hidden = isExported || state.tasks.length >= (state.counts[kind] ?? 0);
   byId("no-tasks").hidden = state.tasks.length > 0;
+  byId("held").hidden = !isExported || state.tasks.length >= (state.counts[kind] ?? 0);
+  byId("held").textContent = `An exported page holds the first ${state.tasks.length} of them.`;
 }
 
 // The whole
@@ -227,7 +228,7 @@ function build(root) {
   root.replaceChildren(
     element("form", { id: "choice", onsubmit: () => false }, element("div", { id: "chosen-runs" })),
     element("p", { id: "reference", className: "hint" }),
-    element("p", { id: "too-few", className: "hint", textContent: "Choose two runs or more. Runs that differ in their seed alone form one group." }),
+    element("p", { id: "too-few", className: "hint", textContent: isExported ? "An exported page compares two of its runs, or all of them." : "Choose two runs or more. Runs that differ in their seed alone form one group." }),
     element(
       "div",
       { id: "compared", hidden: true },
@@ -246,6 +247,7 @@ function build(root) {
       element("div", { id: "differing" }),
       element("p", { id: "no-tasks", className: "hint", hidden: true, textContent: "No such task." }),
       more,
+      element("p", { id: "held", className: "hint", hidden: true }),
       element("div", { id: "remarks", className: "hint" }),
     ),
   );
@@ -255,14 +257,18 @@ views.compare = {
   title: "Compare",
   async show(root, run, rest) {
     if (byId("choice") === null) build(root);
-    const runs = (rest.query.get("runs") ?? "").split(",").filter(Boolean);
+    const all = (isExported && embedded["/api/compare"]) || [];
+    const chosen = (rest.query.get("runs") ?? all.join(",")).split(",").filter(Boolean);
+    // All of an exported document are compared with the first one.
+    const isAll = isExported && chosen.length === all.length && all.every((name) => chosen.includes(name));
+    const runs = isAll && all.length > 2 ? all : chosen;
     Object.assign(state, { runs, revision: "", tasks: [] });
     const turn = currentTurn();
     const answer = await ask("/api/runs");
     if (turn !== currentTurn()) return;
     state.there = answer.runs;
-    if (isExported) state.runs = answer.runs.map((one) => one.name);
-    const isFew = state.runs.length < 2;
+    noteChains(answer.chains.length > 0);
+    const isFew = state.runs.length < 2 || (isExported && state.runs.length > 2 && !isAll);
     renderForm();
     byId("too-few").hidden = !isFew;
     byId("compared").hidden = byId("compared").hidden || isFew;

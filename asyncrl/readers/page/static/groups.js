@@ -11,6 +11,7 @@ function matches(group, filter) {
   return (
     (!filter.state || group.state === filter.state) &&
     (!filter.outcome || group[`num_${filter.outcome}`] > 0) &&
+    (filter.repeated === undefined || embedded[`/api/runs/${state.run}/groups/${group.group_id}`].repeated_steps.includes(Number(filter.repeated))) &&
     (filter.step === undefined || group.step === Number(filter.step)) &&
     (!filter.reason || group.reason === filter.reason) &&
     (filter.admitted === undefined || group.admitted_version === Number(filter.admitted)) &&
@@ -118,7 +119,8 @@ function renderHits() {
   replaceRows(byId("groups"), hits, hitRow);
   markChosen();
   const where = below > 0 ? ` Groups below ${below} are not searched yet.` : " All groups are searched.";
-  byId("empty").textContent = `${plural(hits.length, "hit")}.${where}`;
+  // An update may come before the first answer.
+  byId("empty").textContent = below === null ? "Searching." : `${plural(hits.length, "hit")}.${where}`;
   byId("empty").hidden = false;
   byId("more").textContent = "Search older groups";
   byId("more").hidden = isRunning || below === 0;
@@ -130,7 +132,7 @@ async function searchOn() {
   search.isRunning = true;
   while (state.search === search && search.below !== 0 && search.hits.length < wanted) {
     const query = new URLSearchParams({ text: search.text, ...(search.below === null ? {} : { below: search.below }) });
-    const found = await ask(`${api(state.run, "search")}?${query}`);
+    const found = isExported ? searchExported(state.run, search.text) : await ask(`${api(state.run, "search")}?${query}`);
     search.hits.push(...found.hits);
     search.below = found.below;
     if (state.search === search && byId("groups")) renderHits();
@@ -160,7 +162,7 @@ const FULL_LOG_RATIO = Math.log(2);
 const FULL_ENTROPY = 3;
 // A coloring: what it is called, the colour of a token (null: the number is not known) and its legend.
 const COLORINGS = {
-  version: { title: "version", color: (token) => versionColor(token.version), legend: [["each version has its colour; a bar marks where the next one takes over", "transparent"]] },
+  version: { title: "version", color: (token) => versionColor(token.version), legend: [["each version has its color; a bar marks where the next one takes over", "transparent"]] },
   probability: {
     title: "probability",
     color: (token) => (token.logprob === null ? null : shade("213 94 0", 1 - Math.exp(token.logprob))),
@@ -303,7 +305,9 @@ function trajectoryCard(trajectory) {
   );
 }
 
-function coloringTools() {
+function coloringTools(group) {
+  const hasTeacher = group.trajectories.some((each) => each.segments.some(({ tokens }) => tokens.some((token) => isNumber(token[6]))));
+  if (state.coloring === "teacher" && !hasTeacher) state.coloring = "version";
   const choice = (value, text) => {
     const input = element("input", { type: "radio", name: "coloring", value, checked: state.coloring === value });
     input.addEventListener("change", () => {
@@ -318,8 +322,9 @@ function coloringTools() {
     state.outcome = outcome.value;
     showOutcome();
   });
-  const radios = Object.entries(COLORINGS).map(([value, { title }]) => choice(value, title));
-  return [element("div", { className: "tools" }, "Colour:", ...radios, outcome), element("ul", { id: "legend" })];
+  const there = Object.entries(COLORINGS).filter(([value]) => value !== "teacher" || hasTeacher);
+  const radios = there.map(([value, { title }]) => choice(value, title));
+  return [element("div", { className: "tools" }, "Color:", ...radios, outcome), element("ul", { id: "legend" })];
 }
 
 // Marks a searched text in the responses of the group that is shown, and goes to the first place.
@@ -363,7 +368,7 @@ function story(group) {
 function groupView(group) {
   const title = element("h2", { textContent: `Group ${group.group_id} · ${group.task_id}` });
   const prompt = element("pre", { className: "prompt", textContent: group.prompt });
-  return [title, story(group), prompt, ...coloringTools(), ...group.trajectories.map(trajectoryCard)];
+  return [title, story(group), prompt, ...coloringTools(group), ...group.trajectories.map(trajectoryCard)];
 }
 
 async function reload() {
@@ -413,8 +418,7 @@ function listPane() {
     choices("state", "open", "ready", "taken", "trained", "dropped"),
     choices("outcome", "correct", "wrong", "no_answer", "fault"),
     element("input", { name: "step", type: "number", min: 1, placeholder: "step", "aria-label": "step" }),
-    // An exported document has no server to search.
-    element("input", { name: "text", type: "search", placeholder: "search in text, Enter", "aria-label": "search in text", hidden: isExported, maxLength: 200 }),
+    element("input", { name: "text", type: "search", placeholder: "search in text, Enter", "aria-label": "search in text", maxLength: 200 }),
   );
   const titles = ["group", "fate", "outcomes", "reward", "tokens", "by"].map((title) => element("th", { textContent: title }));
   const more = element("button", { id: "more", hidden: true, textContent: "Older groups" });

@@ -35,6 +35,7 @@ async function ask(path) {
     // Names of runs are written as they are there; a query has "+" for a space.
     const plain = decodeURIComponent(path.replaceAll("+", "%20"));
     if (!Object.hasOwn(embedded, plain)) throw new Error("This exported page does not hold that.");
+    if (embedded[plain]?.refused !== undefined) throw new Error(embedded[plain].refused);
     return structuredClone(embedded[plain]);
   }
   const known = answers.get(path);
@@ -153,6 +154,7 @@ async function navigate() {
   }
   renderTabs();
   renderHead();
+  if (isExported) renderExported();
   if (!(view in views)) return complain(new Error(`There is no view ${view}.`));
   try {
     complain(null);
@@ -196,6 +198,15 @@ function headFacts(head) {
   const evaluated = head.accuracies.at(-1);
   if (evaluated) facts.push(`held-out ${percent(evaluated[1])} at step ${evaluated[0]}`);
   return facts;
+}
+
+// When an exported document was made, and which part of the view it holds where that is not all.
+function renderExported() {
+  const { seconds, version } = embedded["/api/exported"];
+  const held = embedded[`/api/${shown.run === null ? "" : `runs/${shown.run}/`}${shown.view}/held`];
+  const when = new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ");
+  byId("exported").textContent = `Exported ${when} UTC by asyncrl ${version}.${held === undefined ? "" : ` It holds ${held}.`}`;
+  byId("exported").hidden = false;
 }
 
 // Updates
