@@ -63,7 +63,7 @@ def test_the_first_notebook_trains_with_a_function_of_its_own(folder: Path) -> N
     assert "BOX = re.compile(" in source.read_text()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_second_stage_begins_with_the_model_of_the_first(folder: Path) -> None:
     parameters = 'sft_recipe, rl_recipe, steps = "sft.yaml", "rl.yaml", 2'
     cells = executed("two_stages.ipynb", parameters, folder)

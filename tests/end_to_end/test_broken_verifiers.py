@@ -75,7 +75,7 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
     "more",
     [
         pytest.param("", id="in a worker"),
-        pytest.param("verify_fast = verify", id="in its fast path"),
+        pytest.param("verify_fast = verify", id="in its fast path", marks=pytest.mark.slow),
     ],
 )
 def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(
