@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import psutil
-import setproctitle
 
 from sandbox.polling import readable
 
@@ -156,7 +155,6 @@ def become(
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
-    setproctitle.setproctitle(" ".join([sys.executable, "-m", module, *arguments]))
     # As if nobody had imported it: runpy warns otherwise.
     sys.modules.pop(module, None)
     sys.argv[1:] = arguments

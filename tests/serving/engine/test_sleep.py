@@ -43,9 +43,13 @@ async def generate(session: aiohttp.ClientSession, url: str, request: dict[str, 
 
 def scheduler_bytes(url: str) -> int:
     """Resident, of the process that computes for the server at `url`."""
-    port = url.rpartition(":")[2]
-    processes = psutil.Process().children(recursive=True)
-    (front,) = (process for process in processes if f"--port {port}" in " ".join(process.cmdline()))
+    port = int(url.rpartition(":")[2])
+
+    def listens(process: psutil.Process) -> bool:
+        found = process.net_connections("tcp")
+        return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in found)
+
+    (front,) = filter(listens, psutil.Process().children(recursive=True))
     return max(child.memory_info().rss for child in front.children(recursive=True))
 
 
