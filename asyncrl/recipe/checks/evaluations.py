@@ -37,6 +37,6 @@ def check_evaluation(
         )
     if evaluation.every_steps and data.heldout is None:
         raise ValueError(
-            "evaluation.every_steps is set but data.heldout is missing. Name a held-out file in "
-            "data.heldout, or set evaluation.every_steps to 0."
+            f"evaluation.every_steps is {evaluation.every_steps} but data.heldout is missing. Name a "
+            "held-out file in data.heldout, or set evaluation.every_steps to 0."
         )
