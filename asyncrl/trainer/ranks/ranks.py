@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
-from asyncrl.trainer.ranks import cpu
+from asyncrl.trainer.ranks import cpu, gloo_device
 from asyncrl.trainer.ranks.megatron_import import import_megatron
 from asyncrl.trainer.ranks.rendezvous import meet
 
@@ -58,6 +58,7 @@ def start(
     """
     global _joined
     cpu.install()
+    gloo_device.install()
     torch.set_num_threads(threads)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, value)
