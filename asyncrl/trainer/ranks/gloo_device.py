@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 NUM_THREADS = 2
-"""Of one group, as torch has it: they run its operations, and sleep otherwise."""
+"""Threads of a group, as many as torch gives it: they run its operations, and sleep otherwise."""
 _init = ProcessGroupGloo.__init__
 
 
