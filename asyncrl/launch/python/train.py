@@ -159,6 +159,7 @@ def resume(
 def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, quiet: bool) -> Run:
     """Runs `asyncrl train WORDS...` until the run has begun. What is refused leaves nothing."""
     is_new, has_output = not place.exists(), (files.folder / OUTPUT).exists()
+    bytecode = files.folder / "__pycache__"
     try:
         written = files.write()
     except OSError as error:
@@ -174,7 +175,10 @@ def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, qui
     except InputError as error:
         for path in [*written, *([] if has_output else [files.folder / OUTPUT])]:
             path.unlink(missing_ok=True)
-        _remove_if_empty(files.folder, *([place] if is_new else []))
+            # The process has imported a function's file.
+            for compiled in bytecode.glob(f"{path.stem}.*"):
+                compiled.unlink()
+        _remove_if_empty(bytecode, files.folder, *([place] if is_new else []))
         raise InputError(files.as_said(_as_said(str(error), words[-1]))) from error
     except KeyboardInterrupt:
         if program is not None:
