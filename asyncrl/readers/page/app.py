@@ -86,7 +86,8 @@ def render(answers: dict[str, Any] | None = None) -> str:
 
 def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None, *, num_groups: int) -> str:
     """The document with the runs inside, the newest `num_groups` groups of each among it, and the chains, by
-    their names. What of a run cannot be read is said in its place."""
+    their names. What cannot be read of one among several runs is said in its place. Raises InputError and
+    OSError for a single run."""
     folders = {run.name: run.folder for run in runs}
     named = dict(chain_folders or {})
     found: dict[str, Any] = {
@@ -98,6 +99,8 @@ def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None,
         latest = sorted(runs, key=Run.written_seconds, reverse=True)
         found.update(compared_runs.exported({run.name: run.folder for run in latest}))
     for run in runs:
+        if len(runs) == 1:
+            _read_whole(run)
         found.update(_frozen(run, num_groups=num_groups))
     return render(found)
 

@@ -42,7 +42,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(
     for words, sentence in (
         ([str(tmp_path / "nothing")], "it is not a run folder"),
         ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
-        ([str(run_folder), "--port", "99999"], "Choose another, or 0"),
+        ([str(run_folder), "--port", "99999"], "--port is 99999, expected 0 to 65535"),
     ):
         assert cli.main(["view", *words]) == 2
         assert sentence in capsys.readouterr().err
