@@ -8,6 +8,7 @@ take minutes are the first.
 import contextlib
 import functools
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from asyncrl.journal.writer import Journal, JournalError
+
+# What `make test` was given is not for the makes that tests call.
+for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
+    os.environ.pop(_name, None)
 
 TESTS = Path(__file__).parent
 # No draw may be too slow, nor the time that it takes too different from another's: that would be the machine.
