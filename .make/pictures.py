@@ -176,7 +176,7 @@ def every_run() -> Path:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a picture shows, and how large it is."""
+    """One picture: its subject, and how large it is."""
 
     name: str
     of: Callable[[], Path]
@@ -298,7 +298,7 @@ async def shoot(picture: Picture, page: Page) -> None:
 
 
 async def take_live(picture: Picture, devtools: str) -> None:
-    """Of a run that trains meanwhile. It is stopped afterwards, as Ctrl-C would."""
+    """Takes it of a run that trains meanwhile, which is stopped afterwards, as Ctrl-C would."""
     run = RUNS / "live"
     shutil.rmtree(run, ignore_errors=True)
     command = [ASYNCRL, "train", ARITHMETIC, "name=live", f"run_folder={run}"]

@@ -123,7 +123,7 @@ def version() -> str:
 
 
 def git(*words: str) -> str:
-    """What it prints; nothing where the files are no repository of git."""
+    """The words that git prints; none where the files are no repository of it."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return ""
     found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)

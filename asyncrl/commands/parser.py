@@ -73,7 +73,9 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """Kind of an option: a whole number within the bounds, both included."""
-    expected = _within(least, most, "more than 0" if least == 1 else f"{least} or more")
+    expected = "more than 0" if least == 1 else f"{least} or more"
+    if most is not None:
+        expected = f"{least} to {most}"
 
     def read(text: str) -> int:
         try:
@@ -102,7 +104,3 @@ def number(*, above: float | None = None, least: float | None = None) -> Callabl
         return value
 
     return read
-
-
-def _within(least: int, most: int | None, otherwise: str) -> str:
-    return otherwise if most is None else f"{least} to {most}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
+from fakes.records import make_queue
 
 from asyncrl.model.folder import read_shape
 from asyncrl.model.tensors import expected_tensors
@@ -50,6 +51,17 @@ def write_project(folder: Path) -> None:
     write_tokenizer(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
     write_zeros(folder / "model")
+
+
+def begin_run(folder: Path) -> Path:
+    """runs/old of a project, as a run leaves it that has trained nothing."""
+    run = folder / "runs" / "old"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").write_text(RECIPE.replace(": model", ": ../../model"))
+    queue = make_queue(run)
+    queue.announce(0)
+    queue.journal.close()
+    return run
 
 
 def write_zeros(model: Path, *, dtype: str = "F32", num_missing_bytes: int = 0) -> None:

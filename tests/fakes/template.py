@@ -43,7 +43,8 @@ class Template:
 
     def __enter__(self) -> "Template":
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | self._environment
+        path = os.pathsep.join([str(TESTS), *filter(None, [environment.get("PYTHONPATH")])])
         with theirs:
             self._process = subprocess.Popen(
                 [
@@ -55,7 +56,7 @@ class Template:
                     str(theirs.fileno()),
                     *self._modules,
                 ],
-                env=os.environ | {"PYTHONPATH": path} | self._environment,
+                env=environment | {"PYTHONPATH": path},
                 pass_fds=[theirs.fileno()],
             )
         return self

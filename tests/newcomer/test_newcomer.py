@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.newcomer import CONFIG, RECIPE, row, write_project, write_zeros
-from fakes.records import make_queue
+from fakes.newcomer import CONFIG, RECIPE, begin_run, row, write_project, write_zeros
 from huggingface_hub import constants
 
 from asyncrl import cli
@@ -91,12 +90,7 @@ def both(*changes: Change) -> Change:
 
 
 def a_run(folder: Path) -> None:
-    """runs/old, as a run leaves it that has trained nothing."""
-    (folder / "runs" / "old").mkdir(parents=True)
-    (folder / "runs" / "old" / "recipe.yaml").write_text(RECIPE.replace(": model", ": ../../model"))
-    queue = make_queue(folder / "runs" / "old")
-    queue.announce(0)
-    queue.journal.close()
+    begin_run(folder)
 
 
 CHECK = "check recipe.yaml"

@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from fakes.newcomer import RECIPE, write_project
-from fakes.records import make_queue
+from fakes.newcomer import begin_run, write_project
 
 from asyncrl import cli
 
@@ -51,12 +50,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "loop").symlink_to("loop")
     (folder / "empty").mkdir()
     (folder / "noise").write_bytes(bytes(range(256)) * 8)
-    run = folder / "runs" / "old"
-    run.mkdir(parents=True)
-    (run / "recipe.yaml").write_text(RECIPE.replace(": model", ": ../../model"))
-    queue = make_queue(run)
-    queue.announce(0)
-    queue.journal.close()
+    begin_run(folder)
     return folder
 
 

@@ -22,8 +22,7 @@ import pandas
 import pytest
 import yaml
 from fakes.graders import is_right, raises, says_text
-from fakes.newcomer import RECIPE, write_project
-from fakes.records import make_queue
+from fakes.newcomer import RECIPE, begin_run, write_project
 
 import asyncrl
 from asyncrl.errors import InputError
@@ -276,12 +275,7 @@ def test_a_function_that_cannot_grade_is_refused(made: Callable[[], Any], senten
 @pytest.fixture
 def run(here: Path) -> Run:
     """A run that has trained nothing yet."""
-    folder = here / "runs" / "old"
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(RECIPE.replace(": model", ": ../../model"))
-    queue = make_queue(folder)
-    queue.announce(0)
-    queue.journal.close()
+    folder = begin_run(here)
     (folder / "metrics.jsonl").write_text("")
     return Run(folder)
 

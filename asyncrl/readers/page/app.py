@@ -98,19 +98,24 @@ def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None,
     if len(runs) > 1:
         latest = sorted(runs, key=Run.written_seconds, reverse=True)
         found.update(compared_runs.exported({run.name: run.folder for run in latest}))
+    answered = or_refused if len(runs) > 1 else _as_it_is
     for run in runs:
-        if len(runs) == 1:
-            _read_whole(run)
-        found.update(_frozen(run, num_groups=num_groups))
+        found.update(_frozen(run, answered, num_groups=num_groups))
     return render(found)
 
 
-def _frozen(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """Path -> answer: all that the page may ask of a run."""
+def _as_it_is(read: Callable[..., Any], run: Run) -> Any:
+    return read(run)
+
+
+def _frozen(
+    run: Run, answered: Callable[[Callable[..., Any], Run], Any], *, num_groups: int
+) -> dict[str, Any]:
+    """Path -> answer: all that the page may ask of a run. `answered` calls what reads it."""
     path = f"/api/runs/{run.name}"
-    found = {f"{path}/{name}": or_refused(read, run) for name, read in WHOLE.items()}
+    found = {f"{path}/{name}": answered(read, run) for name, read in WHOLE.items()}
     for end, part in PARTS.items():
-        held = or_refused(functools.partial(part.exported, num_groups=num_groups), run)
+        held = answered(functools.partial(part.exported, num_groups=num_groups), run)
         found.update({f"{path}{end}": held} if REFUSED in held else held)
     return found
 

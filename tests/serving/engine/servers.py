@@ -139,8 +139,7 @@ def running_server(
         stream_interval=16,
         seed=0,
     )
-    environment = os.environ | engine_environment(threads=1, has_gpu=has_gpu) | dict(variables)
-    environment[BITWISE_VARIABLE] = str(int(is_bitwise))
+    environment = _environment(is_bitwise=is_bitwise, has_gpu=has_gpu) | dict(variables)
     process = _start([a for a in arguments if a not in without], environment, log_path)
     try:
         _wait_until_ready(f"http://127.0.0.1:{port}/ready", process, log_path)
@@ -170,17 +169,20 @@ def lasting(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
 
 
+def _environment(*, is_bitwise: bool = False, has_gpu: bool = False) -> dict[str, str]:
+    environment = os.environ | engine_environment(threads=1, has_gpu=has_gpu)
+    return environment | {BITWISE_VARIABLE: str(int(is_bitwise))}
+
+
 @functools.cache
 def _imported() -> dict[str, str]:
     """The environment in which the template imports SGLang and its plugin, which read some of it then."""
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    return environment | {BITWISE_VARIABLE: "0"}
+    return _environment()
 
 
 @functools.cache
 def _template() -> Template:
-    path = os.pathsep.join([str(Path(__file__).parents[2]), _imported()["PYTHONPATH"]])
-    template = Template("fakes.engine_imports", environment=_imported() | {"PYTHONPATH": path})
+    template = Template("fakes.engine_imports", environment=_imported())
     atexit.register(template.__exit__)
     return template.__enter__()
 
