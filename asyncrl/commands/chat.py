@@ -21,13 +21,14 @@ from asyncrl.data.rows import Unanswered
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.evaluated_models import newest_model
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.run.folder import RunFolder, read_run_recipe
+from asyncrl.run.folder import read_run_recipe
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.task_list import template_of
 from asyncrl.turns.kit import conversations_of, read_kit
@@ -69,13 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _model_folder(arguments: argparse.Namespace, recipe: Recipe) -> Path:
-    exported = RunFolder(arguments.run).newest_export()
     if not arguments.base:
-        if exported is None:
-            raise InputError(
-                f"{arguments.run} has no exported checkpoint yet. Use --base for the base model."
-            )
-        return exported
+        newest = newest_model(arguments.run)
+        if newest is None:
+            raise InputError(f"{arguments.run} has no checkpoint yet. Use --base for the base model.")
+        return newest
     folder = model_folder(fetch_model(recipe).model)
     if not folder.is_dir():
         raise InputError(

@@ -35,7 +35,7 @@ from asyncrl.journal.shown_answers import ANSWERS
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import ServedModel, serve_folder, serve_nothing
 from asyncrl.launch.evaluated_answers import answers_file, keep_answers
-from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
+from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models, usable_versions
 from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
@@ -50,7 +50,6 @@ from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
-from asyncrl.run.folder import RunFolder
 from asyncrl.system.run_files import RECIPE
 
 HELP = (
@@ -190,8 +189,7 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
 def _default_places(arguments: argparse.Namespace, recipe: Recipe, *, is_run: bool) -> list[str]:
     if arguments.checkpoint:
         return []
-    has_export = is_run and RunFolder(recipe.folder()).newest_export() is not None
-    return [BASE, LAST] if has_export else [BASE]
+    return [BASE, LAST] if is_run and usable_versions(recipe.folder()) else [BASE]
 
 
 def _inputs(recipe: Recipe, names: list[str], arguments: argparse.Namespace) -> Inputs:

@@ -23,7 +23,7 @@ from asyncrl.evaluation.result import GradedResponse
 from asyncrl.journal.kept_answers import AnswerStore
 from asyncrl.launch.engine_only import serve_folder, serve_nothing
 from asyncrl.launch.evaluated_answers import answers_file, keep_answers
-from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
+from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models, usable_versions
 from asyncrl.launch.preflight import read_training_inputs
 from asyncrl.launch.servers import check_ports
 from asyncrl.loops.task_group import background
@@ -33,7 +33,6 @@ from asyncrl.readers.selection.candidate import Candidate, GeneratedTokens
 from asyncrl.recipe import Recipe
 from asyncrl.records import Finish, PolicyVersion, Task
 from asyncrl.rollout.grade import Grader
-from asyncrl.run.folder import RunFolder
 from asyncrl.tasks.table import TaskTable
 
 RESPONSES_AT_ONCE = 4096
@@ -65,8 +64,8 @@ class Answers:
     @classmethod
     def read(cls, recipe: Recipe, at: str | None, *, has_journal: bool) -> "Answers":
         """`recipe` has everything on this machine. Raises InputError."""
-        has_export = has_journal and RunFolder(recipe.folder()).newest_export() is not None
-        (model,) = find_models(recipe, [at or (LAST if has_export else BASE)], [])
+        has_model = has_journal and usable_versions(recipe.folder())
+        (model,) = find_models(recipe, [at or (LAST if has_model else BASE)], [])
         there = {"path": str(model.folder), "revision": None}
         asked = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
         check_ports(asked)

@@ -12,6 +12,7 @@ from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
+from asyncrl.launch.evaluated_models import usable_versions
 from asyncrl.launch.failure import first_cause
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
@@ -22,6 +23,7 @@ from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_end
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.run.checkpoints import export_path
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
 
@@ -104,11 +106,13 @@ def _words_of_end(folder: RunFolder, recipe: Recipe, end: RunEnd) -> str:
 
 
 def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
-    checkpoint = folder.newest_export()
+    kept = usable_versions(folder.path)
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
-    if checkpoint is not None:
-        commands["checkpoint"] = str(checkpoint)
+    if kept:
+        # A run that stopped has exported nothing: the commands below do.
+        if (exported := export_path(folder.path, kept[-1])).is_dir():
+            commands["checkpoint"] = str(exported)
         commands["chat with it"] = f"asyncrl chat {path}"
         commands["compare it"] = f"asyncrl eval {path}"
     if outcome != "finished":

@@ -5,6 +5,7 @@ What it shows of its progress goes to standard error: standard output is a comma
 """
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from asyncrl.model.teacher import known_shape
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
+from asyncrl.records import PolicyVersion
 from asyncrl.run.earlier import unexported_steps, with_earlier_run, with_earlier_teacher
 from asyncrl.run.folder import RunFolder, read_run_recipe, with_commit, with_recorded_commit
 
@@ -40,20 +42,23 @@ def fetch_model(recipe: Recipe) -> Recipe:
 def _with_run(recipe: Recipe) -> Recipe:
     """As `with_earlier_run`; a step that has a checkpoint alone is exported first."""
     for run, step in unexported_steps(recipe):
-        _export_step(run, step)
+        export_steps(run, [step])
     return with_earlier_run(recipe)
 
 
-def _export_step(run: Path, step: int) -> None:
-    """Writes the Hugging Face folder of a checkpoint that `run` did not export. Raises InputError."""
+def export_steps(run: Path, steps: Sequence[PolicyVersion]) -> None:
+    """Writes the Hugging Face folders of whole checkpoints that `run` did not export. Raises InputError, also
+    where another process has the run open."""
+    named = f"{'Step' if len(steps) == 1 else 'Steps'} {', '.join(map(str, steps))} of {shown(run)}"
     recipe = fetch_model(read_run_recipe(run))
-    words = ["--run-folder", str(run), "--step", str(step)]
-    with _STAGE(f"exporting step {step} of {shown(run)}"):
-        code = run_ranks("asyncrl.trainer.export_step", words, recipe, place(recipe, ("trainer",)))
+    words = ["--run-folder", str(run), "--steps", *map(str, steps)]
+    with RunFolder(run) as folder, _STAGE(f"exporting {named[0].lower()}{named[1:]}"):
+        folder.take_lock()
+        code = run_ranks("asyncrl.trainer.export_steps", words, recipe, place(recipe, ("trainer",)))
     if code:
         raise InputError(
-            f"Step {step} of {shown(run)} could not be exported, as said above. Name a step that it has "
-            f"exported, or correct what is said and run the same command again."
+            f"{named} could not be exported, as said above. Name one that it exported, or correct what is "
+            f"said and run the same command again."
         )
 
 

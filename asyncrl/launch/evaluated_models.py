@@ -1,6 +1,8 @@
 """Which models an evaluation puts side by side: the base model, checkpoints of its run, any folder.
 
-All of them answer the same tokens, so all must have the tokenizer of the first.
+All of them answer the same tokens, so all must have the tokenizer of the first. A checkpoint that its run did
+not export is exported when it is asked for; of a run that trains, which may remove it, only exported ones are
+taken.
 """
 
 from collections.abc import Sequence
@@ -8,11 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError, did_you_mean
+from asyncrl.launch.base_model import export_steps
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
-from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
+from asyncrl.run.checkpoints import (
+    MANIFEST,
+    HeldOutAccuracies,
+    checkpoint_path,
+    export_path,
+    find_fault,
+    saved_versions,
+)
+from asyncrl.run.status import is_running, read_status
 from asyncrl.system.digests import sha256_of
 from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.run_files import CHECKPOINTS
@@ -30,19 +41,20 @@ class EvaluatedModel:
 def find_models(recipe: Recipe, places: Sequence[str], checkpoints: Sequence[Path]) -> list[EvaluatedModel]:
     """`places` are "base", "best", "last" or numbers of steps; `checkpoints` are folders of models.
 
-    A checkpoint that two places name comes once. The base model must be on this machine where it is named.
-    Raises InputError.
+    A checkpoint that two places name comes once, and is exported where it is not yet. The base model must be
+    on this machine where it is named. Raises InputError.
     """
-    folder = recipe.folder() / CHECKPOINTS
-    exported = [v for v in saved_versions(folder) if (checkpoint_path(folder, v) / "hf").is_dir()]
+    run = recipe.folder()
+    kept = usable_versions(run)
     names: dict[PolicyVersion | None, list[str]] = {}
     for place in places:
-        version = None if place == BASE else _version(place, folder, exported)
+        version = None if place == BASE else _version(place, run, kept)
         names.setdefault(version, []).extend([place] if place in (BEST, LAST) else [])
+    _export(run, [version for version in names if version is not None])
     models = [
         EvaluatedModel(BASE, model_folder(recipe.model))
         if version is None
-        else EvaluatedModel(_label(version, aliases), checkpoint_path(folder, version) / "hf")
+        else EvaluatedModel(_label(version, aliases), export_path(run, version))
         for version, aliases in names.items()
     ]
     models += [_given(path) for path in checkpoints]
@@ -50,25 +62,62 @@ def find_models(recipe: Recipe, places: Sequence[str], checkpoints: Sequence[Pat
     return models
 
 
-def _version(place: str, folder: Path, exported: Sequence[PolicyVersion]) -> PolicyVersion:
-    known = ", ".join(map(str, exported)) or "none yet"
+def usable_versions(run: Path) -> list[PolicyVersion]:
+    """Versions of `run` that can be evaluated, ascending."""
+    status = read_status(run)
+    is_training = status is not None and is_running(status)
+    return [version for version in saved_versions(run / CHECKPOINTS) if _is_usable(run, version, is_training)]
+
+
+def newest_model(run: Path) -> Path | None:
+    """The Hugging Face folder of the newest of them, exported where it is not yet. Raises InputError."""
+    kept = usable_versions(run)
+    if not kept:
+        return None
+    _export(run, kept[-1:])
+    return export_path(run, kept[-1])
+
+
+def _is_usable(run: Path, version: PolicyVersion, is_training: bool) -> bool:
+    if export_path(run, version).is_dir():
+        return True
+    return not is_training and (checkpoint_path(run / CHECKPOINTS, version) / MANIFEST).is_file()
+
+
+def _export(run: Path, versions: Sequence[PolicyVersion]) -> None:
+    missing = [version for version in versions if not export_path(run, version).is_dir()]
+    for version in missing:
+        if (fault := find_fault(checkpoint_path(run / CHECKPOINTS, version))) is not None:
+            raise InputError(
+                f"The checkpoint of step {version} in {shown(run)} is damaged: {fault}. Name another step "
+                f"with --at."
+            )
+    if missing:
+        export_steps(run, missing)
+
+
+def _version(place: str, run: Path, kept: Sequence[PolicyVersion]) -> PolicyVersion:
+    folder = run / CHECKPOINTS
+    known = ", ".join(map(str, kept)) or "none yet"
     if place not in (BEST, LAST) and not place.isdecimal():
         meant = did_you_mean(place, (BASE, BEST, LAST))
         raise InputError(f'--at has "{place}", expected {BASE}, {BEST}, {LAST}, or a step: {known}.{meant}')
-    if not exported:
-        raise InputError(f"--at has {place}, but {shown(folder)} holds no exported checkpoint yet.")
+    if not kept:
+        raise InputError(f"--at has {place}, but {shown(folder)} holds no checkpoint yet.")
     if place == LAST:
-        return exported[-1]
+        return kept[-1]
     if place == BEST:
-        evaluated = HeldOutAccuracies(folder).best_first(exported)
+        evaluated = HeldOutAccuracies(folder).best_first(kept)
         if not evaluated:
             raise InputError(
                 f"--at has best, but no held-out accuracy is known of the checkpoints in {shown(folder)} "
                 f"({known}). Use last or a step, or train with trainer.keep_best and evaluation.every_steps."
             )
         return evaluated[0]
-    if int(place) not in exported:
-        raise InputError(f"--at has {place}, but {shown(folder)} holds the steps {known}.")
+    if int(place) not in kept:
+        is_whole = (checkpoint_path(folder, int(place)) / MANIFEST).is_file()
+        why = ", and its run still trains: others can be asked when it has stopped" if is_whole else ""
+        raise InputError(f"--at has {place}, but {shown(folder)} holds the steps {known}{why}.")
     return int(place)
 
 

@@ -16,10 +16,13 @@ from typing import TypedDict
 
 from asyncrl.records import PolicyVersion
 from asyncrl.system.digests import sha256_of
+from asyncrl.system.run_files import CHECKPOINTS
 from asyncrl.system.whole_file import write_whole
 
 MANIFEST = "checkpoint.json"
 HELDOUT = "heldout.json"
+EXPORT = "hf"
+"""Folder of a checkpoint that transformers loads."""
 log = logging.getLogger(__name__)
 
 
@@ -75,6 +78,11 @@ def find_fault(checkpoint: Path) -> str | None:
 
 def checkpoint_path(checkpoints: Path, version: PolicyVersion) -> Path:
     return checkpoints / f"step-{version}"
+
+
+def export_path(run: Path, version: PolicyVersion) -> Path:
+    """The Hugging Face folder of a version, which may not be there."""
+    return checkpoint_path(run / CHECKPOINTS, version) / EXPORT
 
 
 def saved_versions(checkpoints: Path) -> list[PolicyVersion]:

@@ -13,12 +13,18 @@ from asyncrl.journal.reader import find_journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.markers import value_at
-from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, find_fault, saved_versions
+from asyncrl.run.checkpoints import (
+    EXPORT,
+    HeldOutAccuracies,
+    checkpoint_path,
+    export_path,
+    find_fault,
+    saved_versions,
+)
 from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
 
 BEST = "best"
-EXPORT = "hf"
 
 
 def with_earlier_run(recipe: Recipe) -> Recipe:
@@ -56,7 +62,7 @@ def _is_ended(run: Path) -> bool:
 
 def _is_unexported(run: Path, step: int) -> bool:
     checkpoint = checkpoint_path(run / CHECKPOINTS, step)
-    return not _folder(run, step).is_dir() and checkpoint.is_dir() and find_fault(checkpoint) is None
+    return not export_path(run, step).is_dir() and checkpoint.is_dir() and find_fault(checkpoint) is None
 
 
 def _resolved(recipe: Recipe, key: str, path: str) -> str:
@@ -116,9 +122,9 @@ def _export(run: Path, which: str, key: str) -> Path:
             f"{name} that run has not ended. Let it end first: asyncrl train {shown(run / RECIPE)}."
         )
     version = _version(run, which, end)
-    exported = [v for v in saved_versions(run / CHECKPOINTS) if _folder(run, v).is_dir()]
+    exported = [v for v in saved_versions(run / CHECKPOINTS) if export_path(run, v).is_dir()]
     if version in exported:
-        return _folder(run, version)
+        return export_path(run, version).absolute()
     steps = ", ".join(map(str, exported)) or "none"
     if version is None:
         raise InputError(
@@ -135,10 +141,6 @@ def _export(run: Path, which: str, key: str) -> Path:
 def _version(run: Path, which: str, end: RunEnd) -> int | None:
     if which == BEST:
         checkpoints = run / CHECKPOINTS
-        exported = [v for v in saved_versions(checkpoints) if _folder(run, v).is_dir()]
+        exported = [v for v in saved_versions(checkpoints) if export_path(run, v).is_dir()]
         return next(iter(HeldOutAccuracies(checkpoints).best_first(exported)), None)
     return int(which) if which else end.version
-
-
-def _folder(run: Path, version: int) -> Path:
-    return checkpoint_path(run / CHECKPOINTS, version).absolute() / EXPORT

@@ -131,8 +131,16 @@ class RunFolder:
         return journal is not None and read_totals(journal).num_admitted > 0
 
     def open(self, recipe: Recipe) -> None:
-        """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
+        """Creates the folder and takes its lock. Raises InputError when another process holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.take_lock()
+        self.logs.mkdir(exist_ok=True)
+        # Where the folder is now: when it is moved, what lies around it is found from there.
+        here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
+        write_whole(self.path / RECIPE, dump_recipe(here))
+
+    def take_lock(self) -> None:
+        """Keeps other processes from writing into an existing folder. Raises InputError when one does."""
         self._lock = (self.path / LOCK).open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,16 +149,12 @@ class RunFolder:
             holder = self._lock.read().strip()
             self.close()
             raise InputError(
-                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set "
-                f"run_folder to another one."
+                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or use another "
+                f"folder."
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
-        self.logs.mkdir(exist_ok=True)
-        # Where the folder is now: when it is moved, what lies around it is found from there.
-        here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
-        write_whole(self.path / RECIPE, dump_recipe(here))
 
     def close(self) -> None:
         if self._lock is not None:

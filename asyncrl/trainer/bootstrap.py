@@ -7,6 +7,7 @@ its environment variables are `model.layout.rank_environment`.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -67,6 +68,8 @@ def run_rank(work: Callable[[], int], *, has_launcher: bool = True) -> int:
         print(f"{RankLost.__name__}: {sentence}", file=sys.stderr, flush=True)
         return RankLost.EXIT_CODE
     ranks.stop()
+    # Python collects garbage as it ends: two seconds for the objects that torch and Megatron leave.
+    gc.freeze()
     return code
 
 

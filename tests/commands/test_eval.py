@@ -39,7 +39,7 @@ def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixt
         (["recipe.yaml", "--checkpoint", "nowhere"], "--checkpoint is nowhere, which does not exist."),
         (
             ["recipe.yaml", "--at", "last"],
-            "--at has last, but runs/mine/checkpoints holds no exported checkpoint",
+            "--at has last, but runs/mine/checkpoints holds no checkpoint",
         ),
         (["recipe.yaml", "--k", "0"], "--k is 0, expected more than 0."),
         (["recipe.yaml", "--top-p", "1.5"], 'override "evaluation.top_p=1.5": evaluation.top_p is 1.5'),

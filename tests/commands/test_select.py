@@ -213,7 +213,7 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
         (["-n", "2", "turns.environment=./x.py:X"], "The recipe has the section turns"),
         (
             ["-n", "2", "--at", "best"],
-            "--at has best, but runs/mine/checkpoints holds no exported checkpoint",
+            "--at has best, but runs/mine/checkpoints holds no checkpoint",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """A script trains by `asyncrl.train`, on real engines: processes and run folder are the command line's."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +47,9 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert left.returncode == 0 and "the same call resumes it" in left.stderr, left.stderr
     run = Run(folder / "runs" / "sevens")
     assert run.state == "stopped" and 2 <= run.status.step < LONG
+    # The run exported its last step as it stopped; here it had no time for that.
+    shutil.rmtree(run.folder / f"checkpoints/step-{run.status.step}/hf")
+    assert (run.model_path / "model.safetensors").is_file()
     killed = call(folder, steps=LONG, serving=elsewhere, until=len(run.metrics) + 1, is_killed=True)
     assert killed.returncode == -9
     # Nothing told it: it has seen that its parent is gone.

@@ -34,7 +34,7 @@ else:
         steps=settings["steps"],
         rollout={"groups_per_batch": 4, "samples_per_group": 8, "max_new_tokens": 12},
         serving=settings["serving"],
-        trainer={"learning_rate": 1e-2, "checkpoint_every_steps": 2},
+        trainer={"learning_rate": 1e-2, "checkpoint_every_steps": 2, "stop_timeout_seconds": 120},
         evaluation={"every_steps": 0},
     )
 if "until" in settings:

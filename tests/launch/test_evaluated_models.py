@@ -7,9 +7,10 @@ from fakes.model_folder import write_tokenizer
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.launch.evaluated_models import find_models
+from asyncrl.launch.evaluated_models import find_models, usable_versions
 from asyncrl.recipe import Recipe
-from asyncrl.run.checkpoints import HeldOutAccuracies
+from asyncrl.run.checkpoints import HeldOutAccuracies, write_manifest
+from asyncrl.run.status import starting, write_status
 
 
 @pytest.fixture
@@ -68,10 +69,23 @@ def test_a_place_without_a_model_is_one_sentence(recipe: Recipe, place: str, sen
         find_models(recipe, [place], [])
 
 
+def test_a_checkpoint_that_is_damaged_or_whose_run_trains_is_one_sentence(recipe: Recipe) -> None:
+    run = recipe.folder()
+    write_manifest(run / "checkpoints/step-6", 6, {"common.pt": "0" * 64})
+    assert usable_versions(run) == [2, 4, 6]
+    for place in ("6", "last"):
+        with pytest.raises(InputError, match=r"step 6 in .* is damaged: common.pt is missing\. Name another"):
+            find_models(recipe, [place], [])
+    write_status(run, starting(step=6, total_steps=8))
+    with pytest.raises(InputError, match=r"holds the steps 2, 4, and its run still trains: others can be"):
+        find_models(recipe, ["6"], [])
+    assert [model.label for model in find_models(recipe, ["last"], [])] == ["step 4 (last)"]
+
+
 def test_a_run_without_checkpoints_and_a_folder_that_is_missing_are_one_sentence_each(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "model")
     recipe = make_recipe(tmp_path / "model").model_copy(update={"run_folder": str(tmp_path / "run")})
-    with pytest.raises(InputError, match="holds no exported checkpoint yet"):
+    with pytest.raises(InputError, match="holds no checkpoint yet"):
         find_models(recipe, ["last"], [])
     with pytest.raises(InputError, match="--checkpoint is .*nowhere, which does not exist"):
         find_models(recipe, [], [tmp_path / "nowhere"])

@@ -330,7 +330,7 @@ TABLE = [
     # Commands on runs.
     Case("chat without a run", "chat nowhere", "nowhere is not a run folder"),
     Case("chat with a recipe", "chat recipe.yaml", "recipe.yaml is not a run folder"),
-    Case("chat before a checkpoint", "chat runs/old", "no exported checkpoint yet. Use --base", 2, a_run),
+    Case("chat before a checkpoint", "chat runs/old", "no checkpoint yet. Use --base", 2, a_run),
     Case("chat below zero", "chat runs/old --temperature -1", "expected 0 or more", 2, a_run),
     Case("view without a run", "view nowhere", "so it is not a run folder"),
     Case("journal without a run", "journal nowhere", "There is no journal of a run at"),

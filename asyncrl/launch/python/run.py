@@ -12,6 +12,7 @@ from typing import Any
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.trained_responses import ANY_STEP, read_recorded, read_responses
+from asyncrl.launch.evaluated_models import newest_model
 from asyncrl.launch.python.arguments import (
     ANYTHING,
     COUNT,
@@ -29,7 +30,7 @@ from asyncrl.launch.python.table import Table
 from asyncrl.observe.metrics.metrics_file import MetricsFollower, Row
 from asyncrl.readers.status.current_run import CurrentRun, cause_of, read_run
 from asyncrl.recipe import Recipe
-from asyncrl.run.folder import RunFolder, read_run_recipe
+from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.status import is_running, read_status, this_host
 from asyncrl.system.run_files import CALL, JOURNAL, METRICS
 from asyncrl.system.unusable_paths import expanded
@@ -90,8 +91,9 @@ class Run:
 
     @property
     def model_path(self) -> Path:
-        """The Hugging Face folder of the newest checkpoint. Raises InputError where there is none yet."""
-        found = RunFolder(self.folder).newest_export()
+        """The Hugging Face folder of the newest checkpoint, which is exported first where a stopped run did
+        not. Raises InputError where there is none yet."""
+        found = newest_model(self.folder)
         if found is None:
             raise InputError(
                 f"{self.folder} has no checkpoint yet: one is made every trainer.checkpoint_every_steps "

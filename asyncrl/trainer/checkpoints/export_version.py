@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from asyncrl.run.earlier import EXPORT
+from asyncrl.run.checkpoints import EXPORT
 from asyncrl.system.disk import writing
 from asyncrl.trainer.network.adapters import export_adapter
 from asyncrl.trainer.network.export import export_model

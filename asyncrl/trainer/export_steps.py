@@ -1,12 +1,13 @@
-"""One rank of an export: `python -m asyncrl.trainer.export_step --run-folder RUN --step N`.
+"""One rank of an export: `python -m asyncrl.trainer.export_steps --run-folder RUN --steps N ...`.
 
-Writes the checkpoint of a step as a Hugging Face folder beside it, in the run's layout, where the run itself
-did not: it exports its last step and, with trainer.keep_best, its best one.
+Writes the checkpoint of each step as a Hugging Face folder beside it, in the run's layout, where the run
+itself did not: it exports its last step and, with trainer.keep_best, its best one.
 """
 
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.model.source import model_folder
@@ -16,23 +17,24 @@ from asyncrl.trainer.bootstrap import run_rank, start_learner
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="asyncrl.trainer.export_step", description=__doc__)
+    parser = argparse.ArgumentParser(prog="asyncrl.trainer.export_steps", description=__doc__)
     parser.add_argument("--run-folder", type=Path, required=True)
-    parser.add_argument("--step", type=int, required=True)
+    parser.add_argument("--steps", type=int, nargs="+", required=True)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    return run_rank(lambda: _export(arguments.run_folder, arguments.step), has_launcher=False)
+    return run_rank(lambda: _export(arguments.run_folder, arguments.steps), has_launcher=False)
 
 
-def _export(run_folder: Path, step: int) -> int:
+def _export(run_folder: Path, steps: Sequence[int]) -> int:
     recipe = read_run_recipe(run_folder)
     learner = start_learner(recipe)
     from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
     from asyncrl.trainer.checkpoints.export_version import export_version
 
     checkpoints = Checkpoints(run_folder / CHECKPOINTS, num_kept=1)
-    checkpoints.load(learner, step)
-    export_version(learner, checkpoints.path(step), base=model_folder(recipe.model))
+    for step in steps:
+        checkpoints.load(learner, step)
+        export_version(learner, checkpoints.path(step), base=model_folder(recipe.model))
     return 0
 
 
