@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import contextlib
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import say_failure
@@ -83,17 +85,31 @@ def train(recipe: Recipe, gpus: GpuMap) -> int:
     folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and (end := folder.end(recipe)) is not None:
         print(_words_of_end(folder, recipe, end))
-        _report(folder, outcome="finished")
+        with _interruption_said(folder, recipe):
+            _report(folder, outcome="finished")
         return EXIT_CODES["finished"]
     inputs, shape = read_inputs(recipe)
     prompt, evaluated = inputs.longest_prompt(), inputs.longest_evaluated()
     check_machine(recipe, shape, gpus, longest_prompt=prompt, longest_evaluated=evaluated)
-    with folder, LastResort(phases_of_stop(recipe.trainer.stop_timeout_seconds)) as last_resort:
+    phases = phases_of_stop(recipe.trainer.stop_timeout_seconds)
+    with folder, _interruption_said(folder, recipe), LastResort(phases) as last_resort:
         folder.open(recipe)
         outcome = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
         last_resort.next_phase()
         _report(folder, outcome=outcome)
     return EXIT_CODES[outcome]
+
+
+@contextlib.contextmanager
+def _interruption_said(folder: RunFolder, recipe: Recipe) -> Iterator[None]:
+    """Says of a complete run that Ctrl-C cost its report alone."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        if folder.end(recipe) is not None:
+            command = f"asyncrl report {shlex.quote(str(folder.path))}"
+            print(f"The run is complete, but its report is not: {command} writes it.", file=sys.stderr)
+        raise
 
 
 def _words_of_end(folder: RunFolder, recipe: Recipe, end: RunEnd) -> str:

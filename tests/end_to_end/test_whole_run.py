@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 from fakes.whole_run import WholeRun
 
+from asyncrl import cli
 from asyncrl.journal.packing import unpack_tokens
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.readers.report.schema import RunReport
@@ -105,6 +106,18 @@ def test_the_same_command_again_shows_the_summary_and_trains_nothing(finished: W
     assert "is complete. Raise trainer.num_steps" in finished.output()
     assert finished.output().count("Conservation") == 2
     assert finished.query("SELECT count(*) FROM segments") == before
+
+
+def test_ctrl_c_while_the_report_is_written_says_that_the_run_is_complete(
+    finished: WholeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asyncrl.commands.train.write_report", interrupted)
+    assert cli.main(["train", str(finished.run_folder / "recipe.yaml")]) == 130
+    said = f"The run is complete, but its report is not: asyncrl report {finished.run_folder} writes it."
+    assert said in capsys.readouterr().err
 
 
 def test_the_exported_checkpoint_is_the_trained_model(finished: WholeRun) -> None:
