@@ -44,7 +44,7 @@ class TerminalAndFile(logging.Handler):
         self._events = events
 
     def step(self, row: Row) -> None:
-        row = {**row, **self._memory.row(), **self._limit.row()}
+        row = {**row, **self._memory.take_row(), **self._limit.row()}
         self._metrics.step(row)
         self._warnings.step = int(row["step"])
         self._live.step(row)

@@ -15,19 +15,20 @@ SERVER = "sglang.launch_server"
 
 
 class MemoryMeter:
-    """`row` has the columns of the last measurement, of those processes that there are."""
-
     def __init__(self) -> None:
         self._row: dict[str, float] = {}
+        """What was measured and is in no row yet."""
         self._roles: dict[psutil.Process, str] = {}
 
-    def row(self) -> dict[str, float]:
+    def take_row(self) -> dict[str, float]:
         """controller_memory_gib, trainer_memory_gib (the largest rank) and server_memory_gib (the largest
-        server with its own processes)."""
-        return dict(self._row)
+        server with its own processes), of those that there are. Empty where nothing was measured since the
+        last call: a size of before a step says nothing of it."""
+        row, self._row = self._row, {}
+        return row
 
     def measure(self, families: Mapping[psutil.Process, Sequence[psutil.Process]]) -> None:
-        """Measures the row that `row` returns from now on; `families` as `find_families` finds them."""
+        """Measures the row that is taken next; `families` as `find_families` finds them."""
         sizes = {"controller": [psutil.Process().memory_info().rss], "trainer": [], "server": []}
         roles: dict[psutil.Process, str] = {}
         for child, family in families.items():

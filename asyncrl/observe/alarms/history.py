@@ -6,7 +6,7 @@ replaces what was known of it and of later ones.
 
 import math
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -41,7 +41,8 @@ class History:
         self.dropped: Mapping[str, Any] | None = None
         """Groups dropped since the last batch, as `DroppedGroups` counts them, where they are many."""
         self._first: list[dict[str, float]] = []
-        self._settled: list[dict[str, float]] = []
+        self._known: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW_STEPS))
+        self._settled: defaultdict[str, list[float]] = defaultdict(list)
         self._num_here = 0
         self._has_saved = False
 
@@ -60,10 +61,15 @@ class History:
         self._texts = {name: value for name, value in row.items() if isinstance(value, str)}
         if len(self._first) < WINDOW_STEPS:
             self._first.append(numbers)
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        for name, value in finite.items():
+            self._known[name].append(value)
         if is_of_this_start:
             self._num_here += 1
-            if SETTLED_AFTER_STEPS < self._num_here <= SETTLED_AFTER_STEPS + WINDOW_STEPS:
-                self._settled.append(numbers)
+            if self._num_here > SETTLED_AFTER_STEPS:
+                for name, value in finite.items():
+                    if len(self._settled[name]) < WINDOW_STEPS:
+                        self._settled[name].append(value)
             if not self._has_saved and "checkpoint_seconds" in numbers:
                 # The trainer keeps the memory that it copied its first checkpoint into: it settles again.
                 self._has_saved = True
@@ -110,10 +116,15 @@ class History:
         """Mean of the run's first WINDOW_STEPS steps; None until they are over."""
         return _mean(self._first, name) if len(self._first) == WINDOW_STEPS else None
 
+    def latest(self, name: str) -> float | None:
+        """Mean of the last WINDOW_STEPS values, however far apart: of a column that few steps have."""
+        return statistics.fmean(self._known[name]) if self._known[name] else None
+
     def settled(self, name: str) -> float | None:
-        """Mean of WINDOW_STEPS steps of this start after SETTLED_AFTER_STEPS and its first checkpoint, if
-        there is one; None until they are over."""
-        return _mean(self._settled, name) if len(self._settled) == WINDOW_STEPS else None
+        """Mean of the first WINDOW_STEPS values of this start after SETTLED_AFTER_STEPS and its first
+        checkpoint, if there is one; None until they are known."""
+        found = self._settled[name]
+        return statistics.fmean(found) if len(found) == WINDOW_STEPS else None
 
     def rise(self, name: str) -> float | None:
         """The rise in LOOK_BACK_STEPS."""

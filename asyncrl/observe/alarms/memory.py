@@ -26,7 +26,8 @@ class MemoryGrowth:
 
     def check(self, history: History) -> Finding | None:
         for column, part in PARTS.items():
-            now, settled = history.now(column), history.settled(column)
+            # Processes are measured every few seconds, in which a small model makes many steps.
+            now, settled = history.latest(column), history.settled(column)
             if now is None or not settled or now - settled < LEAST_GROWTH_GIB:
                 continue
             if now > self.limit * settled:

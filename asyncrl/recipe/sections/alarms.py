@@ -92,8 +92,8 @@ class Alarms(Section):
     teaches all other weights. In the embedding the row is that of a token that was never trained."""
     memory_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.5
     """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
-    relative to its 11th to 15th step, if it is at least half a GiB. After the first checkpoint, whose copy
-    stays in memory: relative to the five steps after it. Steady growth ends out of memory."""
+    relative to its first five measurements after the 10th step, if it is at least half a GiB. From the first
+    checkpoint on, whose copy stays in memory: to the five after it. Steady growth ends out of memory."""
     memory_limit_share: Fraction | None = 0.95
     """Part in use, without caches of files, of the memory that a control group (container, Slurm) allows on
     the controller's machine. Above it the kernel takes pages away that programs need: everything becomes

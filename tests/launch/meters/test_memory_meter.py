@@ -33,7 +33,7 @@ def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
     def measured() -> dict[str, float]:
         families = find_families().items()
         meter.measure({child: family for child, family in families if child.pid not in others})
-        return meter.row()
+        return meter.take_row()
 
     assert measured().keys() == {"controller_memory_gib"}
     running = [
@@ -56,6 +56,7 @@ def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
     assert 120 / 1024 < first["trainer_memory_gib"] < 160 / 1024
     assert 60 / 1024 < first["server_memory_gib"] < 100 / 1024
     assert measured().keys() == {"controller_memory_gib"}
+    assert meter.take_row() == {}, "a measurement is of one step"
 
 
 def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
@@ -71,6 +72,6 @@ def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
     try:
         meter = MemoryMeter()
         meter.measure(find_families())
-        assert meter.row()["server_memory_gib"] > 100 / 1024
+        assert meter.take_row()["server_memory_gib"] > 100 / 1024
     finally:
         end(outer)

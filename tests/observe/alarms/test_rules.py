@@ -70,6 +70,10 @@ def after(step: int, early: Any, late: Any) -> Any:
     return lambda now: late if now > step else early
 
 
+def measured_every(num_steps: int, size: Any) -> Any:
+    return lambda now: size(now) if now % num_steps == 0 else None
+
+
 def saves(*steps: int) -> Any:
     """Seconds of checkpoints, written after those steps."""
     return lambda now: 0.4 if now in steps else ABSENT
@@ -266,6 +270,8 @@ def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
         ({"trainer_memory_gib": lambda step: 1.5 + 0.05 * step}, "memory_growth"),
         ({"server_memory_gib": after(30, 2.0, 3.2)}, "memory_growth"),
         ({"memory_limit_share": after(30, 0.8, 0.97)}, "memory_limit"),
+        # Steps shorter than the pause between two measurements.
+        ({"server_memory_gib": measured_every(3, after(30, 2.0, 3.2))}, "memory_growth"),
         # It grows on after the first checkpoint.
         ({"trainer_memory_gib": lambda n: 1.5 + 0.05 * n, "checkpoint_seconds": saves(20)}, "memory_growth"),
     ],
