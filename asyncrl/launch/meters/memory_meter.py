@@ -17,7 +17,7 @@ SERVER = "sglang.launch_server"
 class MemoryMeter:
     def __init__(self) -> None:
         self._row: dict[str, float] = {}
-        """What was measured and is in no row yet."""
+        """The measurement that no row has yet."""
         self._roles: dict[psutil.Process, str] = {}
 
     def take_row(self) -> dict[str, float]:
