@@ -19,9 +19,14 @@ def names(section: type[BaseModel], prefix: str = "") -> list[str]:
     return found
 
 
-def test_every_key_is_explained_with_its_kind_and_default(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def schema_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Recipe.model_json_schema()
     monkeypatch.setattr(Recipe, "model_json_schema", lambda: schema)
+
+
+@pytest.mark.usefixtures("schema_made_once")
+def test_every_key_is_explained_with_its_kind_and_default() -> None:
     for name in names(Recipe):
         # What follows are the keys of a mapping that the key may hold.
         first, *text = markdown(name).partition("\n- `")[0].splitlines()
@@ -53,6 +58,7 @@ def test_a_list_of_names_or_mappings_says_so() -> None:
     assert markdown("turns.tools").startswith("- `turns.tools` (list of mapping; default []):")
 
 
+@pytest.mark.usefixtures("schema_made_once")
 def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:
     changeable = {name for name in names(Recipe) if "; may change on resume):" in markdown(name)}
     assert changeable >= {"trainer.num_steps", "trainer.parallel.tensor", "alarms.cut_share", "run_folder"}

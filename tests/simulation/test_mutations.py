@@ -56,12 +56,19 @@ CAUGHT_BY = {
     "turns_that_are_played_twice": 4,
     "environments_that_continue_whatever_they_say": 27,
     "verdicts_that_are_given_twice": 4,
-    "observations_that_a_restart_writes_otherwise": 58,
+    "observations_that_a_restart_writes_otherwise": 48,
     "ends_of_turns_that_are_lost": 9,
-    "late_tokens_that_open_the_next_turn": 4,
+    "late_tokens_that_open_the_next_turn": 23,
     "answers_that_are_awaited_after_a_drop": 18,
     "a_drain_that_forgets_trajectories_between_two_turns": 30,
     "choices_that_a_restart_forgets": 6,
+    "no_staleness_bound": 1,
+    "a_tag_from_the_salt": 1,
+    "one_prefix_cache_for_all_versions": 1,
+    "groups_that_are_due_and_left_behind": 1,
+    "a_commit_that_covers_one_step_too_many": 3,
+    "stale_groups_that_are_kept": 2,
+    "a_round_that_ends_before_its_batch_is_ready": 1,
 }
 """The seed that is tried first. After a change of the simulation another one catches the mutation, later."""
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
