@@ -126,7 +126,7 @@ def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
     if kept:
-        # A run that stopped has exported nothing: the commands below do.
+        # A run that was stopped may have exported nothing: the commands below do it first.
         if (exported := export_path(folder.path, kept[-1])).is_dir():
             commands["checkpoint"] = str(exported)
         commands["chat with it"] = f"asyncrl chat {path}"
