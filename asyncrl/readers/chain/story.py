@@ -26,7 +26,7 @@ from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.chain_folder import CHAIN, ChainFolder, SelectionRecord, StageRecord
 from asyncrl.run.chain_plan import SELECTION
-from asyncrl.run.earlier import EXPORT
+from asyncrl.run.checkpoints import EXPORT
 from asyncrl.run.status import read_status
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 from asyncrl.system.text_file import read_text

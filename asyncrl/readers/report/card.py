@@ -19,7 +19,7 @@ from asyncrl.observe.terminal.curves import (
 )
 from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
-from asyncrl.run.earlier import EXPORT
+from asyncrl.run.checkpoints import EXPORT
 
 WIDTH, HEIGHT = 1200, 630
 """Pixels, as pages that show a link's picture expect it."""
