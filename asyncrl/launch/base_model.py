@@ -49,16 +49,16 @@ def _with_run(recipe: Recipe) -> Recipe:
 def export_steps(run: Path, steps: Sequence[PolicyVersion]) -> None:
     """Writes the Hugging Face folders of whole checkpoints that `run` did not export. Raises InputError, also
     where another process has the run open."""
-    named = f"{'Step' if len(steps) == 1 else 'Steps'} {', '.join(map(str, steps))} of {shown(run)}"
+    named = f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))} of {shown(run)}"
     recipe = fetch_model(read_run_recipe(run))
     words = ["--run-folder", str(run), "--steps", *map(str, steps)]
-    with RunFolder(run) as folder, _STAGE(f"exporting {named[0].lower()}{named[1:]}"):
+    with RunFolder(run) as folder, _STAGE(f"exporting {named}"):
         folder.take_lock()
         code = run_ranks("asyncrl.trainer.export_steps", words, recipe, place(recipe, ("trainer",)))
     if code:
         raise InputError(
-            f"{named} could not be exported, as said above. Name one that it exported, or correct what is "
-            f"said and run the same command again."
+            f"Exporting {named} failed, as said above. Name a step that it exported, or correct what is said "
+            f"and run the same command again."
         )
 
 

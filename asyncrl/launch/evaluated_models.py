@@ -81,7 +81,12 @@ def newest_model(run: Path) -> Path | None:
 def _is_usable(run: Path, version: PolicyVersion, is_training: bool) -> bool:
     if export_path(run, version).is_dir():
         return True
-    return not is_training and (checkpoint_path(run / CHECKPOINTS, version) / MANIFEST).is_file()
+    return not is_training and _is_saved_whole(run, version)
+
+
+def _is_saved_whole(run: Path, version: PolicyVersion) -> bool:
+    """By its manifest, which is written last; its files are read where it is exported."""
+    return (checkpoint_path(run / CHECKPOINTS, version) / MANIFEST).is_file()
 
 
 def _export(run: Path, versions: Sequence[PolicyVersion]) -> None:
@@ -89,8 +94,8 @@ def _export(run: Path, versions: Sequence[PolicyVersion]) -> None:
     for version in missing:
         if (fault := find_fault(checkpoint_path(run / CHECKPOINTS, version))) is not None:
             raise InputError(
-                f"The checkpoint of step {version} in {shown(run)} is damaged: {fault}. Name another step "
-                f"with --at."
+                f"The checkpoint of step {version} in {shown(run)} is damaged: {fault}. Name another step: "
+                f"asyncrl eval {shown(run)} --at STEP."
             )
     if missing:
         export_steps(run, missing)
@@ -115,8 +120,8 @@ def _version(place: str, run: Path, kept: Sequence[PolicyVersion]) -> PolicyVers
             )
         return evaluated[0]
     if int(place) not in kept:
-        is_whole = (checkpoint_path(folder, int(place)) / MANIFEST).is_file()
-        why = ", and its run still trains: others can be asked when it has stopped" if is_whole else ""
+        others = ", and its run still trains: others can be asked when it has stopped"
+        why = others if _is_saved_whole(run, int(place)) else ""
         raise InputError(f"--at has {place}, but {shown(folder)} holds the steps {known}{why}.")
     return int(place)
 

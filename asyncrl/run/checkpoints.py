@@ -85,6 +85,12 @@ def export_path(run: Path, version: PolicyVersion) -> Path:
     return checkpoint_path(run / CHECKPOINTS, version) / EXPORT
 
 
+def exported_versions(run: Path) -> list[PolicyVersion]:
+    """Versions of `run` that have their Hugging Face folder, ascending."""
+    saved = saved_versions(run / CHECKPOINTS)
+    return [version for version in saved if export_path(run, version).is_dir()]
+
+
 def saved_versions(checkpoints: Path) -> list[PolicyVersion]:
     """Versions of the checkpoints under their own names, ascending."""
     names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))

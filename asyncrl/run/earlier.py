@@ -18,8 +18,8 @@ from asyncrl.run.checkpoints import (
     HeldOutAccuracies,
     checkpoint_path,
     export_path,
+    exported_versions,
     find_fault,
-    saved_versions,
 )
 from asyncrl.system.near_paths import nearest_path
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
@@ -122,7 +122,7 @@ def _export(run: Path, which: str, key: str) -> Path:
             f"{name} that run has not ended. Let it end first: asyncrl train {shown(run / RECIPE)}."
         )
     version = _version(run, which, end)
-    exported = [v for v in saved_versions(run / CHECKPOINTS) if export_path(run, v).is_dir()]
+    exported = exported_versions(run)
     if version in exported:
         return export_path(run, version).absolute()
     steps = ", ".join(map(str, exported)) or "none"
@@ -140,7 +140,6 @@ def _export(run: Path, which: str, key: str) -> Path:
 
 def _version(run: Path, which: str, end: RunEnd) -> int | None:
     if which == BEST:
-        checkpoints = run / CHECKPOINTS
-        exported = [v for v in saved_versions(checkpoints) if export_path(run, v).is_dir()]
-        return next(iter(HeldOutAccuracies(checkpoints).best_first(exported)), None)
+        accuracies = HeldOutAccuracies(run / CHECKPOINTS)
+        return next(iter(accuracies.best_first(exported_versions(run))), None)
     return int(which) if which else end.version

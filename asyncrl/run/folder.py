@@ -24,12 +24,12 @@ from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
+from asyncrl.run.checkpoints import export_path, exported_versions
 from asyncrl.run.resuming import Resumption, find_resumption, rate_remarks
 from asyncrl.system.kinds import as_written
 from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import (
     CALL,
-    CHECKPOINTS,
     CONTROLLER_URL,
     JOURNAL,
     LOCK,
@@ -169,8 +169,8 @@ class RunFolder:
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
-        found = (self.path / CHECKPOINTS).glob("step-*/hf")
-        return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
+        found = exported_versions(self.path)
+        return export_path(self.path, found[-1]) if found else None
 
 
 def read_run_recipe(path: Path) -> Recipe:

@@ -54,8 +54,8 @@ def bench_target(recipe: Path, cores: str, seeds: list[int]) -> list[Run]:
 
 def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[float | None, Run]:
     """Seconds from start-up to the first checkpoint of TARGET, one each EVALUATE_STEPS, and the run."""
-    num_tasks = load_recipe(recipe).evaluation.num_tasks
-    heldout = load_recipe(recipe).data.heldout
+    read = load_recipe(recipe)
+    num_tasks, heldout = read.evaluation.num_tasks, read.data.heldout
     assert isinstance(heldout, str), "the comparison needs one file of held-out rows"
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder:
         run = train(

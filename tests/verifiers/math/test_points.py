@@ -145,7 +145,7 @@ def equal_pairs(draw: st.DrawFn, depth: int = 2) -> Pair:
 
 
 @given(equal_pairs())
-@settings(max_examples=80)
+@settings(max_examples=200)
 def test_rewritten_expressions_stay_the_same(pair: Pair) -> None:
     one, other = pair
     assert outcome(f"{one}+ax-ax", other) is Outcome.CORRECT
