@@ -9,14 +9,17 @@ import torch
 
 from asyncrl.algorithms.catalog import NOT_MEASURED, VERDICTS, catalog
 from asyncrl.errors import InputError
-from tests.benchmarks.algorithms import run
-from tests.benchmarks.algorithms.arms import ARMS, MAIN
+from tests.benchmarks.algorithms.arms import ARMS, WEIGHTS
 from tests.benchmarks.algorithms.cells import CellFailed, cell_recipe
 from tests.benchmarks.algorithms.docs import BEGIN, END, PAGE, documented, write_docs
 from tests.benchmarks.algorithms.noise import noised
 from tests.benchmarks.algorithms.plan import (
     COMPARISONS,
+    FEW_SEEDS,
+    MOST_CELLS,
     MOST_COMPARISONS,
+    NOISE,
+    NOISE_LAG,
     NUM_UPDATES,
     RATES,
     SEEDS,
@@ -27,12 +30,13 @@ from tests.benchmarks.algorithms.plan import (
     fit_costs,
     make_plan,
     places,
+    primary_places,
     tuned_rate,
     tuning_cells,
 )
-from tests.benchmarks.algorithms.report import axis_table, figures_of, markdown, outcomes, verdicts
+from tests.benchmarks.algorithms.report import axis_table, figures_of, outcomes, verdicts
 from tests.benchmarks.algorithms.results import append_row, read_rows
-from tests.benchmarks.algorithms.run import check_tuned, parse_arguments, wanted_cells
+from tests.benchmarks.algorithms.run import COSTS, run_cells
 
 CELL = Cell("staleness", "truncated", 16, 0.0, 3, 1.0)
 
@@ -54,57 +58,52 @@ def row_of(cell: Cell, height: float = 0.5) -> Row:
 
 
 def tuning_rows(best: float = 2.0) -> list[Row]:
-    return [row_of(cell, 0.6 if cell.rate == best else 0.4) for cell in tuning_cells()]
+    return [row_of(cell, 0.6 if cell.rate == best else 0.4) for arm in ARMS for cell in tuning_cells(arm)]
 
 
-def test_each_arm_of_an_axis_is_a_recipe_that_loads_at_its_first_and_last_lag():
-    ordered = sorted(places(), key=lambda place: place[2:])
-    ends = {place[:2]: place for place in ordered} | {(place[:2], 0): place for place in reversed(ordered)}
-    for place in dict.fromkeys(ends.values()):
-        cell = Cell(*place, seed=0, rate=1.0)
-        recipe = cell_recipe(cell)
-        assert recipe.rollout.max_staleness == cell.lag
-        assert recipe.trainer.num_steps == cell.lag + NUM_UPDATES
-
-
-def test_the_plan_has_ten_paired_seeds_per_place_and_no_cell_twice():
-    cells = [cell for cell in make_plan([]).cells if cell.axis != "tuning"]
-    assert len(set(cells)) == len(cells) == len(SEEDS) * len(set(places()))
+def test_each_place_is_a_recipe_that_loads():
     for place in places():
-        assert {cell.seed for cell in cells if cell.place == place} == set(SEEDS)
+        recipe = cell_recipe(Cell(*place, seed=0, rate=1.0))
+        assert recipe.rollout.max_staleness == place[2]
+        assert recipe.trainer.num_steps == place[2] + NUM_UPDATES
+
+
+def test_the_plan_is_small_and_has_ten_paired_seeds_where_something_is_tested_and_five_elsewhere():
+    cells = make_plan([]).cells
+    assert len(set(cells)) == len(cells) <= MOST_CELLS
+    for place in places():
+        seeds = [cell.seed for cell in cells if cell.place == place]
+        assert tuple(seeds) == (SEEDS if place in primary_places() else FEW_SEEDS)
     assert not set(SEEDS) & set(TUNING_SEEDS)
 
 
-def test_the_axis_of_staleness_has_each_arm_up_to_16_and_the_main_ones_beyond():
-    lags = {
-        arm: {lag for axis, name, lag, _ in places() if (axis, name) == ("staleness", arm)} for arm in ARMS
-    }
-    assert all(lags[arm] == {0, 1, 4, 16, 64, 128} for arm in MAIN)
-    assert all(lags[arm] | {0} == {0, 1, 4, 16} for arm in ARMS if arm not in MAIN)
-    assert [arm for arm in ARMS if 0 not in lags[arm]] == ["a3po"]
+def test_each_arm_is_in_each_condition_and_weights_only_where_they_have_something_to_weigh():
+    conditions = {("staleness", 0, 0.0), ("staleness", 4, 0.0), ("staleness", 16, 0.0)}
+    conditions.add(("mismatch", NOISE_LAG, NOISE))
+    for arm in ARMS:
+        own = {(axis, lag, noise) for axis, name, lag, noise in places() if name == arm}
+        assert conditions - own == ({("staleness", 0, 0.0)} if arm in WEIGHTS else set())
 
 
-def test_what_is_compared_is_in_the_plan_and_ten_pairs_can_tell():
+def test_the_plan_takes_what_is_tested_first_and_tunes_an_arm_before_its_cells():
+    cells = make_plan([]).cells
+    judged = [cell.place in primary_places() for cell in cells if cell.axis != "tuning"]
+    assert judged == sorted(judged, reverse=True)
+    assert {cell.arm for cell in cells if cell.axis == "tuning"} == set(ARMS)
+    for arm in ARMS:
+        own = [cell.axis for cell in cells if cell.arm == arm]
+        assert own[:12] == ["tuning"] * 12
+        assert "tuning" not in own[12:]
+
+
+def test_ten_pairs_can_tell_in_each_primary_comparison():
     assert len(COMPARISONS) == len(set(COMPARISONS)) <= MOST_COMPARISONS
-    for c in COMPARISONS:
-        assert {(c.axis, name, c.lag, c.noise) for name in (c.arm, c.reference)} <= set(places())
     assert MOST_COMPARISONS * 2 / 2 ** len(SEEDS) < 0.05
 
 
 def test_the_term_of_an_arm_is_one_of_the_catalog():
     terms = {f"{entry.key}={entry.name}" for entry in catalog()}
     assert {arm.term for arm in ARMS.values() if arm.term} <= terms
-
-
-def test_a_plan_resumes_with_the_cells_that_the_results_lack(tmp_path: Path):
-    path = tmp_path / "results.jsonl"
-    append_row(path, row_of(CELL))
-    arguments = parse_arguments(["--axis", "staleness", "--arms", "truncated", "--lags", "16"])
-    left = wanted_cells(arguments, read_rows(path))
-    assert [cell.seed for cell in left] == [seed for seed in SEEDS if seed != CELL.seed]
-    for cell in left:
-        append_row(path, row_of(cell))
-    assert wanted_cells(arguments, read_rows(path)) == []
 
 
 def test_rows_survive_the_file(tmp_path: Path):
@@ -121,7 +120,7 @@ def test_a_row_of_another_recipe_is_refused(tmp_path: Path):
 
 def test_a_digest_changes_with_what_the_run_is_told():
     others = [dataclasses.replace(CELL, **{name: 2}) for name in ("lag", "noise", "seed", "rate")]
-    others += [dataclasses.replace(CELL, arm="masked"), dataclasses.replace(CELL, axis="tail")]
+    others += [dataclasses.replace(CELL, arm="masked"), dataclasses.replace(CELL, arm="kl")]
     assert len({cell.digest() for cell in (CELL, *others)}) == 7
 
 
@@ -141,20 +140,12 @@ def test_a_rate_is_chosen_once_all_of_an_arms_tuning_is_there():
     first = next(row for row in rows if row.arm == "masked")
     assert tuned_rate("masked", [row for row in rows if row is not first]) is None
     assert {cell.rate for cell in make_plan(rows).cells if cell.axis == "staleness"} == {2.0}
-    assert {cell.rate for cell in tuning_cells()} == set(RATES)
-
-
-def test_cells_wait_for_the_tuning_of_their_arm():
-    with pytest.raises(InputError, match="truncated is not tuned yet. Run --axis tuning"):
-        check_tuned([CELL], [])
-    check_tuned([CELL], tuning_rows())
-    check_tuned(tuning_cells(), [])
+    assert {cell.rate for cell in tuning_cells("masked")} == set(RATES)
 
 
 def test_the_cost_of_an_update_is_that_of_the_rows():
-    before = Costs(40.0, {"reasoning": 9.0, "tail": 7.0})
-    costs = fit_costs([row_of(CELL)], before)
-    assert costs.per_update == {"reasoning": pytest.approx(2.0), "tail": 7.0}
+    costs = fit_costs([row_of(CELL)], Costs(40.0, 9.0))
+    assert costs.per_update == pytest.approx(2.0)
     assert costs.of(CELL) == pytest.approx(40 + 64 * 2)
 
 
@@ -180,24 +171,49 @@ def test_seeds_that_are_missing_and_rates_that_are_not_tuned_give_no_verdict():
     assert len(verdicts(tuning_rows(best=1.0) + rows)) == 1
 
 
-def test_what_is_not_run_is_said_to_be_so():
-    table = axis_table("staleness", [row_of(CELL, 0.25)])
-    assert "| `truncated` | 16 | 0 | 1 of 10 | 25.0 | 25.0 | 25.0 | 1 x recipe's, not tuned |" in table
-    assert "| `none` | 16 | 0 | 0 of 10 | not run | | | |" in table
-    assert "**Length tail**: not run." in markdown([])
+def test_a_table_has_the_paired_difference_to_the_default_and_says_what_is_not_run():
+    rows = [*tuning_rows(), *(row_of(dataclasses.replace(CELL, rate=2.0, seed=seed)) for seed in range(3))]
+    rows += [row_of(dataclasses.replace(row.cell, arm="gspo"), 0.25) for row in rows[-3:-1]]
+    table = axis_table("staleness", rows)
+    assert "| `gspo` | 16 | 2 | 25.0 ± 0.0 | 25.0 25.0 | -25.0 ± 0.0 | 25.0 ± 0.0 | 2 |" in table
+    assert "| `truncated` | 16 | 3 | 50.0 ± 0.0 | 50.0 50.0 50.0 |  | 50.0 ± 0.0 | 2 |" in table
+    assert "Not run: 40 of 42 arms and lags." in table
+    assert "Not run: 14 of 14" in axis_table("mismatch", rows)
 
 
-def test_cells_run_once_each_and_a_failed_one_is_counted_and_left_for_the_next_call(tmp_path: Path):
-    cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
+def test_two_workers_run_each_cell_of_an_arm_once_at_its_tuned_rate_and_a_next_call_only_what_failed(
+    tmp_path: Path,
+):
+    path, fails = tmp_path / "r", [CELL.seed]
 
     def run_cell(cell: Cell) -> Row:
-        if cell.seed == 2:
+        if cell.axis == "staleness" and cell.lag == 16 and cell.seed in fails:
+            raise CellFailed("diverged")
+        return row_of(cell, 0.6 if cell.rate == 2.0 else 0.4)
+
+    begun: list[Cell] = []
+
+    def noted(cell: Cell) -> Row:
+        begun.append(cell)
+        return run_cell(cell)
+
+    assert run_cells(path, [noted, noted], hours=1.0, costs=COSTS, arms=["truncated"]) == 1
+    assert len(begun) == len(set(begun)) == 12 + 10 + 10 + 10 + 5 + 5
+    assert {cell.rate for cell in begun if cell.axis != "tuning"} == {2.0}
+    fails.clear()
+    begun.clear()
+    assert run_cells(path, [noted], hours=1.0, costs=COSTS, arms=["truncated"]) == 0
+    assert begun == [dataclasses.replace(CELL, rate=2.0)]
+
+
+def test_cells_of_an_arm_whose_tuning_failed_are_not_begun(tmp_path: Path):
+    def run_cell(cell: Cell) -> Row:
+        if cell.rate == RATES[-1]:
             raise CellFailed("diverged")
         return row_of(cell)
 
-    path = tmp_path / "r"
-    assert run.run_cells(cells, path, [run_cell, run_cell], hours=1.0, costs=run.COSTS) == 1
-    assert sorted(row.seed for row in read_rows(path)) == [0, 1, 3]
+    assert run_cells(tmp_path / "r", [run_cell] * 2, hours=1.0, costs=COSTS, arms=["kl"]) == 3
+    assert {row.axis for row in read_rows(tmp_path / "r")} == {"tuning"}
 
 
 def test_no_cell_begins_that_would_not_end_in_the_hours_of_the_call(
@@ -206,8 +222,8 @@ def test_no_cell_begins_that_would_not_end_in_the_hours_of_the_call(
     def run_cell(cell: Cell) -> Row:
         pytest.fail("a cell began")
 
-    assert run.run_cells([CELL], tmp_path / "r", [run_cell], hours=0.001, costs=run.COSTS) == 0
-    assert "1 cells are not begun: --hours 0.001 is over." in capsys.readouterr().out
+    assert run_cells(tmp_path / "r", [run_cell], hours=0.001, costs=COSTS) == 0
+    assert "563 cells are not begun: --hours 0.001 is over" in capsys.readouterr().out
 
 
 def test_ctrl_c_begins_no_other_cell(tmp_path: Path):
@@ -217,10 +233,9 @@ def test_ctrl_c_begins_no_other_cell(tmp_path: Path):
         begun.append(cell)
         raise KeyboardInterrupt
 
-    cells = [dataclasses.replace(CELL, seed=seed) for seed in range(4)]
     with pytest.raises(KeyboardInterrupt):
-        run.run_cells(cells, tmp_path / "r", [run_cell], hours=1.0, costs=run.COSTS)
-    assert begun == cells[:1]
+        run_cells(tmp_path / "r", [run_cell], hours=1.0, costs=COSTS)
+    assert len(begun) == 1
 
 
 def test_docs_and_catalog_say_what_the_committed_results_say():

@@ -23,7 +23,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.trainer.ranks import ranks
 from tests.benchmarks.algorithms.noise import noised
-from tests.benchmarks.algorithms.plan import EVERY_UPDATES, HELDOUT_TASKS, RECIPES, ROOT, Cell, Row
+from tests.benchmarks.algorithms.plan import EVERY_UPDATES, HELDOUT_TASKS, RECIPE, ROOT, Cell, Row
 from tests.benchmarks.forced_lag import Sampler, Weights, mean_reward, own_weights, read_rows, train
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _start(core: int) -> None:
 
 def cell_recipe(cell: Cell) -> Recipe:
     overrides = [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
-    return load_recipe(ROOT / RECIPES[cell.recipe], overrides)
+    return load_recipe(ROOT / RECIPE, overrides)
 
 
 def run_cell(cell: Cell) -> Row:
@@ -77,7 +77,7 @@ def run_cell(cell: Cell) -> Row:
     learner.load_base()
     tasks = read_rows(recipe.data.train_sources()[0])
     random.Random(cell.seed).shuffle(tasks)
-    heldout = read_rows(recipe.data.heldout_sources()[0])[: HELDOUT_TASKS[cell.recipe]]
+    heldout = read_rows(recipe.data.heldout_sources()[0])[:HELDOUT_TASKS]
     sampler = Sampler(recipe, tasks, learner.unsampled.ids)
     weights_of = functools.partial(cell_weights, cell)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.benchmarks.algorithms.arms import ARMS, FACTORS, MAIN, arm_of
+from tests.benchmarks.algorithms.arms import ARMS, WEIGHTS
 from tests.benchmarks.paired import mean_height
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,18 +26,16 @@ FORMAT = 2
 NUM_UPDATES = 48
 """On data of the cell's full age."""
 SEEDS = tuple(range(10))
+"""Of a place that a primary comparison needs; the others have the first FEW_SEEDS of them."""
+FEW_SEEDS = SEEDS[:5]
 TUNING_SEEDS = (100, 101, 102)
 """None of SEEDS: what chose a rate does not judge it."""
 RATES = (0.5, 1.0, 2.0, 4.0)
 """Learning rates tried per arm, in multiples of the recipe's."""
 TUNING_LAG = 16
-NOISES = (0.01, 0.03, 0.1)
-"""Noise on the weights that roll out, over the root mean square of each tensor."""
-NOISE_LAG = 4
-RECIPES = {
-    "reasoning": Path("recipes/r1_zero_reasoning_cpu.yaml"),
-    "tail": Path("recipes/r1_zero_longtail_cpu.yaml"),
-}
+NOISE, NOISE_LAG = 0.1, 4
+"""The mismatch of engines: noise on the weights that roll out, over the root mean square of each tensor."""
+RECIPE = Path("recipes/r1_zero_reasoning_cpu.yaml")
 COMMON: dict[str, Any] = {
     # Half the recipe's batch: the curve rises over the whole run. With one step per batch no clip would bind.
     "rollout.groups_per_batch": 8,
@@ -50,7 +48,9 @@ COMMON: dict[str, Any] = {
 EVERY_UPDATES = 8
 """Between the points of the held-out curve: the accuracy of one sample of each held-out task. Greedy accuracy
 is near 1 after 40 of the recipe's batches; of samples a third are still wrong."""
-HELDOUT_TASKS = {"reasoning": 256, "tail": 64}
+HELDOUT_TASKS = 256
+Place = tuple[str, str, int, float]
+"""(axis, arm, lag, noise): the cells that differ in their seeds."""
 
 
 @dataclass(frozen=True, order=True)
@@ -66,47 +66,38 @@ class Cell:
     """Learning rate, in multiples of the recipe's."""
 
     @property
-    def recipe(self) -> str:
-        """Name in RECIPES."""
-        return "tail" if self.axis == "tail" else "reasoning"
-
-    @property
     def num_updates(self) -> int:
         return self.lag + NUM_UPDATES
 
     @property
-    def place(self) -> tuple[str, str, int, float]:
-        """The cell without its seed and rate."""
+    def place(self) -> Place:
         return self.axis, self.arm, self.lag, self.noise
 
     def name(self) -> str:
-        parts = (self.axis, self.arm.replace("/", "_"), f"lag{self.lag}", f"noise{self.noise:g}")
+        parts = (self.axis, self.arm, f"lag{self.lag}", f"noise{self.noise:g}")
         return "-".join((*parts, f"seed{self.seed}", f"rate{self.rate:g}"))
 
     def keys(self) -> dict[str, Any]:
         """Settings of the run beyond its recipe."""
-        arm = arm_of(self.arm)
-        recipe = _raw_recipe(RECIPES[self.recipe])
         return {
             **COMMON,
-            **arm.keys,
+            **ARMS[self.arm].keys,
             "rollout.max_staleness": self.lag,
             "trainer.num_steps": self.num_updates,
-            "trainer.learning_rate": self.rate * float(recipe["trainer"]["learning_rate"]),
+            "trainer.learning_rate": self.rate * float(_raw_recipe()["trainer"]["learning_rate"]),
             "seed": self.seed,
         }
 
     def digest(self) -> str:
         """Digest of all that the run is told: its recipe's keys (not its comments), this cell's, and FORMAT.
         Defaults of keys that neither states are not part of it."""
-        recipe = _raw_recipe(RECIPES[self.recipe])
-        told = {"format": FORMAT, "recipe": recipe, "keys": self.keys(), "noise": self.noise}
+        told = {"format": FORMAT, "recipe": _raw_recipe(), "keys": self.keys(), "noise": self.noise}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @functools.cache
-def _raw_recipe(path: Path) -> dict[str, Any]:
-    raw: dict[str, Any] = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+def _raw_recipe() -> dict[str, Any]:
+    raw: dict[str, Any] = yaml.safe_load((ROOT / RECIPE).read_text(encoding="utf-8"))
     return raw
 
 
@@ -148,7 +139,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Named before anything was run: `arm` against `reference`, paired by seed."""
+    """Named before it was run: `arm` against `reference`, paired by seed."""
 
     axis: str
     lag: int
@@ -156,51 +147,53 @@ class Comparison:
     reference: str
     arm: str
 
+    def places(self) -> tuple[Place, Place]:
+        """The reference's and the arm's."""
+        return (self.axis, self.reference, self.lag, self.noise), (self.axis, self.arm, self.lag, self.noise)
+
 
 COMPARISONS: tuple[Comparison, ...] = (
-    # Each term against the arm that lacks it, where data are old.
     *(Comparison("staleness", 16, 0.0, arm.reference, name) for name, arm in ARMS.items() if name != "none"),
-    # Where they are far older than runs usually allow.
+    Comparison("staleness", 64, 0.0, "none", "truncated"),
+    Comparison("staleness", 64, 0.0, "truncated", "decoupled"),
+    Comparison("staleness", 64, 0.0, "truncated", "dppo"),
+    Comparison("mismatch", NOISE_LAG, NOISE, "none", "truncated"),
     *(
-        Comparison("staleness", lag, 0.0, *pair)
-        for lag in (64, 128)
-        for pair in (("none", "truncated"), ("truncated", "decoupled"), ("truncated", "dppo"))
+        Comparison("mismatch", NOISE_LAG, NOISE, "truncated", name)
+        for name in ("masked", "sequence_masked", "dppo")
     ),
-    Comparison("mismatch", NOISE_LAG, 0.1, "none", "truncated"),
-    Comparison("tail", 16, 0.0, "truncated", "sequence_masked"),
-    Comparison("factors", 0, 0.0, "grpo/token_mean/0.28", "dr_grpo/token_mean/0.28"),
 )
+"""The primary comparisons. All else is effect sizes with intervals, on fewer seeds and without a test."""
 MOST_COMPARISONS = 20
 """Ten pairs give p of at least 2/1024; times 20 that is still below 0.05."""
+MOST_CELLS = 600
 
 
-def places() -> list[tuple[str, str, int, float]]:
-    """(axis, arm, lag, noise) of everything measured, the most important first."""
-    order = [*MAIN, *(name for name in ARMS if name not in MAIN)]
-    staleness = [
-        *(("staleness", arm, 16, 0.0) for arm in order),
-        *(("staleness", arm, lag, 0.0) for lag in (64, 128) for arm in MAIN),
-        *(("staleness", arm, lag, 0.0) for lag in (4, 1) for arm in order),
-        # Without stale tokens nothing is to interpolate: recipes refuse it.
-        *(("staleness", arm, 0, 0.0) for arm in order if arm != "a3po"),
+def primary_places() -> list[Place]:
+    return list(dict.fromkeys(place for comparison in COMPARISONS for place in comparison.places()))
+
+
+def places() -> list[Place]:
+    """Everything measured, that of primary comparisons first."""
+    others = [
+        *(("mismatch", arm, NOISE_LAG, NOISE) for arm in ARMS),
+        *(("staleness", arm, 4, 0.0) for arm in ARMS),
+        *(("staleness", arm, 0, 0.0) for arm in ARMS if arm not in WEIGHTS),
     ]
-    mismatch = [("mismatch", arm, NOISE_LAG, noise) for noise in reversed(NOISES) for arm in MAIN]
-    tail = [("tail", arm, 16, 0.0) for arm in ("none", "truncated", "sequence_masked", "geometric")]
-    return [*staleness, *mismatch, *tail, *(("factors", arm, 0, 0.0) for arm in FACTORS)]
+    return list(dict.fromkeys((*primary_places(), *others)))
 
 
-def tuning_cells() -> list[Cell]:
-    """Every rate of every arm, on seeds of their own."""
-    found = itertools.product(ARMS, TUNING_SEEDS, RATES)
-    return [Cell("tuning", arm, TUNING_LAG, 0.0, seed, rate) for arm, seed, rate in found]
+def tuning_cells(arm: str) -> list[Cell]:
+    """Every rate, on seeds of their own."""
+    found = itertools.product(TUNING_SEEDS, RATES)
+    return [Cell("tuning", arm, TUNING_LAG, 0.0, seed, rate) for seed, rate in found]
 
 
 def tuned_rate(arm: str, rows: Iterable[Row]) -> float | None:
     """The rate with the largest mean area over the tuning seeds, None until all of the arm's tuning cells are
-    there. Arms of `factors` take that of truncated."""
-    arm = arm if arm in ARMS else "truncated"
+    there."""
     areas = {row.cell: row.area() for row in rows if row.axis == "tuning" and row.arm == arm}
-    wanted = [cell for cell in tuning_cells() if cell.arm == arm]
+    wanted = tuning_cells(arm)
     if any(cell not in areas for cell in wanted):
         return None
     means = {rate: sum(areas[cell] for cell in wanted if cell.rate == rate) for rate in RATES}
@@ -209,36 +202,43 @@ def tuned_rate(arm: str, rows: Iterable[Row]) -> float | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells, with the rates that the rows chose; without them the recipe's own."""
+    """All cells, with the rates that the rows chose; without them the recipe's own, at which none is run."""
 
     cells: list[Cell]
     is_tuned: Mapping[str, bool]
     """By arm."""
 
+    def is_ready(self, cell: Cell) -> bool:
+        """Whether its rate is known."""
+        return cell.axis == "tuning" or self.is_tuned[cell.arm]
+
 
 def make_plan(rows: Sequence[Row]) -> Plan:
-    """Tuning first, then seed by seed, so that a plan that is cut has whole pairs of the first seeds."""
-    chosen = {name: tuned_rate(name, rows) for name in (*ARMS, *FACTORS)}
-    rates = {name: 1.0 if rate is None else rate for name, rate in chosen.items()}
-    cells = [
-        Cell(axis, arm, lag, noise, seed, rates[arm])
-        for axis in ("staleness", "mismatch", "tail", "factors")
-        for lag, seed in itertools.product((16, 64, 128, 0, 4, 1), SEEDS)
-        for own, arm, place_lag, noise in places()
-        if (own, place_lag) == (axis, lag)
+    """The places of primary comparisons in turn, then the others seed by seed, so that a plan that is cut has
+    whole pairs of the first seeds; the tuning of an arm before its first cell."""
+    chosen = {name: tuned_rate(name, rows) for name in ARMS}
+    primary = primary_places()
+    places_and_seeds = [
+        *itertools.product(primary, SEEDS),
+        *((place, seed) for seed in FEW_SEEDS for place in places() if place not in primary),
     ]
-    return Plan([*tuning_cells(), *cells], {name: rate is not None for name, rate in chosen.items()})
+    cells = [
+        cell
+        for place, seed in places_and_seeds
+        for cell in (*tuning_cells(place[1]), Cell(*place, seed, chosen[place[1]] or 1.0))
+    ]
+    return Plan(list(dict.fromkeys(cells)), {name: rate is not None for name, rate in chosen.items()})
 
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds of a cell: per start and per update, by recipe, measured in rows of this program."""
+    """CPU seconds of a cell, measured in rows of this program."""
 
     per_start: float
-    per_update: Mapping[str, float]
+    per_update: float
 
     def of(self, cell: Cell) -> float:
-        return self.per_start + cell.num_updates * self.per_update[cell.recipe]
+        return self.per_start + cell.num_updates * self.per_update
 
     def hours(self, cells: Iterable[Cell]) -> float:
         """Hours of one core that the cells take."""
@@ -246,13 +246,9 @@ class Costs:
 
 
 def fit_costs(rows: Sequence[Row], before: Costs) -> Costs:
-    """The mean cost per update of the rows of each recipe beyond a start; `before` where there is no row. A
-    start is not fitted: it is as long in each cell, and few lags would not tell it from an update."""
-    found = dict(before.per_update)
-    for recipe in RECIPES:
-        own = [(row.cpu_seconds, row.cell) for row in rows if row.cell.recipe == recipe]
-        if own:
-            updates = sum(cell.num_updates for _, cell in own)
-            spent = sum(max(0.0, seconds - before.per_start) for seconds, _ in own)
-            found[recipe] = spent / updates
-    return Costs(before.per_start, found)
+    """The mean cost per update of the rows beyond a start; `before` without a row. A start is not fitted: it
+    is as long in each cell, and few lags would not tell it from an update."""
+    if not rows:
+        return before
+    spent = sum(max(0.0, row.cpu_seconds - before.per_start) for row in rows)
+    return Costs(before.per_start, spent / sum(row.cell.num_updates for row in rows))

@@ -15,9 +15,11 @@ from tests.benchmarks.algorithms.arms import ARMS
 from tests.benchmarks.algorithms.plan import (
     COMPARISONS,
     NUM_UPDATES,
+    RATES,
     SEEDS,
     TUNING_LAG,
     Comparison,
+    Place,
     Plan,
     Row,
     make_plan,
@@ -28,16 +30,16 @@ from tests.benchmarks.paired import holm, interval, sign_flip_p
 
 SIGNIFICANT = 0.05
 NOT_RUN = "not run"
-UNTUNED = (
-    "A cell whose rate is not tuned says how its arm does at the recipe's rate on that seed, and nothing of "
-    "what the arm can do at its own: no comparison is judged by it."
+DEFAULT = "truncated"
+EFFECT_SIZES = (
+    "The tables below are effect sizes: means with 95% intervals (Student's t) of each line alone, paired by "
+    "seed where they are differences, in points. They are not tested and not corrected for their number: an "
+    "interval without 0 is a reason to measure again, not a finding."
 )
 FOLDER = Path(__file__).parent
 TITLES = {
     "staleness": "Staleness",
     "mismatch": "Mismatch: noise on the weights that roll out, over each tensor's root mean square",
-    "tail": "Length tail",
-    "factors": "Advantages, reductions and clips at lag 0",
 }
 
 
@@ -72,10 +74,10 @@ def current(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.cell in planned]
 
 
-def areas_of(rows: Sequence[Row], plan: Plan) -> dict[tuple[str, str, int, float], dict[int, float]]:
-    """(axis, arm, lag, noise) -> seed -> area, of the plan's cells that there are."""
+def areas_of(rows: Sequence[Row], plan: Plan) -> dict[Place, dict[int, float]]:
+    """Place -> seed -> area, of the plan's cells that there are."""
     found = {row.cell: row.area() for row in rows}
-    areas: dict[tuple[str, str, int, float], dict[int, float]] = {}
+    areas: dict[Place, dict[int, float]] = {}
     for cell in plan.cells:
         if cell.axis != "tuning" and cell in found:
             areas.setdefault(cell.place, {})[cell.seed] = found[cell]
@@ -115,25 +117,29 @@ def comparison_table(found: Sequence[Outcome]) -> str:
 
 
 def axis_table(axis: str, rows: Sequence[Row]) -> str:
-    """Markdown: mean area and its interval over the seeds that there are, and the seeds' own values."""
+    """Markdown: mean area and its interval over the seeds that there are, the seeds' own values, and the
+    paired difference to the default."""
     plan = make_plan(rows)
     areas = areas_of(rows, plan)
     last = {row.cell: row.greedy[1] for row in rows}
-    lines = ["| arm | lag | noise | seeds | area, % | of each seed | greedy after, % | rate |"]
+    lines = [f"| arm | lag | seeds | area, % | of each seed | less `{DEFAULT}` | greedy after, % | rate |"]
     lines.append("|---|---|---|---|---|---|---|---|")
-    for place in (place for place in places() if place[0] == axis):
-        _, arm, lag, noise = place
-        own = areas.get(place, {})
-        start = f"| `{arm}` | {lag} | {noise:g} | {len(own)} of {len(SEEDS)} |"
+    wanted = sorted((place for place in places() if place[0] == axis), key=lambda place: place[2])
+    for _, arm, lag, noise in wanted:
+        own, default = (areas.get((axis, name, lag, noise), {}) for name in (arm, DEFAULT))
         if not own:
-            lines.append(f"{start} {NOT_RUN} | | | |")
             continue
-        cells = [cell for cell in plan.cells if cell.place == place and cell in last]
+        cells = [cell for cell in plan.cells if cell.place == (axis, arm, lag, noise) and cell in last]
         each = " ".join(f"{100 * own[seed]:.1f}" for seed in sorted(own))
-        tuned = f"{cells[0].rate:g} x recipe's, {'tuned' if plan.is_tuned[arm] else 'not tuned'}"
+        pairs = [own[seed] - default[seed] for seed in own if seed in default and arm != DEFAULT]
         ends = _points([last[cell] for cell in cells])
-        lines.append(f"{start} {_points(list(own.values()))} | {each} | {ends} | {tuned} |")
-    return "\n".join(lines)
+        lines.append(
+            f"| `{arm}` | {lag} | {len(own)} | {_points(list(own.values()))} | {each} | "
+            f"{_points(pairs, sign='+') if pairs else ''} | {ends} | {cells[0].rate:g} |"
+        )
+    num_missing = len(wanted) - len(lines) + 2
+    missing = f"\n\nNot run: {num_missing} of {len(wanted)} arms and lags." if num_missing else ""
+    return (("\n".join(lines) + missing) if num_missing < len(wanted) else missing).strip()
 
 
 def _points(values: Sequence[float], sign: str = "") -> str:
@@ -150,27 +156,15 @@ def markdown(rows: Sequence[Row]) -> str:
     text = [
         f"{count} of the plan's {len(plan.cells)} cells are run. Learning rates tuned for: "
         f"{', '.join(f'`{name}`' for name in tuned) or 'no arm yet'}.",
+        f"**The {len(COMPARISONS)} primary comparisons**",
         comparison_table(outcomes(rows)),
-        UNTUNED,
         f"**Learning rates**, in multiples of the recipe's, at lag {TUNING_LAG} on seeds of their own",
         tuning_table(rows),
+        EFFECT_SIZES,
     ]
     for axis, title in TITLES.items():
-        some = any(row.axis == axis for row in current(rows))
-        text += [
-            f"**{title}**" + ("" if some else f": {NOT_RUN}."),
-            *([_run_only(axis, rows)] if some else []),
-        ]
+        text += [f"**{title}**", axis_table(axis, rows)]
     return "\n\n".join(text) + "\n"
-
-
-def _run_only(axis: str, rows: Sequence[Row]) -> str:
-    """The axis' table without the rows of what was not run, which one sentence names."""
-    lines = axis_table(axis, rows).splitlines()
-    kept = [line for line in lines if f" {NOT_RUN} |" not in line]
-    missing = len(lines) - len(kept)
-    table = "\n".join(kept)
-    return table + (f"\n\nNot run: the other {missing} arms and lags of this axis." if missing else "")
 
 
 def verdicts(rows: Sequence[Row]) -> dict[str, str]:
@@ -264,17 +258,15 @@ def tuning_table(rows: Sequence[Row]) -> str:
     """Markdown: mean area of each arm at each rate, and how many of its tuning cells there are; arms without
     any are left out."""
     found = {row.cell: row.area() for row in rows}
-    wanted = tuning_cells()
-    rates = sorted({cell.rate for cell in wanted})
-    lines = ["| arm | cells | " + " | ".join(f"rate {rate:g}" for rate in rates) + " |"]
-    lines.append("|---" * (2 + len(rates)) + "|")
+    lines = ["| arm | cells | " + " | ".join(f"rate {rate:g}" for rate in RATES) + " |"]
+    lines.append("|---" * (2 + len(RATES)) + "|")
     for arm in ARMS:
-        own = [cell for cell in wanted if cell.arm == arm]
+        own = tuning_cells(arm)
         done = sum(cell in found for cell in own)
         if not done:
             continue
         means = []
-        for rate in rates:
+        for rate in RATES:
             areas = [found[cell] for cell in own if cell.rate == rate and cell in found]
             means.append(_points(areas) if areas else NOT_RUN)
         lines.append(f"| `{arm}` | {done} of {len(own)} | " + " | ".join(means) + " |")
