@@ -41,9 +41,9 @@ ARMS: dict[str, Arm] = {
         {"algorithm.importance_weight": "sequence_masked"}, "algorithm.importance_weight=sequence_masked"
     ),
     "ipo": Arm(WITHOUT_CLIP | {"algorithm.trust_region": ["ipo"]}, "algorithm.trust_region=ipo"),
-    # The ranges of their papers; COMMON has PPO's.
+    # The clip ranges of their papers, where those of all cells are PPO's.
     "gspo": _one_key("surrogate", "gspo", clip_low=3e-4, clip_high=4e-4),
-    "cispo": _one_key("surrogate", "cispo", clip_low=None),
+    "cispo": _one_key("surrogate", "cispo", clip_low=None, clip_high=0.2),
     "dr_grpo": _one_key("advantage", "dr_grpo"),
     "max_rl": _one_key("advantage", "max_rl"),
     "sequence_mean": _one_key("reduction", "sequence_mean"),
