@@ -118,6 +118,22 @@ def test_a_row_of_another_recipe_is_refused(tmp_path: Path):
         read_rows(tmp_path / "r")
 
 
+def test_a_row_of_another_base_model_is_refused_before_it_is_written_and_when_it_is_read(tmp_path: Path):
+    path = tmp_path / "r"
+    append_row(path, row_of(CELL))
+    other = dataclasses.replace(row_of(dataclasses.replace(CELL, seed=4)), greedy=(0.3, 0.5))
+    with pytest.raises(
+        InputError, match=r"^tuning-none.* began at a greedy accuracy of 0.3, other rows at 0.2"
+    ):
+        run_cells(
+            path, [lambda cell: dataclasses.replace(row_of(cell), greedy=(0.3, 0.5))], hours=1, costs=COSTS
+        )
+    assert len(read_rows(path)) == 1
+    append_row(path, other)
+    with pytest.raises(InputError, match="r:2: staleness-truncated.* base model"):
+        read_rows(path)
+
+
 def test_a_digest_changes_with_what_the_run_is_told():
     others = [dataclasses.replace(CELL, **{name: 2}) for name in ("lag", "noise", "seed", "rate")]
     others += [dataclasses.replace(CELL, arm="masked"), dataclasses.replace(CELL, arm="kl")]

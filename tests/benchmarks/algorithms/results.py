@@ -1,6 +1,7 @@
 """The rows of cells that were run: one JSON object a line, refused where they are another recipe's."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -11,7 +12,8 @@ RESULTS = Path(__file__).with_name("results.jsonl")
 
 def read_rows(path: Path = RESULTS) -> list[Row]:
     """The rows of a file, none of a missing one. Raises InputError that names the line where it is no row,
-    where its cell is there twice, and where it was run under other keys than its cell has today."""
+    where its cell is there twice, where it was run under other keys than its cell has today, and where it
+    began from another base model."""
     rows: list[Row] = []
     if not path.exists():
         return rows
@@ -26,9 +28,21 @@ def read_rows(path: Path = RESULTS) -> list[Row]:
                 f"today's is {row.cell.digest()}. Name another file with --results, or restore the keys of "
                 f"the recipe, of arms.py and plan.py."
             )
+        check_base(row, rows, f"{path}:{number}: ")
         seen.add(row.cell)
         rows.append(row)
     return rows
+
+
+def check_base(row: Row, rows: Sequence[Row], where: str = "") -> None:
+    """Raises InputError where the greedy accuracy before training is not that of the other rows, of any arm
+    and seed: another base model cannot be compared with theirs."""
+    start = next((other.greedy[0] for other in rows if other.noise == row.noise), row.greedy[0])
+    if row.greedy[0] != start:
+        raise InputError(
+            f"{where}{row.cell.name()} began at a greedy accuracy of {row.greedy[0]}, other rows at {start}: "
+            f"its base model is another one. Restore the base model, or name another file with --results."
+        )
 
 
 def _row(path: Path, number: int, line: str) -> Row:

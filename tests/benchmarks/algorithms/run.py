@@ -30,7 +30,7 @@ from tests.benchmarks.algorithms.cells import CellFailed, RunCell, Worker
 from tests.benchmarks.algorithms.docs import write_docs
 from tests.benchmarks.algorithms.plan import RECIPE, ROOT, Cell, Costs, Plan, Row, fit_costs, make_plan
 from tests.benchmarks.algorithms.report import draw, markdown, write_verdicts
-from tests.benchmarks.algorithms.results import RESULTS, append_row, read_rows
+from tests.benchmarks.algorithms.results import RESULTS, append_row, check_base, read_rows
 
 AXES = ("tuning", "staleness", "mismatch")
 COSTS = Costs(2.0, 0.6)
@@ -87,10 +87,12 @@ def run_cells(
                 return
             row = None
             try:
-                row = run_cell(cell)
+                found = run_cell(cell)
+                check_base(found, rows)
+                row = found
             except CellFailed as error:
                 print(error, file=sys.stderr, flush=True)
-            except (KeyboardInterrupt, BrokenProcessPool):
+            except (KeyboardInterrupt, BrokenProcessPool, InputError):
                 is_over = True
                 raise
             finally:
