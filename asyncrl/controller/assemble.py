@@ -11,7 +11,7 @@ import aiohttp
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
-from asyncrl.controller.commits import Commits
+from asyncrl.controller.batch_columns import BatchColumns, optional_columns
 from asyncrl.controller.completion import (
     make_adaptive,
     make_completion,
@@ -20,8 +20,10 @@ from asyncrl.controller.completion import (
     make_pilot_meter,
     make_teacher,
 )
+from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
+from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
@@ -31,14 +33,17 @@ from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.recorded_completion import RecordedCompletion
 from asyncrl.controller.row_columns import row_columns, unjudged_columns
 from asyncrl.controller.row_completion import RowCompletion
-from asyncrl.controller.step_batches import StepBatches
 from asyncrl.controller.step_metrics import Meters, StepReport
 from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
-from asyncrl.controller.takes import Takes
-from asyncrl.controller.trainer_requests import TrainerRequests
-from asyncrl.controller.trainer_session import TrainerSession
-from asyncrl.controller.trainer_versions import TrainerVersions
+from asyncrl.controller.take_parts import (
+    CompactedJournal,
+    Evaluations,
+    MeasuredRows,
+    ReportedSteps,
+    SleepingServers,
+)
+from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.controller.turns import hidden_files, make_conversations, make_episodes
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
@@ -57,7 +62,7 @@ from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
-from asyncrl.records import branch_id
+from asyncrl.records import PolicyVersion, ScoredSequence, branch_id
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
@@ -112,6 +117,7 @@ def assemble(
     state = RunPhase(waits)
     journal.on_failure(state.fail_from_thread)
     trainer = TrainerSession(waits, state)
+    context = RunContext(waits, state, journal, trainer)
     order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
     cluster = recipe.cluster
@@ -170,46 +176,31 @@ def assemble(
 
     num_steps = recipe.trainer.num_steps
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    compaction = _make_compaction(recipe, queue)
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
-    versions = TrainerVersions(
-        *(trainer, queue, fleet, generator, heldout, copies, waits, state, num_steps),
-        publishes_all=not recipe.learns_from_rows(),
-    )
-    batches = StepBatches(
-        *(trainer, queue, fleet, dropped, metrics, waits, state, recipe.rollout.temperature),
-        max_turns=recipe.turns.max_turns if recipe.turns.is_on() else None,
-        has_agents=recipe.agent.is_on(),
-        has_sources=len(recipe.data.train_sources()) > 1,
-        has_verdicts=recipe.has_verdicts(),
-        has_rollouts=not recipe.learns_from_rows(),
-    )
-    takes = Takes(
-        session=trainer,
-        versions=versions,
-        batches=batches,
-        journal=journal,
-        compaction=compaction,
+    wire = TrainerWire(
+        context=context,
+        queue=queue,
         fleet=fleet,
-        shared_gpus=shared_gpus,
-        heldout=heldout,
-        report=report,
-        responses=_make_responses(recipe, journal, waits),
+        generator=generator,
+        drainer=drainer,
+        copies=copies,
         keys=keys,
-        waits=waits,
-        state=state,
+        parts=(
+            ReportedSteps(context, report, _make_responses(recipe, journal, waits)),
+            Evaluations(context, heldout, fleet.weight_owner, num_steps),
+            *([] if shared_gpus is None else [SleepingServers(context, shared_gpus)]),
+            CompactedJournal(_make_compaction(recipe, queue)),
+            MeasuredRows(_measured_rows(inputs)),
+        ),
+        columns=_batch_columns(recipe, queue, metrics, dropped),
         num_steps=num_steps,
-        heldout_rows=[
-            line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
-            for row, task in enumerate(inputs.heldout_rows)
-            for place, line in enumerate(task.reference.lines())
-        ],
+        temperature=recipe.rollout.temperature,
+        publishes_all=not recipe.learns_from_rows(),
+        serves_while_training=shared_gpus is None,
     )
-    commits = Commits(trainer, queue, compaction, copies, waits)
-    requests = TrainerRequests(trainer, takes, drainer, commits)
     service = ControllerService(
-        requests,
+        wire,
         endpoint=endpoint,
         keys=keys,
         servers=ServerMembership(fleet, supervisor),
@@ -236,13 +227,31 @@ def assemble(
         completion=completion,
         heldout=heldout,
         report=report,
-        requests=requests,
+        wire=wire,
         service=service,
         sides=(
             RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player, teacher),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
+
+
+def _measured_rows(inputs: Inputs) -> list[ScoredSequence]:
+    """Rows of data.heldout, where their loss is measured; a pair is two lines."""
+    return [
+        line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
+        for row, task in enumerate(inputs.heldout_rows)
+        for place, line in enumerate(task.reference.lines())
+    ]
+
+
+def _batch_columns(
+    recipe: Recipe, queue: ReplayQueue, metrics: RunMetrics, dropped: DroppedGroups
+) -> Callable[[list[Group], PolicyVersion], dict[str, Any]]:
+    """What is measured of a new batch; of rows that are learned nothing."""
+    if recipe.learns_from_rows():
+        return lambda taken, version: {}
+    return BatchColumns(queue, metrics, dropped if recipe.has_verdicts() else None, optional_columns(recipe))
 
 
 def _make_responses(recipe: Recipe, journal: Journal, waits: Waits) -> StepResponses:

@@ -25,44 +25,7 @@ Waits for tokens, verdicts, groups, servers, publications and the disk have a na
 watchdog and the post-mortem can say what waits for what. Without a name are timers, single requests that have
 a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the evaluation servers.
 
-`assemble` connects the parts:
-
-| part              | called by                               | calls                                        |
-|-------------------|-----------------------------------------|----------------------------------------------|
-| Controller        | launcher: run, stop                     | all loops; `train` of the launcher           |
-| ControllerService | trainer (wire 2); `asyncrl servers`     | TrainerRequests, ServerMembership            |
-| TrainerRequests   | ControllerService: take, drain, commit  | TrainerSession, Takes, Drain, Commits        |
-| Takes             | TrainerRequests: take                   | TrainerVersions, StepBatches, Fleet,         |
-|                   |                                         | SharedGpus, HeldOutSchedule, StepReport,     |
-|                   |                                         | Compaction                                   |
-| TrainerVersions   | Takes: take_note                        | ReplayQueue, Fleet, Generator,               |
-|                   |                                         | HeldOutSchedule                              |
-| StepBatches       | Takes: give                             | ReplayQueue, Fleet, DroppedGroups            |
-| Commits           | TrainerRequests: commit                 | ReplayQueue, TrainerCopies, Compaction       |
-| TrainerSession    | the parts that answer the trainer;      | RunPhase: fail                               |
-|                   | watchdog and RunMetrics read it         |                                              |
-| SharedGpus        | Takes: before a batch                   | Drain: is_idle; Fleet: sleep                 |
-| ServerMembership  | ControllerService: change               | Fleet: add, remove; Supervisor: record       |
-| ReplayQueue       | feed, GroupCompletion, Generator,       | Journal; Waits: notify                       |
-|                   | TrainerVersions, StepBatches, Commits   |                                              |
-| GroupCompletion   | feed: one run per group                 | Generator or TurnPlayer, Grader,             |
-|                   |                                         | SignalFilter, ReplayQueue                    |
-| TurnPlayer        | GroupCompletion; its own loop; watchdog | Generator, Conversations, ReplayQueue        |
-| Generator         | GroupCompletion, EarlyAbort,            | Fleet: pick; servers (wire 1); ReplayQueue   |
-|                   | TrainerVersions                         |                                              |
-| EarlyAbort        | its own loop                            | Generator: end; Oversampling: is_over        |
-| Fleet             | feed, Generator, Evaluator, EarlyAbort, | servers; Supervisor: restart, end            |
-|                   | Takes, TrainerVersions, Drain, speed    |                                              |
-| HeldOutSchedule   | Takes, TrainerVersions, Controller      | Evaluator, EvaluationServers;                |
-|                   |                                         | Observer: evaluation                         |
-| StepReport        | Takes: asked, given                     | Observer: step                               |
-| DroppedGroups     | GroupCompletion: ended;                 | ZeroReward; Observer: dropped, alarm         |
-|                   | StepBatches: taken                      |                                              |
-| watchdog          | its own loop                            | Fleet: restart_stuck;                        |
-|                   |                                         | Supervisor: kill_trainer                     |
-| RunPhase          | all read it; Controller,                | Waits: notify                                |
-|                   | TrainerSession, Takes, TrainerVersions, |                                              |
-|                   | HeldOutSchedule and Journal change it   |                                              |
+`assemble` builds the parts and shows which knows which.
 """
 
 import asyncio
@@ -75,7 +38,7 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.recorded_completion import RecordedCompletion
 from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.step_metrics import StepReport
-from asyncrl.controller.trainer_requests import TrainerRequests
+from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops.run_phase import RunPhase
@@ -130,7 +93,7 @@ class Controller:
     completion: GroupCompletion | RecordedCompletion | RowCompletion
     heldout: HeldOutSchedule
     report: StepReport
-    requests: TrainerRequests
+    wire: TrainerWire
     service: ControllerService
     sides: Sequence[Side]
     _must_end_at: float = math.inf
@@ -149,7 +112,7 @@ class Controller:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.service.close()
-        await self.requests.close()
+        await self.wire.close()
         await self.fleet.members.close()
         await self.heldout.close()
         if self.agents is not None:

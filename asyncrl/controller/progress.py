@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
+from asyncrl.controller.context import TrainerSession
 from asyncrl.controller.supervisor import Supervisor
-from asyncrl.controller.trainer_session import TrainerSession
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED

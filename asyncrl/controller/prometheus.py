@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.context import TrainerSession
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.columns import values_of

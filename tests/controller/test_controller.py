@@ -94,7 +94,7 @@ async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_
         time.sleep(0.1)
         return sequences_of(group)
 
-    monkeypatch.setattr("asyncrl.controller.step_batches.sequences_of", make_slowly)
+    monkeypatch.setattr("asyncrl.controller.trainer_wire.sequences_of", make_slowly)
     monkeypatch.setattr("asyncrl.controller.http_service.POLL_SECONDS", 0.05)
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)

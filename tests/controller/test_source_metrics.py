@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from fakes.records import make_score, make_task
-from fakes.step_batches import metrics_of_step
 from fakes.turns import called
 
 from asyncrl.controller.source_metrics import source_metrics
@@ -49,14 +48,6 @@ def test_correct_answers_and_use_of_tools_are_counted_per_source() -> None:
 def test_a_source_without_verdicts_has_no_value() -> None:
     found = source_metrics([group_of("short:1", None), group_of("long:1", 1.0)], has_turns=False)
     assert found["correct_mean_by_source"] == {"long": 1.0}
-
-
-@pytest.mark.parametrize("has_sources", [True, False])
-def test_only_a_run_on_several_sources_has_the_columns(has_sources: bool) -> None:
-    group = group_of("long:1", 1.0, 0.0)
-    group.taken_version = 0
-    row = metrics_of_step([group], has_sources=has_sources)
-    assert ("correct_mean_by_source" in row) == has_sources
 
 
 def test_trackers_get_a_value_per_source_under_names_that_they_take() -> None:

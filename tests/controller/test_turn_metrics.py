@@ -6,7 +6,6 @@ import pytest
 from fakes.episodes import FakeEpisodes, conversations
 from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
-from fakes.step_batches import metrics_of_step
 from fakes.turns import called, told
 
 from asyncrl.controller.step_metrics import Reading, StepReport
@@ -66,15 +65,6 @@ def test_without_calls_there_is_no_share_of_errors_and_without_verdicts_no_mean(
     found = turn_metrics([group_of(played("a", turn(1)))], max_turns=3)
     assert (found["calls_mean"], found["call_error_share"], found["tool_seconds_p50"]) == (0.0, None, None)
     assert set(turn_metrics([], max_turns=3).values()) == {None}
-
-
-@pytest.mark.parametrize(("max_turns", "has_turns"), [(None, False), (3, True)])
-def test_only_a_run_with_turns_has_their_columns(max_turns: int | None, has_turns: bool) -> None:
-    group = group_of(played("a", turn(1)), played("b", turn(2)))
-    group.taken_version = 0
-    row = metrics_of_step([group], max_turns=max_turns)
-    names = set(turn_metrics([], max_turns=3))
-    assert names & row.keys() == (names if has_turns else set())
 
 
 def test_faults_of_environments_are_counted_per_step() -> None:

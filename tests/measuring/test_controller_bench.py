@@ -24,7 +24,7 @@ BENCH = Path(__file__).parents[1] / "benchmarks" / "controller_bench.py"
         ("/x/asyncrl/rollout/grade.py", "verdicts"),
         ("/x/asyncrl/replay/queue.py", "queue"),
         ("/x/asyncrl/journal/writer.py", "journal, hand-over"),
-        ("/x/asyncrl/controller/takes.py", "takes"),
+        ("/x/asyncrl/controller/trainer_wire.py", "takes"),
         ("/usr/lib/python3.11/random.py", "other"),
     ],
 )

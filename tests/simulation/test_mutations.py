@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from simulation.schedule import run_schedule
 
-from asyncrl.controller.trainer_session import TrainerSession
-from asyncrl.controller.trainer_versions import TrainerVersions
+from asyncrl.controller.context import TrainerSession
+from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.journal import queue_state, statements
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.queue_state import StoredGroup
@@ -145,7 +145,7 @@ def groups_that_are_due_and_left_behind() -> Any:
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(TrainerVersions, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TrainerWire, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_continues() -> Any:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.controller.trainer_session import TrainerSession
+from asyncrl.controller.context import TrainerSession
 from asyncrl.errors import DiskError, QueueError, Superseded
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits

@@ -1,14 +1,13 @@
-"""The trainer as its requests show it: which take is the newest, how many requests wait, how often it asked.
-
-Of two trainers that wait (one died and left its request) only the newest is answered.
-"""
+"""What the parts of a controller share: waits, the phase of the run, the journal, the trainer's session."""
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from asyncrl.errors import QueueError, Superseded
+from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.wire.messages import TakeRequest
@@ -17,7 +16,11 @@ T = TypeVar("T")
 
 
 class TrainerSession:
-    """One per run. Every request of the trainer is answered through it."""
+    """The trainer as its requests show it: which take is the newest, how many requests wait. One per run.
+
+    Every request of the trainer is answered through it. Of two trainers that wait (one died and left its
+    request) only the newest is answered.
+    """
 
     def __init__(self, waits: Waits, state: RunPhase) -> None:
         self._waits = waits
@@ -35,7 +38,8 @@ class TrainerSession:
         self._waits.notify()
 
     def is_newest(self, request: TakeRequest) -> bool:
-        """A trainer that died leaves its request waiting here; it must not act along with its successor's."""
+        """Whether no other take came after `request`: a dead trainer's must not act along with its
+        successor's."""
         return request is self._newest_take
 
     def check_is_newest(self, request: TakeRequest) -> None:
@@ -61,7 +65,7 @@ class TrainerSession:
 
     @contextlib.contextmanager
     def faults_end_run(self) -> Iterator[None]:
-        """Only a QueueError is the trainer's own matter; it is told of every other error, too."""
+        """A QueueError concerns the trainer alone; every other error ends the run and is told to it, too."""
         try:
             yield
         except QueueError:
@@ -69,3 +73,13 @@ class TrainerSession:
         except Exception as error:
             self._state.fail(error)
             raise
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One per run."""
+
+    waits: Waits
+    state: RunPhase
+    journal: Journal
+    session: TrainerSession

@@ -1,0 +1,137 @@
+"""The features that act while a take is answered, each a `TakePart`; `assemble` lists those of a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.controller.context import RunContext
+from asyncrl.controller.step_metrics import StepReport, batch_metrics
+from asyncrl.controller.step_responses import StepResponses
+from asyncrl.controller.trainer_wire import TakePart
+from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.compaction import Compaction
+from asyncrl.loops.waits import TrainersWait
+from asyncrl.records import Batch, ScoredSequence
+from asyncrl.rollout.shared_gpus import SharedGpus
+from asyncrl.serving.publication import Publication, written
+from asyncrl.serving.weight_owner import WeightOwner
+from asyncrl.wire.messages import TakeReply, TakeRequest
+
+
+@dataclass(frozen=True)
+class ReportedSteps(TakePart):
+    """The row of each step in metrics.jsonl: opened by one take, closed by the next."""
+
+    context: RunContext
+    report: StepReport
+    responses: StepResponses
+
+    async def asked(self, request: TakeRequest) -> None:
+        columns: Mapping[str, Any] = await self.responses.columns(request.version - 1)
+        self.context.session.check_is_newest(request)
+        self.report.asked(request, columns)
+
+    def given(self, batch: Batch, columns: dict[str, Any]) -> None:
+        self.report.given({**batch_metrics(batch), **columns})
+        # Now, while the trainer is busy: the next barrier is a step away.
+        self.responses.begin(batch.taken_version)
+
+    async def close(self) -> None:
+        await self.responses.close()
+
+
+@dataclass(frozen=True)
+class Evaluations(TakePart):
+    """Evaluations before the first step and during training; the accuracy that ends a run."""
+
+    context: RunContext
+    heldout: HeldOutSchedule
+    weight_owner: WeightOwner
+    num_steps: int
+
+    def ends_training(self) -> bool:
+        return self.heldout.reached is not None
+
+    def needs_publication(self, request: TakeRequest, *, is_last: bool) -> bool:
+        version = request.version
+        lacks_first = version == 0 and bool(self.heldout.lacks(0, "before"))
+        lacks_last = is_last and bool(self.heldout.lacks(version, "after"))
+        return lacks_first or lacks_last or self._is_due(request)
+
+    async def before_publish(self) -> None:
+        await self.context.waits.wait_until(
+            lambda: not self.heldout.is_on_rollout_servers() or self.context.state.is_stopped,
+            owner=TrainersWait.TAKE,
+            blocker="the evaluation of an earlier version",
+        )
+
+    async def before_announce(self, publication: Publication, request: TakeRequest) -> Publication:
+        if not self._is_due(request) or self.heldout.evaluation_servers is None:
+            return publication
+        # Its files are linked at once: the trainer deletes all but the last two.
+        return await written(publication, self.context.waits, owner="an evaluation's own server")
+
+    def announced(self, publication: Publication, request: TakeRequest) -> None:
+        if self._is_due(request):
+            self.heldout.start(publication, "during")
+
+    async def before_batch(self, request: TakeRequest) -> bool:
+        if request.version != 0 or not self.heldout.lacks(0, "before"):
+            return False
+        await self.weight_owner.until_written(TrainersWait.TAKE)
+        await self.heldout.wait(self.weight_owner.published(), "before", unless=self._may_train_meanwhile)
+        return True
+
+    def complete(self, request: TakeRequest, reply: TakeReply) -> None:
+        reply.heldout.update(self.heldout.accuracies)
+
+    def _is_due(self, request: TakeRequest) -> bool:
+        return self.heldout.is_due(request.version, self.num_steps)
+
+    def _may_train_meanwhile(self) -> bool:
+        """Whether training need not wait for the first evaluation: it has servers of its own, files are
+        damaged, or the run was asked to stop."""
+        return (
+            self.heldout.evaluation_servers is not None
+            or self.weight_owner.wants_publication
+            or self.context.state.is_stopped
+        )
+
+
+@dataclass(frozen=True)
+class SleepingServers(TakePart):
+    """Servers on the trainer's GPUs, which sleep while it has a batch."""
+
+    context: RunContext
+    shared_gpus: SharedGpus
+
+    async def before_reply(self) -> None:
+        await self.shared_gpus.hand_to_trainer()
+
+    def withholds(self) -> bool:
+        # The servers were waited for meanwhile.
+        return self.context.state.is_stopped
+
+
+@dataclass(frozen=True)
+class CompactedJournal(TakePart):
+    """The journal gives up tokens that nothing asks for again, where it has time: after a take."""
+
+    compaction: Compaction
+
+    def given(self, batch: Batch, columns: dict[str, Any]) -> None:
+        self.compaction.run()
+
+    def committed(self) -> None:
+        self.compaction.committed()
+
+
+@dataclass(frozen=True)
+class MeasuredRows(TakePart):
+    """Held-out rows whose loss the trainer measures; it is told them with its first batch."""
+
+    rows: Sequence[ScoredSequence]
+
+    def complete(self, request: TakeRequest, reply: TakeReply) -> None:
+        if reply.batch is not None and request.step_metrics is None:
+            reply.heldout_rows.extend(self.rows)

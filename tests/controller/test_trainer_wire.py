@@ -1,0 +1,81 @@
+"""Answers to the trainer: batches on their way when the controller ends, parts at their stages."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.controllers import controller_on, make_recipe
+from fakes.engine import FakeEngine
+from fakes.records import generate, make_queue, make_score, make_task
+from fakes.trainer import FakeTrainer
+
+from asyncrl.controller.context import RunContext, TrainerSession
+from asyncrl.controller.trainer_wire import TakePart, TrainerWire
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.waits import Waits
+from asyncrl.wire.messages import TakeRequest
+
+UNASKED: dict[str, Any] = dict.fromkeys(("generator", "drainer", "copies", "keys"))
+"""A batch that is read back asks none of these before it is whole."""
+
+
+async def test_a_batch_that_is_read_back_ends_with_its_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue(tmp_path, batch=1, samples=2)
+    queue.announce(0)
+    group = queue.admit(make_task())
+    generate(queue, group, version=0, num_tokens=3)
+    for trajectory, reward in zip(group.trajectories, (1.0, 0.0), strict=True):
+        queue.score(group, trajectory, make_score(reward), "")
+    queue.make_ready(group, {t.trajectory_id: 0.0 for t in group.trajectories})
+    assert queue.take(0) == [group]
+    queue.journal.barrier_blocking()
+    is_reading = asyncio.Event()
+
+    async def slow_disk() -> None:
+        is_reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(queue.journal, "barrier", slow_disk)
+    waits = Waits()
+    state = RunPhase(waits)
+    context = RunContext(waits, state, queue.journal, TrainerSession(waits, state))
+    fleet: Any = SimpleNamespace(weight_owner=SimpleNamespace(is_with_trainer=False))
+    wire = TrainerWire(context=context, queue=queue, fleet=fleet, num_steps=2, temperature=1.0, **UNASKED)
+    state.open()
+    asking = asyncio.create_task(wire.take(TakeRequest(version=0), 60.0))
+    await is_reading.wait()
+    (reading,) = [task for task in asyncio.all_tasks() if task.get_name() == "batch of step 1"]
+    asking.cancel()
+    await asyncio.wait([asking])
+    # It continues without its caller: another request may come for the same step.
+    assert not reading.done()
+    await wire.close()
+    assert reading.cancelled()
+    queue.journal.close()
+
+
+async def test_parts_act_at_the_stages_of_a_take_in_the_listed_order(
+    tmp_path: Path,
+) -> None:
+    acted: list[str] = []
+
+    class Noted(TakePart):
+        def __getattribute__(self, stage: str) -> Any:
+            if stage in vars(TakePart) and not stage.startswith("_"):
+                name = "first" if self is first else "second"
+                acted.append(f"{name} {stage}")
+            return super().__getattribute__(stage)
+
+    first, second = Noted(), Noted()
+    recipe = make_recipe(data={"heldout": None}, evaluation={"every_steps": 0})
+    async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        controller.wire.parts = (first, second)
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+    stages = ["asked", "ends_training", "before_announce", "announced", "before_batch", "before_reply"]
+    stages += ["withholds", "given", "complete"]
+    assert acted[: 2 * len(stages)] == [f"{name} {stage}" for stage in stages for name in ("first", "second")]
+    assert acted[-2:] == ["first close", "second close"] and "first committed" in acted
