@@ -1,12 +1,16 @@
 """`make docs`: the site of docs/ in .bench/site, by mkdocs-material. Every link must lead somewhere.
 
 Pages keep their places (README.md, docs/, verifiers/README.md, ...), so their links are those of the
-repository; files that they name are copied beside them. The navigation is the tables of docs/README.md. The
-page of commands is what each command says with --help.
+repository; files that they name are copied beside them. The navigation is the tables of docs/README.md.
+
+Reference pages are generated and exist here alone: what each command says with --help, `asyncrl keys`,
+`asyncrl algorithms`, and the recipes of published runs. Where a page names `asyncrl keys KEY` or `asyncrl
+algorithms NAME`, the site links to it.
 """
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,9 +25,9 @@ SOURCE, BUILT = FOLDER / "source", FOLDER / "html"
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "verifiers/README.md")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-KEY = re.compile(r"^- `([a-z_.]+)`(?= \()", re.MULTILINE)
-"""A key of docs/keys.md, which becomes an anchor: keys.html#rollout.temperature."""
-COMMANDS = "docs/commands.md"
+ENTRY = re.compile(r"^(- |## |\| )`?([a-z0-9_.]+)`?(?= \(|$| \|)", re.MULTILINE)
+"""A key, a section, or a row of a table, which becomes an anchor: keys.html#rollout.temperature."""
+SHOWN = re.compile(r"(?<!\[)`asyncrl (keys|algorithms)(?: ([a-z0-9_.]+))?`")
 SLUGIFY = "as GitHub"
 """Stands for a function, which plain YAML cannot hold."""
 SLUGIFY_TAG = "!!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}"
@@ -36,11 +40,10 @@ def main() -> int:
     for page in sorted(SOURCE.rglob("*.md")):
         for named in linked(page):
             copy(str(named.relative_to(ROOT)))
-    keys = SOURCE / "docs" / "keys.md"
-    keys.write_text(
-        KEY.sub(r'- <span id="\1"></span>`\1`', keys.read_text(encoding="utf-8")), encoding="utf-8"
-    )
-    (SOURCE / COMMANDS).write_text(commands_page(), encoding="utf-8")
+    for page in sorted(SOURCE.rglob("*.md")):
+        page.write_text(with_links(page), encoding="utf-8")
+    for name, text in reference().items():
+        (SOURCE / "docs" / name).write_text(text, encoding="utf-8")
     config = FOLDER / "mkdocs.yml"
     text = yaml.safe_dump(settings(), sort_keys=False)
     config.write_text(text.replace(f"slugify: {SLUGIFY}", f"slugify: {SLUGIFY_TAG}"), encoding="utf-8")
@@ -68,6 +71,44 @@ def linked(page: Path) -> Iterator[Path]:
             yield Path(os.path.normpath(path))
 
 
+def with_links(page: Path) -> str:
+    """The text of a page, in which commands that print keys and terms link to where the site has them."""
+    folder = os.path.relpath(SOURCE / "docs", page.parent)
+
+    def link(found: re.Match[str]) -> str:
+        target = f"{folder}/{found[1]}-reference.md" + (f"#{found[2]}" if found[2] else "")
+        return f"[{found[0]}]({os.path.normpath(target)})"
+
+    text = page.read_text(encoding="utf-8")
+    parts = re.split(f"({FENCE.pattern})", text, flags=FENCE.flags)
+    return "".join(part if place % 2 else SHOWN.sub(link, part) for place, part in enumerate(parts))
+
+
+def reference() -> dict[str, str]:
+    """Name -> text of each generated page."""
+    keys, terms = (
+        ENTRY.sub(r'\1<span id="\2"></span>`\2`', asyncrl(name)) for name in ("keys", "algorithms")
+    )
+    return {
+        "commands-reference.md": commands_page(),
+        "keys-reference.md": keys,
+        "algorithms-reference.md": f"# Loss terms and presets\n\n{terms}",
+        "published-reference.md": runpy.run_path(str(ROOT / ".make" / "published.py"))["page"](),
+    }
+
+
+def asyncrl(*words: str) -> str:
+    """The output of a command."""
+    return subprocess.run(
+        [sys.executable, "-m", "asyncrl.cli", *words],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def navigation() -> list[dict[str, object]]:
     """The sections of docs/README.md with their pages, titled as the pages are."""
     sections: list[dict[str, object]] = [{"asyncrl": "README.md"}]
@@ -76,7 +117,8 @@ def navigation() -> list[dict[str, object]]:
         places = [os.path.normpath(f"docs/{page}") for page in pages]
         sections.append({title: [{heading(SOURCE / place): place} for place in places]})
     sections[-1][next(iter(sections[-1]))] += [{"Changelog": "CHANGELOG.md"}]  # type: ignore[operator]
-    sections.insert(2, {"Commands": COMMANDS})
+    pages = sorted(SOURCE.glob("docs/*-reference.md"))
+    sections.insert(2, {"Reference": [{heading(page): str(page.relative_to(SOURCE))} for page in pages]})
     return sections
 
 
@@ -96,16 +138,8 @@ def commands_page() -> str:
 
     parts = ["# Commands\n"]
     for name, text in commands.items():
-        command = [sys.executable, "-m", "asyncrl.cli", name, "--help"]
-        said = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "COLUMNS": "100"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        parts.append(f"## {name}\n\n{text[0].upper()}{text[1:]}.\n\n```text\n{said.stdout.strip()}\n```\n")
+        said = asyncrl(name, "--help").strip()
+        parts.append(f"## {name}\n\n{text[0].upper()}{text[1:]}.\n\n```text\n{said}\n```\n")
     return "\n".join(parts)
 
 

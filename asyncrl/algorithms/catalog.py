@@ -81,22 +81,29 @@ def catalog() -> list[CatalogEntry]:
     ]
 
 
-def markdown() -> str:
-    """One table per recipe key."""
+def markdown(asked: str | None = None) -> str:
+    """One table per recipe key; of the terms or the key named `asked` alone. Empty where neither exists."""
     lines = []
     entries = catalog()
     for key in SECTIONS:
+        of_key = [
+            entry
+            for entry in entries
+            if entry.key == key and asked in (None, key, key.partition(".")[2], entry.name)
+        ]
+        if not of_key:
+            continue
         lines += [
             f"### `{key}`",
             "",
             "| name | formula | measured | what it is for | how it fails | source |",
         ]
         lines += ["|---|---|---|---|---|---|"]
-        for e in (entry for entry in entries if entry.key == key):
+        for e in of_key:
             cells = (f"`{e.name}`", e.formula, e.measured, e.use, e.fails, e.source)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 def _entry(key: str, name: str, term: Callable[..., Any], measured: str) -> CatalogEntry:

@@ -1,4 +1,5 @@
 """Presets of algorithm.preset: names of published algorithms, each a set of keys as its source sets them.
+`asyncrl algorithms NAME` prints one.
 
 A preset fills in the keys that the recipe does not state, before anything is checked; the resolved recipe
 states all of them. Batch sizes, lengths and, but for two, learning rates depend on model and machine and stay
@@ -8,6 +9,8 @@ the recipe's. So does the importance weight, where the source trains synchronous
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from asyncrl.errors import did_you_mean
 from asyncrl.recipe.sections.rollout import Rollout
@@ -22,6 +25,8 @@ class Preset:
     """By the dotted keys of a recipe."""
     overlong_share: float = 0.0
     """The buffer of the overlong penalty, as a share of rollout.max_new_tokens."""
+    left_out: str = "-"
+    """Settings of the source that the preset does not set, and why."""
 
     def keys(self, max_new_tokens: int) -> dict[str, Any]:
         """All settings, for responses of at most `max_new_tokens`."""
@@ -53,10 +58,12 @@ PRESETS: Mapping[str, Preset] = {
         _loss(
             "grpo", "sequence_mean", low=0.2, high=0.2, kl_coefficient=0.04, kl_estimator="k3", kl_in="loss"
         ),
+        left_out="clips: the paper names no number, 0.2 is the default of verl and TRL",
     ),
     "dr_grpo": Preset(
         "Dr.GRPO, arXiv 2503.20783; oat-zero's qwen2.5-math-7b.sh",
         _loss("dr_grpo", "dr_grpo_constant", low=0.2, high=0.2),
+        left_out="its eight optimizer steps per batch, without which no clip binds",
     ),
     "dapo": Preset(
         "DAPO, arXiv 2503.14476; verl's run_dapo_qwen2.5_32b.sh",
@@ -64,15 +71,19 @@ PRESETS: Mapping[str, Preset] = {
         _loss("grpo", "token_mean", low=0.2, high=0.28, overlong_penalty=0.5)
         | {"replay.drops_no_signal": True},
         overlong_share=4096 / 20480,
+        left_out="its 16 optimizer steps per batch (trainer.optimizer_steps_per_batch); half its penalty, "
+        "since our rewards are 1 and 0, not 1 and -1",
     ),
     "gspo": Preset(
         "GSPO, arXiv 2507.18071 (version 2), section 5.1; TRL's paper index",
         _loss("grpo", "sequence_mean", low=3e-4, high=4e-4, surrogate="gspo"),
+        left_out="its four optimizer steps per batch, without which no clip binds",
     ),
     "cispo": Preset(
         "MiniMax-M1, arXiv 2506.13585; the bound of 5 is that of TRL's paper index for ScaleRL",
         _loss("grpo", "token_mean", low=None, high=4.0, **_TRUNCATED)
         | {"trainer.adam_beta2": 0.95, "trainer.adam_epsilon": 1e-15},
+        left_out="the paper names no upper bound; its optimizer steps per batch",
     ),
     "reinforce_pp": Preset(
         "REINFORCE++, arXiv 2501.03262; defaults of OpenRLHF's train_ppo_ray.py",
@@ -84,6 +95,7 @@ PRESETS: Mapping[str, Preset] = {
             kl_estimator="k1",
             kl_in="reward",
         ),
+        left_out="its schedule, a cosine after 3% of warm-up",
     ),
     "ppo": Preset(
         "PPO, arXiv 1707.06347; verl's ppo_trainer.yaml",
@@ -97,6 +109,7 @@ PRESETS: Mapping[str, Preset] = {
             gae_is_whitened=True,
         )
         | {"critic.value_clip": 0.5, "critic.learning_rate": 1e-5},
+        left_out="the critic's optimizer steps (critic.optimizer_steps_per_batch) and warm-up",
     ),
     "scale_rl": Preset(
         "ScaleRL, arXiv 2510.13786, appendix; TRL's paper index",
@@ -111,17 +124,23 @@ PRESETS: Mapping[str, Preset] = {
             "trainer.adam_epsilon": 1e-15,
             "trainer.weight_decay": 0.01,
         },
+        left_out="prompts retired at a pass rate of 0.9 (data.selection: retire), forced ends of thoughts; "
+        "groups without signal are replaced, not left out; rewards are 1 and 0, not 1 and -1; "
+        "Adam's 0.999 is torch's default",
     ),
     "dppo": Preset(
         "DPPO, arXiv 2602.04879; verl's dppo_trainer/run_qwen3_30b_a3b_megatron.sh",
         # A truncation at 10,000, verl's clip_ratio_c.
         _loss("dr_grpo", "dr_grpo_constant", low=None, high=9999.0, **_TRUNCATED)
         | {"algorithm.trust_region": ["dppo_tv"], "algorithm.tv_limit": 0.15},
+        left_out="its eight optimizer steps per batch; dppo_kl, with 0.05, is its other limit",
     ),
     "ipo": Preset(
         "prime-rl's default since September 2026 (pull requests 3418 and 3586)",
         _unclipped("dr_grpo", "token_mean", **_AROUND_BEHAVIOR, behavior_kl_coefficient=0.0)
         | {"algorithm.trust_region": ["ipo"], "algorithm.probability_limit": 0.3},
+        left_out="its filters, which leave out responses without an advantage before the mean over tokens: "
+        "replay.drops_no_signal replaces them instead",
     ),
     "sapo": Preset(
         "SAPO, arXiv 2511.20347; TRL's paper index; verl's sapo_trainer/run_qwen3_8b_fsdp.sh",
@@ -131,11 +150,14 @@ PRESETS: Mapping[str, Preset] = {
             sapo_tau_positive=1.0,
             sapo_tau_negative=1.05,
         ),
+        left_out="its four optimizer steps per batch, without which every ratio is 1",
     ),
     "m2po": Preset(
         "M2PO, arXiv 2510.01161; its authors' m2po-qwen-math-7b-s256.sh",
         _unclipped("grpo", "token_mean", **_AROUND_BEHAVIOR)
         | {"algorithm.trust_region": ["second_moment_clip"], "algorithm.second_moment_limit": 0.04},
+        left_out="its staleness of 256 updates (rollout.max_staleness) and four optimizer steps per batch; "
+        "the range is found over an optimizer step, not a micro-batch",
     ),
     "vapo": Preset(
         "VAPO, arXiv 2504.05118",
@@ -148,6 +170,7 @@ PRESETS: Mapping[str, Preset] = {
             nll_coefficient=0.1,
         )
         | {"critic.gae_lambda": 1.0, "critic.warmup_steps": 50},
+        left_out="its optimizer steps per batch and the critic's rate; rewards are 1 and 0, not 1 and -1",
     ),
     "max_rl": Preset(
         "MaxRL, arXiv 2602.02710; its authors' run_qwen3_training.sh",
@@ -164,6 +187,7 @@ PRESETS: Mapping[str, Preset] = {
             mask_low=0.0,
             mask_high=5.0,
         ),
+        left_out="the whitening over the batch that it adds to the group's, its reward scale and optimizer",
     ),
     "recommended": Preset(
         "a judgement over the defaults of six libraries (docs/algorithms.md)",
@@ -205,6 +229,25 @@ def with_preset(raw: Any) -> Any:
         if stated is None or isinstance(stated, dict):
             completed[section] = {inner: value, **(stated or {})}
     return completed
+
+
+def markdown(asked: str | None = None) -> str:
+    """A table of all presets, or of the one named `asked`."""
+    lines = ["| preset | sets | source | of the source, not set |", "|---|---|---|---|"]
+    for name, preset in PRESETS.items():
+        if asked in (None, name):
+            keys = [f"`{key}: {_written(value)}`" for key, value in preset.settings.items()]
+            if preset.overlong_share:
+                keys.append(f"`{BUFFER}`: {preset.overlong_share:g} of `rollout.max_new_tokens`")
+            lines.append(f"| `{name}` | {', '.join(keys)} | {preset.source} | {preset.left_out} |")
+    return "\n".join(lines)
+
+
+def _written(value: Any) -> str:
+    """The value as a recipe states it."""
+    if isinstance(value, float):
+        return f"{value:g}".replace("e-0", "e-")
+    return str(yaml.safe_dump(value, default_flow_style=True)).partition("\n")[0]
 
 
 def _max_new_tokens(raw: dict[str, Any]) -> int:

@@ -1,11 +1,10 @@
 """The catalog: every term is documented, and every name of the recipe is a term."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 
+from asyncrl import cli
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
@@ -14,8 +13,8 @@ from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
-from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.presets import PRESETS
 from asyncrl.recipe.sections import algorithm as recipe
 
 NAMED_BY_THE_KEY = (
@@ -30,15 +29,6 @@ NAMED_BY_THE_KEY = (
 def test_every_term_has_a_formula_a_source_with_a_year_a_use_and_a_failure(entry):
     assert entry.formula and len(entry.use) > 20 and len(entry.fails) > 20
     assert any(f"{year}" in entry.source for year in (1992, *range(2015, 2027))), entry.source
-
-
-def test_the_table_of_the_docs_has_a_row_for_every_term():
-    text = (Path(__file__).parents[2] / "docs/algorithms.md").read_text(encoding="utf-8")
-    table = text.partition("## Which term when")[2].partition("\n## ")[0]
-    first_column = "".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| "))
-    named = set(re.findall(r"[\w.]+", first_column))
-    missing = [entry.name for entry in catalog() if not {entry.name, entry.key} & named]
-    assert not missing
 
 
 def test_a_term_without_a_measurement_says_so_and_each_verdict_is_of_a_term():
@@ -66,11 +56,30 @@ def test_the_documentation_of_a_key_names_each_of_its_terms():
             assert all(name in Algorithm.model_fields[section].description for name in terms), key
 
 
-def test_the_command_prints_one_table_per_key(capsys: pytest.CaptureFixture[str]):
-    assert algorithms.run(None) == 0
-    printed = capsys.readouterr().out
-    assert printed == markdown()
+def test_the_command_prints_one_table_per_key_and_one_of_the_presets(capsys: pytest.CaptureFixture[str]):
+    printed = said(capsys)
+    keys = [*SECTIONS, "algorithm.preset"]
     assert [line for line in printed.splitlines() if line.startswith("###")] == [
-        f"### `{k}`" for k in SECTIONS
+        f"### `{key}`" for key in keys
     ]
-    assert sum(line.startswith("| `") for line in printed.splitlines()) == len(catalog())
+    assert sum(line.startswith("| `") for line in printed.splitlines()) == len(catalog()) + len(PRESETS)
+
+
+def test_one_name_is_printed_alone(capsys: pytest.CaptureFixture[str]):
+    printed = said(capsys, "truncated")
+    assert printed.startswith("### `algorithm.importance_weight`\n") and printed.count("\n| `") == 1
+    assert said(capsys, "surrogate") == said(capsys, "algorithm.surrogate") == markdown("algorithm.surrogate")
+    assert "`algorithm.overlong_penalty: 0.5`" in said(capsys, "dapo")
+    # A term and a preset of one name.
+    printed = said(capsys, "gspo")
+    assert "### `algorithm.surrogate`" in printed and "### `algorithm.preset`" in printed
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["algorithms", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_name_of_nothing_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["algorithms", "truncatd"]) == 2
+    assert "Did you mean truncated?" in capsys.readouterr().err

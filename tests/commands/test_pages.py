@@ -78,7 +78,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("check recipe.yaml serving.max_total_tokens=999999999999", "docs/planning.md"),
         ("check recipe.yaml run_folder=model", "docs/failures.md"),
         ("chat nowhere", "docs/failures.md"),
-        ("status nowhere", "docs/status.md"),
+        ("status nowhere", "docs/page.md#is-my-run-alive"),
         ("journal nowhere", "docs/journal.md"),
         ("report", "docs/report.md"),
         ("eval recipe.yaml gsm9k", "docs/evaluation.md#benchmarks"),

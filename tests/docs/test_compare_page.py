@@ -1,4 +1,4 @@
-"""docs/compare.md names every key of the JSON of a comparison."""
+"""docs/report.md names every key of the JSON of a comparison."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ from asyncrl.readers.compare import run_comparison as comparison
 from asyncrl.readers.compare.contest import Contest
 from asyncrl.readers.compare.curves import Point
 
-PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## The JSON\n")[2]
+PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("### The JSON\n")[2].partition("\n## ")[0]
 TYPES = (
     *(comparison.Comparison, comparison.GroupRow, comparison.RunRow, comparison.DifferingKey),
     *(comparison.Pair, Contest, Point),

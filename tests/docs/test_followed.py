@@ -37,7 +37,7 @@ LEFT_OUT = {
     "make gpu-check": "needs a GPU; tests/measuring rehearses it",
     "make train RECIPE=recipes/r1_zero_smollm2_cpu.yaml": "takes minutes: tests/end_to_end/test_smollm2.py",
     "make train RECIPE=recipes/r1_zero_tool_cpu.yaml": "takes minutes: tests/end_to_end/test_turns.py",
-    "make train RECIPE=recipes/r1_zero_grow_cpu.yaml": "takes half an hour: docs/results.md",
+    "make train RECIPE=recipes/r1_zero_grow_cpu.yaml": "takes half an hour: docs/measurements/learning.md",
     "make train RECIPE=recipes/r1_zero_math_qwen3.yaml": "needs a GPU",
     "asyncrl check recipes/r1_zero_math_qwen3.yaml": "fetches a model from a hub",
     "asyncrl plan recipes/r1_zero_math_qwen3.yaml --simulate": "fetches a model from a hub",

@@ -26,12 +26,13 @@ def test_the_readme_answers_in_the_order_of_a_newcomers_questions() -> None:
 
 def test_the_index_links_every_page_of_docs() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\]\(([\w-]+\.md)[^)]*\)", index))
-    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)[^)]*\)", index))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert linked == pages - {"README.md"}
 
 
 def test_sections_that_links_name_exist() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     missing = []
     for page in pages:
         for path, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):

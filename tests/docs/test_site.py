@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.recipe.keys import names
+
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / ".make" / "site.py"
 HTML = ROOT / ".bench" / "site" / "html"
@@ -20,15 +22,29 @@ def test_the_site_is_built_with_every_page_key_and_command_and_no_link_leads_now
     # Strict: a link or an anchor that leads nowhere ends it.
     assert built.returncode == 0, built.stdout + built.stderr
     pages = {path.relative_to(HTML).with_suffix("") for path in HTML.rglob("*.html")}
-    written = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "docs").glob("*.md")}
+    written = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
     assert written - {Path("docs/README")} <= pages
-    keys = re.findall(r"^- `([a-z_.]+)` \(", (ROOT / "docs" / "keys.md").read_text(), re.MULTILINE)
-    anchors = set(re.findall(r'id="([a-z_.]+)"', (HTML / "docs" / "keys.html").read_text()))
-    assert len(keys) > 300 and set(keys) <= anchors
+    anchors = set(re.findall(r'id="([a-z0-9_.]+)"', reference("keys")))
+    assert len(names()) > 300 and names() <= anchors
+    assert 'href="keys-reference.html#rollout"' in (HTML / "docs" / "concepts.html").read_text()
     of = runpy.run_path(str(SITE))["version"]()
-    assert all(of in (HTML / page).read_text() for page in ("index.html", "docs/keys.html"))
-    commands = (HTML / "docs" / "commands.html").read_text()
-    assert "asyncrl train" in commands and "--regrade" in commands
+    assert of in (HTML / "index.html").read_text() and of in reference("keys")
+    assert "asyncrl train" in reference("commands") and "--regrade" in reference("commands")
+    assert {"truncated", "dapo"} <= set(re.findall(r'id="(\w+)"', reference("algorithms")))
+
+
+def reference(name: str) -> str:
+    """A generated page."""
+    return (HTML / "docs" / f"{name}-reference.html").read_text()
+
+
+def test_the_page_of_published_runs_has_settings_and_header_of_each_recipe() -> None:
+    module = runpy.run_path(str(ROOT / ".make" / "published.py"))
+    page = module["page"]()
+    for path in module["RECIPES"]:
+        assert page.count(f"`{path.stem}`") >= 4
+        assert [part for part, text in module["header"](path).items() if not text or text not in page] == []
+    assert "| `simplerl_zoo_7b` | 1024 x 8 | 8,192 | 4 by batch | 5e-7 constant |" in page
 
 
 @pytest.mark.parametrize(

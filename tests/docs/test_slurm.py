@@ -1,4 +1,4 @@
-"""The Slurm scripts of docs/ray.md, with stand-ins for Slurm's programs and for the run."""
+"""The Slurm scripts of docs/gpus.md, with stand-ins for Slurm's programs and for the run."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
 ALONE, ON_NODES = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(), re.DOTALL)
 STOPPED = """
 import json, os, pathlib, signal, sys

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "verifiers/README.md")),
     ROOT / "asyncrl" / "launch" / "first_recipe" / "skeleton" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 )
 PROGRAMS = ("asyncrl", "make", "python", "pip", "source")
 """First words that make a command of a span of code in a sentence."""

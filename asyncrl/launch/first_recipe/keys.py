@@ -282,7 +282,7 @@ class Draft:
             Entry(
                 "backend",
                 "ray",
-                f"assumed: machines of {GPUS_PER_MACHINE} GPUs; local for a single one: docs/ray.md",
+                f"assumed: machines of {GPUS_PER_MACHINE} GPUs; local for a single one: docs/gpus.md#ray",
             ),
             Entry("address", "auto", "the cluster that RAY_ADDRESS names, or that runs here"),
             Entry("shared_disk", True, "assumed: run folder and model are at the same path everywhere"),

@@ -1,4 +1,4 @@
-"""The part of docs/algorithms.md that the rows make: between two marks, written by each call."""
+"""The part of docs/measurements/ablation.md that the rows make: between two marks, written by each call."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from asyncrl.errors import InputError
 from tests.benchmarks.algorithms.plan import ROOT, Row
 from tests.benchmarks.algorithms.report import markdown
 
-PAGE = ROOT / "docs" / "algorithms.md"
+PAGE = ROOT / "docs" / "measurements" / "ablation.md"
 BEGIN = "<!-- Written by `make algorithms` from its results: -->\n\n"
 END = "\n<!-- End of what the results say. -->"
 

@@ -149,7 +149,7 @@ def _points(values: Sequence[float], sign: str = "") -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The whole report, as docs/algorithms.md has it."""
+    """The whole report, as docs/measurements/ablation.md has it."""
     plan = make_plan(rows)
     count = sum(cell in {row.cell for row in rows} for cell in plan.cells)
     tuned = [name for name in ARMS if plan.is_tuned[name]]

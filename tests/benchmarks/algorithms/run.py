@@ -5,7 +5,8 @@
 Runs the cells of the plan that the results do not hold yet, one on each core, and appends a line per cell; a
 cell that was cut begins again, and a cell waits for the tuning of its arm. --arms and --hours limit a call.
 --plan prints what there is, what is left and its cost, and runs nothing. Each call on the committed results
-writes figures, verdicts and the tables of docs/algorithms.md from them. Ends with 1 where a cell failed.
+writes figures, verdicts and the tables of docs/measurements/ablation.md from them. Ends with 1 where a cell
+failed.
 """
 
 import argparse

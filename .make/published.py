@@ -1,8 +1,9 @@
-"""Tables of docs/reproductions.md that are derived from the recipes of published runs.
+"""The page of the site about recipes of published runs: what each header says, and settings that are derived
+from the recipe.
 
-    python tests/docs/published_settings.py
+    python .make/published.py
 
-writes them into the page, between the two markers. tests/docs/test_reproductions.py compares.
+prints it.
 """
 
 from collections.abc import Sequence
@@ -13,17 +14,26 @@ from asyncrl.evaluation.asked_sets import benchmarks_of
 from asyncrl.recipe import Algorithm, Recipe, Trainer
 from asyncrl.recipe.file import load_recipe
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reproductions.md"
+ROOT = Path(__file__).resolve().parents[1]
 RECIPES = [*sorted((ROOT / "recipes" / "published").glob("*.yaml")), ROOT / "recipes" / "retool_qwen.yaml"]
-BEGIN = "<!-- Written by `python tests/docs/published_settings.py` from the recipes. -->"
-END = "<!-- End of what is written from the recipes. -->"
+PARTS = ("Source", "Expected", "Cost")
 NOTHING = "-"
+BEGIN = """# Published runs
+
+Recipes of published runs, in `recipes/published/`, as their headers and keys say. None has been run by us.
+The header of each also lists what differs from its source. P x n is prompts x samples of a batch; optimizer
+steps are those of a batch, with the order in which responses fill its mini-batches; clips are below and above
+1. Sets that are measured `before and after` are measured before the first step and after the last one.
+"""
 
 
-def tables() -> str:
-    """Both tables, as Markdown between the markers."""
+def page() -> str:
+    """Markdown: a table of sources, one of training and one of evaluation."""
     recipes = [load_recipe(path) for path in RECIPES]
+    sources = _table(
+        ("recipe", "model", "data", "source", "expected", "cost"),
+        [_source_row(path, recipe) for path, recipe in zip(RECIPES, recipes, strict=True)],
+    )
     training = _table(
         ("recipe", "P x n", "response tokens", "optimizer steps", "learning rate", "advantage, mean over")
         + ("clip", "KL", "temperature, top-p"),
@@ -33,7 +43,30 @@ def tables() -> str:
         ("recipe", "sets", "samples", "temperature, top-p", "tokens", "every"),
         _evaluation_rows(recipes),
     )
-    return f"{BEGIN}\n\n{training}\n\n{evaluation}\n\n{END}"
+    return "\n".join(
+        [BEGIN, "## Sources\n", sources, "\n## Training\n", training, "\n## Evaluation\n", evaluation, ""]
+    )
+
+
+def _source_row(path: Path, recipe: Recipe) -> Sequence[str]:
+    found = header(path)
+    model, data = recipe.model.path, recipe.data.train_sources()[0].path
+    return f"`{path.stem}`", f"`{model}`", f"`{data}`", *(found[part] for part in PARTS)
+
+
+def header(path: Path) -> dict[str, str]:
+    """Part of the comment at the top of a recipe -> its text, on one line."""
+    found, part = dict.fromkeys(PARTS, ""), ""
+    for line in path.read_text(encoding="utf-8").split("\n\n")[0].splitlines():
+        text = line.removeprefix("#").strip()
+        name, colon, rest = text.partition(":")
+        if colon and name and name[0].isupper() and len(name.split()) < 4:
+            part, text = name, rest.strip()
+        elif not text:
+            part = ""
+        if part in found and text:
+            found[part] = f"{found[part]} {text}".strip()
+    return found
 
 
 def _training_row(recipe: Recipe) -> Sequence[str]:
@@ -127,15 +160,5 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def written() -> str:
-    """The page's text from one marker to the other."""
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{BEGIN}{rest.partition(END)[0]}{END}"
-
-
-def main() -> None:
-    PAGE.write_text(PAGE.read_text(encoding="utf-8").replace(written(), tables()), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    print(page(), end="")
