@@ -1,1 +1,1 @@
-"""Everything that a person sees: metrics, the live line, the report, the page of trajectories."""
+"""Numbers of a run: metrics, the terminal (live line, tables, curves), alarms."""

@@ -34,6 +34,7 @@ FOLLOWED_BELOW = ("make train", "asyncrl view runs", "asyncrl init")
 LEFT_OUT = {
     "make test": "runs these tests",
     "make setup": "installs packages of another kind; CI begins with it",
+    "make docs": "installs packages: tests/docs/test_site.py builds it",
     "make gpu-check": "needs a GPU; tests/measuring rehearses it",
     "make train RECIPE=recipes/r1_zero_smollm2_cpu.yaml": "takes minutes: tests/end_to_end/test_smollm2.py",
     "make train RECIPE=recipes/r1_zero_tool_cpu.yaml": "takes minutes: tests/end_to_end/test_turns.py",
@@ -53,6 +54,7 @@ TYPED = {"asyncrl chat RUN": "123+456=\n"}
 """Command -> what is typed into it."""
 SAID = {
     CHANGED: "set run_folder (or name)",
+    "asyncrl keys": "## rollout",
     "asyncrl keys rollout.interrupt": "default continue",
     "asyncrl check RECIPE": "(complete, ended by trainer.num_steps, at step 40)",
     "asyncrl prompt RECIPE --row 3": "stops at   <eos> (1), or after 60 tokens",
