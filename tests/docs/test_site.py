@@ -26,7 +26,7 @@ def test_the_site_is_built_with_every_page_key_and_command_and_no_link_leads_now
     assert written - {Path("docs/README")} <= pages
     anchors = set(re.findall(r'id="([a-z0-9_.]+)"', reference("keys")))
     assert len(names()) > 300 and names() <= anchors
-    assert 'href="keys-reference.html#rollout"' in (HTML / "docs" / "concepts.html").read_text()
+    assert 'href="keys-reference.html#rollout.interrupt"' in (HTML / "docs" / "concepts.html").read_text()
     of = runpy.run_path(str(SITE))["version"]()
     assert of in (HTML / "index.html").read_text() and of in reference("keys")
     assert "asyncrl train" in reference("commands") and "--regrade" in reference("commands")
