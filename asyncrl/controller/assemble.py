@@ -248,7 +248,7 @@ def _measured_rows(inputs: Inputs) -> list[ScoredSequence]:
 def _batch_columns(
     recipe: Recipe, queue: ReplayQueue, metrics: RunMetrics, dropped: DroppedGroups
 ) -> Callable[[list[Group], PolicyVersion], dict[str, Any]]:
-    """What is measured of a new batch; of rows that are learned nothing."""
+    """Columns of a new batch; none for rows that are learned."""
     if recipe.learns_from_rows():
         return lambda taken, version: {}
     return BatchColumns(queue, metrics, dropped if recipe.has_verdicts() else None, optional_columns(recipe))

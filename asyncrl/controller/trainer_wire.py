@@ -110,7 +110,7 @@ class TrainerWire:
     keys: Keys
     parts: Sequence[TakePart] = ()
     columns: Callable[[list[Group], PolicyVersion], dict[str, Any]] = lambda taken, version: {}
-    """What is measured of the groups of a new batch before it is trained."""
+    """Columns of the groups of a new batch, before it is trained."""
     num_steps: int
     """Steps of the whole training."""
     temperature: float
