@@ -40,6 +40,13 @@ _DENIED_AFTER = re.compile(
     r"|(?:n't|\s+not)\s+(?:(?:a|the|my|our)\s+)?(?:(?:right|correct|final|valid)\b|answer\b|solution\b))",
     re.IGNORECASE,
 )
+# Is it \boxed{42}? No, 43. But "\boxed{42}? No other solution exists." denies nothing.
+_ANSWERED_NO = re.compile(
+    r"[^.!?\n]{0,40}\?[\s$*_)}\]\"']*(?:\\[)\]]\s*)?(?:(?:hmm+|well|wait|oh|actually|alas)[\s,.:!]*){0,3}"
+    r"(?:no(?=\s*(?:[,.;:!\u2013\u2014-]|$|(?:it|that|this)\b))|(?:nope|nah|not|never|wrong|incorrect|false)\b"
+    r"|(?:it|that|this)(?:\s+is\s+not|\s+isn't|'s\s+not|\s+doesn't|\s+does\s+not)\b|i\s+(?:don't|do\s+not)\s+think)",
+    re.IGNORECASE,
+)
 # Which statement is incorrect? \boxed{C} is incorrect.
 _LETTER_BOX = re.compile(r"\\[a-z]+\s*\{\s*(?:\\[a-z]+\s*\{\s*)?\(?\s*[A-J]\s*\)?[\s.}]*")
 _OPENING = re.compile(r"(?:\s|\$|\{|\\[(\[,;:! ]|\\(?:displaystyle|left)(?![A-Za-z]))+$")
@@ -107,6 +114,8 @@ def is_denied(text: str, start: int, stop: int) -> bool:
     near = text[max(0, start - _AROUND) : start]
     end = near[-24:].casefold()
     if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
+        return True
+    if "?" in text[stop : stop + _AROUND] and _ANSWERED_NO.match(text, stop, stop + _AROUND):
         return True
     after = text[stop : stop + 24]
     if "is" not in after and "w" not in after:
