@@ -17,7 +17,7 @@ from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
 from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
-from verifiers.math.units import Unit, known_unit, parse_unit
+from verifiers.math.units import DEGREE, Unit, is_prefixed, known_unit, parse_unit
 from verifiers.math.words import TEN_POWERS, clean_words
 
 _PREFIX = re.compile(
@@ -28,6 +28,8 @@ _PREFIX = re.compile(
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
 _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _MAX_UNIT_TOKENS = 14
+# Units in bare letters also where they stand against their number, or behind another value.
+_PLAIN_SYMBOLS = frozenset("km cm mm dm um nm kg mg ms mL ml kJ kW kHz MHz kPa".split())
 _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
@@ -96,13 +98,19 @@ _FRACTION_OF_UNITS = re.compile(
     r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}(\^\{?\d\}?)?\s*\}"
 )
 
+_MICRO = re.compile(r"\\mu\s*(\\(?:text|mathrm)\s*\{)")
+_OHM = re.compile(r"\\(?:text|mathrm)\s*\{\s*([nuμmkMG])\s*\}\s*\\Omega(?![A-Za-z])")
+
 
 def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
     """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
     they are, by `letters` or else by `letters_are`."""
     text = strip_wrapping(usual_notation(plain_characters(raw)))
-    if "frac" in text and ("\\text" in text or "\\mathrm" in text):
-        text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
+    if "\\text" in text or "\\mathrm" in text:
+        if "frac" in text:
+            text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
+        if "\\mu" in text or "\\Omega" in text:
+            text = _OHM.sub(r"\\text{\1Ω}", _MICRO.sub(r"\1μ", text))
     if "\\boxed" in text or "\\fbox" in text:
         text = strip_wrapping(last_box(text) or text)
     number = plain_number(text)
@@ -246,8 +254,8 @@ def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     kept: list[Token] = []
     for position, token in enumerate(tokens):
         follows = tokens[position + 1] if position + 1 < len(tokens) else None
-        name = "$" if token.value == r"\$" else token.value
-        is_sign = token.value == r"\$" or (
+        name = {r"\$": "$", r"\pounds": "gbp"}.get(token.value, token.value)
+        is_sign = name != token.value or (
             token.kind in ("text", "word") and _is_currency(token.value.strip())
         )
         if is_sign and follows is not None and (follows.kind == "number" or follows.value in (".", "-")):
@@ -268,6 +276,7 @@ def _is_currency(word: str) -> bool:
         "USD",
         "EUR",
         "GBP",
+        "gbp",
         "US\\$",
         "\\$",
     )
@@ -328,6 +337,9 @@ def _split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     if start == 0 or start == len(tokens) or not _ends_value(tokens[start - 1]):
         return tokens, None
     unit = parse_unit(" ".join(_spelled(token) for token in tokens[start:]))
+    if unit is not None and unit.powers == DEGREE:
+        opening, *rest = map(Token, ["operator"] * 3 + ["command"], ["(", ")", "^", r"\circ"])
+        return [opening, *tokens[:start], *rest], None
     return (tokens, None) if unit is None else (tokens[:start], unit)
 
 
@@ -360,6 +372,9 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
         return known_unit(token.value.strip())
     if token.kind == "word":
         after_number = before is not None and (before.kind == "number" or before.value in TEN_POWERS)
+        if is_prefixed(token.value) and token.value not in _PLAIN_SYMBOLS:
+            # 3 kN, but 3kT and \frac{3}{2} kT are products.
+            return bool(after_number and token.spaced)
         return known_unit(token.value) or (after_number and token.spaced and len(token.value) > 3)
     if token.value in ("C", "F") and at == len(tokens) - 1 and at > 1:
         # 25^\circ C

@@ -48,7 +48,7 @@ _CHARACTERS = {
     "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "",
     "ı": "i",
     "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ",
-    "％": "%", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}", "₹": r"\text{rupee}",
+    "％": "%", "€": r"\text{euro}", "£": r"\text{gbp}", "¥": r"\text{yen}", "₹": r"\text{rupee}",
     "¢": r"\text{cents}",
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_CHARACTERS)

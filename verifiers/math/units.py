@@ -1,60 +1,94 @@
 """Units, currencies and counted things after a number. Owns what they mean and when two of them agree.
 
 The rule: a unit that only one side writes is not compared (the task often fixes it). Two units must be the
-same physical quantity; then the numbers are compared in a common unit (2 m = 200 cm). Counted things must be
-the same words."""
+same physical quantity; then the numbers are compared in a common unit (2 m = 200 cm, 1 N = 1 kg m/s^2).
+Symbols keep their case (mW is not MW). Counted things must be the same words, and a word before a unit makes
+another unit of it (light years)."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import zip_longest
+from functools import lru_cache
+from itertools import product, zip_longest
 
-_SCALED: dict[str, tuple[str, str]] = {
-    # spelling: (size in the base unit, base unit)
-    "m meter metre": ("1", "m"), "km kilometer kilometre": ("1000", "m"),
-    "cm centimeter centimetre": ("1/100", "m"),
-    "mm millimeter millimetre": ("1/1000", "m"), "dm decimeter decimetre": ("1/10", "m"),
-    "um μm micrometer": ("1/1000000", "m"), "nm nanometer": ("1/1000000000", "m"),
-    "in inch inche": ("254/10000", "m"), "ft foot feet": ("3048/10000", "m"), "yd yard": ("9144/10000", "m"),
-    "mi mile": ("1609344/1000", "m"),
-    "s sec second": ("1", "s"), "min minute": ("60", "s"), "h hr hour": ("3600", "s"), "day": ("86400", "s"),
-    "week wk": ("604800", "s"), "ms millisecond": ("1/1000", "s"), "year yr": ("1", "year"),
-    "month": ("1/12", "year"),
-    "decade": ("10", "year"), "century": ("100", "year"),
-    "g gram gm": ("1", "g"), "kg kilogram": ("1000", "g"), "mg milligram": ("1/1000", "g"),
-    "ton tonne": ("1", "ton"),
-    "lb pound lbs": ("1", "lb"), "oz ounce": ("1/16", "lb"),
-    "L l liter litre": ("1", "L"), "mL ml milliliter millilitre": ("1/1000", "L"), "gal gallon": ("1",
-    "gallon"),
-    "quart qt": ("1/4", "gallon"), "pint pt": ("1/8", "gallon"), "cup": ("1/16", "gallon"),
-    "dollar usd buck $": ("1", "dollar"), "cent ¢": ("1/100", "dollar"), "euro eur €": ("1", "euro"),
-    "gbp £": ("1", "lb"), "yen jpy ¥": ("1", "yen"), "rupee rs inr ₹": ("1", "rupee"), "yuan rmb cny": ("1",
-    "yuan"),
-    "degree deg °": ("1", "degree"), "radian rad": ("1", "radian"), "acre": ("1", "acre"),
-    "hectare ha": ("1", "hectare"),
-    "K kelvin": ("1", "K"), "C celsius": ("1", "celsius"), "F fahrenheit": ("1", "fahrenheit"),
-    "N newton": ("1", "N"), "J joule": ("1", "J"), "kJ kilojoule": ("1000", "J"), "W watt": ("1", "W"),
-    "kW kilowatt": ("1000", "W"), "V volt": ("1", "V"), "A amp ampere": ("1", "A"), "Ω ohm": ("1", "ohm"),
-    "Hz hertz": ("1", "Hz"), "kHz": ("1000", "Hz"), "MHz": ("1000000", "Hz"), "Pa pascal": ("1", "Pa"),
-    "kPa": ("1000", "Pa"), "mol mole": ("1", "mol"), "eV": ("1", "eV"), "T tesla": ("1", "T"), "dB": ("1",
-    "dB"),
-    "bit": ("1", "bit"), "byte": ("8", "bit"), "percent percentage pct": ("1", "percent"),
-    "unit": ("1", "unit"), "am": ("1", "am"), "pm": ("1", "pm"),
+# Symbols | names | definition in the units above it; without one it is a base of its own. With * the prefixes
+# of SI may stand before it, with + they must.
+_TABLE = """
+*m|meter metre|; *s|second|; *g|gram gm|; *A|ampere amp|; *K|kelvin|; *mol|mole|;
+*L l|liter litre|1/1000 m3; *N|newton|1000 g m s-2; *J|joule|N m; *W|watt|J s-1; *Pa|pascal|N m-2;
+*Hz|hertz|s-1; +C|coulomb|A s; *V|volt|W A-1; *Ω|ohm|V A-1; +F|farad|A s V-1; *Wb|weber|V s;
+*T|tesla|Wb m-2; +H|henry|Wb A-1; *Wh||3600 J; *bar|bar|100000 Pa; *eV|electronvolt|; *cal|calorie|;
+*bit|bit|; +b|bit|bit; +B|byte|8 bit; in|inch inche|254/10000 m; ft|foot feet|12 in; yd|yard|3 ft;
+mi|mile|1760 yd; nmi|nauticalmile|1852 m; ly|lightyear|9460730472580800 m; min|minute min|60 s;
+h|hour hr|60 min; |sec|s; |day|24 h; wk|week wk|7 day; yr|year yr|; |month|1/12 year; |decade|10 year;
+|century centurie|100 year; ha|hectare|10000 m2; |tonne metricton|1000000 g; |ton|; lb|lb|;
+oz|ounce|1/16 lb; gal|gallon|; qt|quart|1/4 gallon; pt|pint|1/8 gallon; |cup|1/16 gallon;
+floz|fluidounce|1/128 gallon; $|dollar usd buck|; ¢|cent|1/100 dollar; €|euro eur|; £|gbp|; ¥|yen jpy|;
+₹|rupee rs inr|; |yuan rmb cny|; ° deg|degree deg|; rad|radian|; |acre|; |celsius|; |fahrenheit|; dB||;
+|percent percentage pct|; |unit|; am||; pm||; mph||mi h-1; kmph kph kmh||1000 m h-1; rpm||min-1 revolution;
+mps||m s-1; fps||ft s-1; cc||1/1000000 m3; sqft||ft2; |pound|; C||; F||
+"""
+_PREFIXES = {
+    "p pico": -12, "n nano": -9, "u μ µ micro": -6, "m milli": -3, "c centi": -2, "d deci": -1, "h hecto": 2,
+    "k kilo": 3, "M mega": 6, "G giga": 9, "T tera": 12, "f femto": -15,
 }  # fmt: skip
-_KNOWN = {
-    spelling: (Fraction(size), base)
-    for spellings, (size, base) in _SCALED.items()
-    for spelling in spellings.split()
+# Names of several units; each of them may be meant.
+_AMBIGUOUS = {
+    "pound": ("lb", "gbp"),
+    "ton": ("tonne",),
+    "C": ("celsius", "coulomb"),
+    "F": ("fahrenheit", "farad"),
+    "pm": ("picometer",),
 }
-_COMPOUND = {
-    "mph": {"mi": 1, "h": -1}, "kmph": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km": 1,
-    "h": -1},
-    "rpm": {"revolution": 1, "min": -1}, "mps": {"m": 1, "s": -1}, "fps": {"ft": 1, "s": -1}, "cc": {"cm": 3},
-    "sqft": {"ft": 2},
-}  # fmt: skip
+_Known = tuple[Fraction, dict[str, int]]
+"""(size, powers of the bases)."""
+
+
+def _read_table() -> tuple[dict[str, _Known], dict[str, _Known], dict[str, _Known]]:
+    """(units by their symbols, by their symbols with a prefix, by their names)."""
+    symbols: dict[str, _Known] = {}
+    prefixed: dict[str, _Known] = {}
+    names: dict[str, _Known] = {}
+    for row in _TABLE.split(";"):
+        head, words, definition = row.strip().split("|")
+        spellings = head.lstrip("*+").split()
+        base = (words.split() or spellings)[0]
+        size, powers = Fraction(1), ({} if definition else {base: 1})
+        for factor in definition.split():
+            name, power = re.fullmatch(r"(\D*?)(-?\d*(?:/\d+)?)", factor).groups()  # type: ignore[union-attr]
+            if not name:
+                size *= Fraction(power)
+                continue
+            one, its_powers = symbols.get(name) or prefixed.get(name) or names.get(name) or (1, {name: 1})
+            exponent = int(power or 1)
+            size *= Fraction(one) ** exponent
+            for item, times in its_powers.items():
+                powers[item] = powers.get(item, 0) + times * exponent
+        known = (size, {name: power for name, power in powers.items() if power})
+        names |= dict.fromkeys(words.split(), known)
+        if head[:1] != "+":
+            symbols |= dict.fromkeys(spellings, known)
+        if head[:1] in ("*", "+"):
+            for prefix, exponent in _PREFIXES.items():
+                *signs, word = prefix.split()
+                scaled = (size * Fraction(10) ** exponent, known[1])
+                prefixed |= {sign + spelling: scaled for sign in signs for spelling in spellings}
+                names |= {word + name: scaled for name in words.split()}
+    return symbols, prefixed, names
+
+
+_SYMBOLS, _PREFIXED, _NAMES = _read_table()
+_FOLDED: dict[str, _Known | None] = {}
+"""Symbols with a prefix in small letters; None where two are spelled so."""
+for _symbol, _known in _PREFIXED.items():
+    _FOLDED[_symbol.casefold()] = _known if _FOLDED.get(_symbol.casefold(), _known) == _known else None
 _MODIFIERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTERS = {"squared": 2, "cubed": 3}
-_SAYS_NOTHING = {"of", "the", "a", "an", "in", "total", "each", "exactly", "more", "times"}
+_PREPOSITIONS = {"of", "in"}
+_SAYS_NOTHING = _PREPOSITIONS | set(
+    "the a an total each exactly more times whole full complete extra additional consecutive us".split()
+)
 # A phrase with one of these is a statement, not a thing that is counted.
 _NOT_THINGS = {
     "or", "and", "not", "but", "maybe", "if", "than", "less", "least", "most", "is", "are", "was",
@@ -95,7 +129,16 @@ _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
 _TIMES_WHAT = re.compile(rf"\btimes\W*(?:\d|(?:{'|'.join(sorted(_NUMBERS))})\b|[a-z]\b(?<!a))", re.IGNORECASE)
-_SPACES = re.compile(r"\\[,;:! ]")
+_SPACES = re.compile(r"\\[,;:! ]|[\\~{}]")
+_ONE_WORD = re.compile(
+    r"\b(?:light|nautical|metric|fluid)[\s-]+(?=(?:year|mile|ton|ounce)s?\b)", re.IGNORECASE
+)
+# The scale of a temperature is its unit.
+_DEGREES_OF = re.compile(
+    r"(?:\bdegrees?\b|°|\^?\s*\bcirc\b)\s*(?=[CFK]\b|celsius|fahrenheit|kelvin)", re.IGNORECASE
+)
+# 12 in, 12 in^2 and 12 sq in, but 12 in all.
+_INCH = re.compile(r"^\s*((?:sq|square|cu|cubic)?\.?\s*)\bin\b\.?(?=\s*(?:$|[\^/*]))")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
 
 
@@ -107,78 +150,108 @@ class Unit:
     """How many base units one is."""
     nouns: frozenset[str]
     """The counted things among them, which have no size."""
+    head: str = ""
+    """The thing that is counted, of red apples: apple."""
+    qualifiers: frozenset[str] = frozenset()
+    """Nouns before a unit, which make another unit of it: business days."""
     multipliers: frozenset[str] = frozenset()
     """Words that make another number of it: pairs, halves, factorial."""
 
 
+DEGREE = (("degree", 1),)
+RADIAN = (("radian", 1),)
+
+
 def known_unit(word: str) -> bool:
-    return _lookup(word) is not None or word in _COMPOUND or word.casefold() in _MODIFIERS
+    return _lookup(word) is not None or word.casefold() in _MODIFIERS
 
 
-def _lookup(word: str) -> tuple[Fraction, str] | None:
+def is_prefixed(word: str) -> bool:
+    """Whether it is a symbol with a prefix, mW, which as letters may also be a product."""
+    return word in _PREFIXED and word not in _SYMBOLS
+
+
+def _lookup(word: str) -> _Known | None:
+    """Symbols keep their case, but for those that have one meaning in any, KG; names and plurals do not."""
     word = word.rstrip(".")
-    if word in _KNOWN:
-        return _KNOWN[word]
-    # Short symbols keep their case (m is not M); words and their plurals do not.
+    found = _SYMBOLS.get(word) or _PREFIXED.get(word)
+    if found is not None or len(word) < 2:
+        return found
     lower = word.casefold()
-    if len(word) > 2:
-        for spelling in (lower, lower.removesuffix("s"), lower.removesuffix("es")):
-            if spelling in _KNOWN:
-                return _KNOWN[spelling]
-    elif len(word) == 2 and lower in _KNOWN and word.isalpha() and word != "Pa":
-        return _KNOWN[lower]
-    if lower == "centuries":
-        return _KNOWN["century"]
-    return None
+    for name in (lower, lower.removesuffix("s"), lower.removesuffix("es")):
+        if len(name) > 1 and name in _NAMES:
+            return _NAMES[name]
+    if lower == word:
+        return None
+    kilo = _PREFIXED.get("k" + word[1:]) if word[0] == "K" else None
+    return kilo or _SYMBOLS.get(lower) or _FOLDED.get(lower)
 
 
+@lru_cache(maxsize=1024)
 def parse_unit(text: str) -> Unit | None:
     """The unit that `text` names, or None when it is not a unit but a statement."""
     if _TIMES_WHAT.search(text):
         return None
+    text = _SPACES.sub(" ", text.replace(r"\cdot", "*").replace(r"\Omega", "Ω"))
+    text = _INCH.sub(r"\1inch", _DEGREES_OF.sub("", text))
+    text = _ONE_WORD.sub(lambda match: match.group().strip(" -"), text)
     powers: dict[str, int] = {}
     size = Fraction(1)
     nouns: set[str] = set()
-    sign, modifier, last, last_word = 1, 1, "", ""
-    for piece in _WORD.findall(
-        _SPACES.sub(" ", text).replace("\\", " ").replace("~", " ").replace("{", "").replace("}", "")
-    ):
+    phrases: list[list[str]] = [[]]
+    qualifiers: set[str] = set()
+    sign, modifier = 1, 1
+    last: tuple[_Known, int] | None = None
+    for piece in _WORD.findall(text):
         word = piece.rstrip(".")
         lower = word.casefold()
+        power = _exponent(word) or _AFTERS.get(lower)
         if lower in ("/", "per"):
             sign = -1
-        elif lower in ("*", "·", "^", "-", "(", ")"):
+            phrases.append([])
             continue
-        elif (exponent := _exponent(word)) is not None or lower in _AFTERS:
-            if not last:
-                return None
-            exponent = exponent if exponent is not None else _AFTERS[lower]
-            factor = exponent - 1 if powers[last] > 0 else -(exponent - 1)
-            known = _lookup(last_word)
-            if known is not None:
-                size *= known[0] ** factor
-            powers[last] += factor
-        elif lower in _MODIFIERS:
+        if lower in ("*", "·", "^", "-", "(", ")"):
+            continue
+        if lower in _MODIFIERS:
             modifier = _MODIFIERS[lower]
+            continue
+        if power is not None:
+            if last is None:
+                return None
+            known, times = last[0], last[1] * (power - 1)
         elif lower in _NOT_THINGS or not word.replace("'", "").isalpha() and word not in "$€£¥₹¢°Ωμµ":
             return None
-        elif lower in _SAYS_NOTHING:
+        elif lower in _SAYS_NOTHING and word != "A":
             modifier = 1
+            phrases += [[]] if lower in _PREPOSITIONS else []
+            continue
         else:
-            for name, power in _COMPOUND.get(lower, {word: modifier}).items():
-                known = _lookup(name)
-                last, last_word = (known[1] if known else _noun(name)), name
-                if known:
-                    size *= known[0] ** (power * sign)
-                else:
-                    nouns.add(last)
-                powers[last] = powers.get(last, 0) + power * sign
-            modifier = 1
+            found = _lookup(word)
+            if found is None:
+                nouns.add(_noun(word))
+                phrases[-1].append(word)
+            else:
+                qualifiers |= {_noun(noun) for noun in phrases[-1]}
+            known, times = found or (Fraction(1), {_noun(word): 1}), modifier * sign
+            last, modifier = (known, times), 1
+        size *= known[0] ** times
+        for name, exponent in known[1].items():
+            powers[name] = powers.get(name, 0) + exponent * times
     if len(nouns) > 4:
         return None
-    multipliers = _multipliers(text)
-    kept = tuple(sorted((name, power) for name, power in powers.items() if power))
-    return Unit(kept, size, frozenset(nouns), multipliers)
+    return Unit(
+        _kept(powers), size, frozenset(nouns), _head(phrases[0]), frozenset(qualifiers), _multipliers(text)
+    )
+
+
+def _kept(powers: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, power) for name, power in powers.items() if power))
+
+
+def _head(words: list[str]) -> str:
+    """The first plural of a phrase, or its last word: red apples, but apple trees."""
+    plural = next((word for word in words if _noun(word) != word.casefold()), "")
+    return _noun(plural or words[-1]) if words else ""
 
 
 def _multipliers(text: str) -> frozenset[str]:
@@ -227,17 +300,36 @@ def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
         return Fraction(1)
     if _is_generic(gold) is not _is_generic(response):
         return Fraction(1)
+    ratios = (_ratio(*pair) for pair in product(_readings(gold), _readings(response)))
+    return next((ratio for ratio in ratios if ratio is not None), None)
+
+
+def _readings(unit: Unit) -> Iterator[Unit]:
+    """The unit, and what else its words may mean: pounds of money and of weight."""
+    yield unit
+    for name, power in unit.powers:
+        for meaning in _AMBIGUOUS.get(name, ()):
+            size, powers = _NAMES[meaning]
+            others = {other: exponent for other, exponent in unit.powers if other != name}
+            for other, exponent in powers.items():
+                others[other] = others.get(other, 0) + exponent * power
+            yield replace(unit, powers=_kept(others), size=unit.size * size**power)
+
+
+def _ratio(gold: Unit, response: Unit) -> Fraction | None:
+    if gold.qualifiers != response.qualifiers:
+        return None
     if gold.powers == response.powers:
         return response.size / gold.size
-    if gold.nouns <= response.nouns or response.nouns <= gold.nouns:
-        # "5 apples" and "5 red apples", "12 inches" and "12 inches of snow"; but what has a size must agree.
-        strip = [
-            tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)
-        ]
-        counted = gold.nouns and response.nouns
-        same = strip[0] == strip[1] and bool(counted or (strip[0] and _says_of_what(gold, response)))
-        return response.size / gold.size if same else None
-    return None
+    if not (gold.nouns <= response.nouns or response.nouns <= gold.nouns):
+        return None
+    # "5 apples" and "5 red apples", "12 inches" and "12 inches of snow"; but what has a size must agree.
+    sized = [tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)]
+    if gold.nouns and response.nouns:
+        says_same = gold.head == response.head
+    else:
+        says_same = bool(sized[0]) and _says_of_what(gold, response)
+    return response.size / gold.size if sized[0] == sized[1] and says_same else None
 
 
 def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
