@@ -9,22 +9,30 @@ from verifiers.extract import Fallback, Think
 from verifiers.math.answer import read_answer
 from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Degrees, Node, Relation
-from verifiers.math.units import Unit, ratio_of_units
+from verifiers.math.operations import undone_operation
+from verifiers.math.relations import value_of_chain
+from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
 from verifiers.options import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 
 @dataclass(frozen=True, slots=True)
 class NumericReference:
-    value: Fraction
+    """A number as it is written, with its value and unit."""
+
+    text: str
+    node: Node
+    """Its tree, with the chain that it ends."""
+    value: Node
     unit: Unit | None
 
 
 class NumericVerifier:
-    """The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
+    r"""The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
 
     Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance *
-    |gold|), in exact arithmetic."""
+    |gold|), in exact arithmetic. A chain of equal sides must hold, which 43 = 42 does not. An operation left
+    undone (17 \cdot 2 + 8) counts only where the gold has one of its kind, as for `math`."""
 
     def __init__(
         self,
@@ -43,24 +51,26 @@ class NumericVerifier:
     def parse_reference(self, raw: object) -> NumericReference:
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
             raise ValueError(f"The gold answer is {raw!r}, expected a number.")
-        value, unit, problem = read_number_of(str(raw))
-        if value is None:
+        number, problem = _read(str(raw))
+        if number is None:
             raise ValueError(f"The gold answer is {raw!r}, expected a number: {problem}.")
-        return NumericReference(value, unit)
+        return number
 
     def verify(self, response: str, reference: NumericReference) -> Verdict:
         answer, method, reason = answer_text(response, self._where)
         if answer is None:
             return no_answer(reason)
         shown = answer.strip()[:500]
-        value, unit, problem = read_number_of(answer) if len(answer) < 4000 else (None, None, "too long")
-        if value is None:
+        given, problem = _read(answer, reference) if len(answer) < 4000 else (None, "too long")
+        if given is None:
             return wrong(extracted=shown, detail=f"not a number: {problem}", method=method)
-        ratio = ratio_of_units(reference.unit, unit)
-        if ratio is None:
+        ratio = ratio_of_units(reference.unit, given.unit)
+        kinds = ((given.value, reference.unit), (reference.value, given.unit))
+        if ratio is None or any(is_other_kind(*kind) for kind in kinds):
             return wrong(extracted=shown, detail="the unit is of another quantity", method=method)
-        error = abs(value * ratio - reference.value)
-        if error <= max(self._absolute, self._relative * abs(reference.value)):
+        wanted = _value(in_degrees(reference.value, reference.unit, given.value))
+        error = abs(_value(in_degrees(given.value, given.unit, reference.value)) * ratio - wanted)
+        if error <= max(self._absolute, self._relative * abs(wanted)):
             return correct(extracted=shown, detail="within the tolerance", method=method)
         return wrong(extracted=shown, detail=f"off by {float(error):.3g}", method=method)
 
@@ -71,17 +81,25 @@ class NumericVerifier:
         return response_of(answer, self._where)
 
 
-def read_number_of(text: str) -> tuple[Fraction | None, Unit | None, str]:
-    """(value, unit, problem) of a text that holds one real number."""
+def _read(text: str, gold: NumericReference | None = None) -> tuple[NumericReference | None, str]:
+    """(the number, "") of a text that holds one real number, else (None, what is wrong with it)."""
     answer = read_answer(text)
     if not answer.readings:
-        return None, None, answer.problem
-    node: Node = answer.readings[0]
-    if isinstance(node, Relation) and set(node.operators) <= {"=", "~"}:
-        node = node.sides[-1]
-    if isinstance(node, Degrees):
-        node = node.value
+        return None, answer.problem
+    node = value = answer.readings[0]
+    if isinstance(node, Relation):
+        found = value_of_chain(gold.value if gold else node.sides[-1], node)
+        if found is None:
+            return None, "an equation that does not hold or gives no value"
+        value = found
     try:
-        return real_fraction(node), answer.unit, ""
+        _value(value)
     except NotNumber as error:
-        return None, None, str(error)
+        return None, str(error)
+    if gold is not None and (undone := undone_operation(gold.node, node, gold.text, answer.text)):
+        return None, f"an operation is left undone ({undone})"
+    return NumericReference(answer.text, node, value, answer.unit), ""
+
+
+def _value(node: Node) -> Fraction:
+    return real_fraction(node.value if isinstance(node, Degrees) else node)

@@ -52,6 +52,24 @@ def test_numeric_accepts_what_lies_within_the_tolerance_and_nothing_else() -> No
             load_verifier("numeric").parse_reference(bad)
 
 
+def test_numeric_takes_a_number_and_no_task_to_compute_one() -> None:
+    for answer in ("43 = 42", r"17\cdot2 + 8", "40 + 2", r"84 \div 2", "2x = 42", r"42^\circ = 43^\circ"):
+        assert outcome("numeric", "42", f"\\boxed{{{answer}}}") == "wrong", answer
+    for answer in ("x = 42", "42 = x", r"17\cdot2 + 8 = 42", r"\frac{84}{2}", r"4.2\cdot10^1", r"42^\circ"):
+        assert outcome("numeric", "42", f"\\boxed{{{answer}}}") == "correct", answer
+    assert outcome("numeric", r"17\cdot2 + 8", r"\boxed{2\cdot21}") == "correct"
+
+
+def test_numeric_tells_degrees_from_radians_and_from_other_units() -> None:
+    for gold in ("30 degrees", r"30^\circ"):
+        assert outcome("numeric", gold, r"\boxed{30^\circ}") == "correct"
+        assert outcome("numeric", gold, r"\boxed{\frac{\pi}{6}\text{ rad}}") == "correct"
+        assert outcome("numeric", gold, r"\boxed{30\text{ rad}}") == "wrong"
+        assert outcome("numeric", gold, r"\boxed{30\text{ cm}}") == "wrong"
+    assert outcome("numeric", "0.5235987756 rad", r"\boxed{30^\circ}") == "correct"
+    assert outcome("numeric", "5 cm", r"\boxed{5^\circ}") == "wrong"
+
+
 def test_regex_must_match_the_whole_answer_unless_it_may_search() -> None:
     assert outcome("regex", r"\d{4}-\d\d", "2024-05") == "correct"
     assert outcome("regex", r"\d{4}-\d\d", "on 2024-05") == "wrong"
@@ -141,9 +159,40 @@ def test_json_must_satisfy_the_schema_and_equal_the_value_when_there_is_one() ->
     assert outcome("json_schema", {"schema": {}, "value": 1}, "1.0", strict_numbers=True) == "wrong"
 
 
+def test_json_numbers_are_exact_multiples_as_written() -> None:
+    for divisor, value, expected in (
+        (0.01, "0.07", "correct"),
+        (0.01, "19.99", "correct"),
+        (0.01, "0.075", "wrong"),
+        (1e-300, "1e300", "correct"),
+        (0.5, "7" * 400, "correct"),
+        (2.5, "7" * 400, "wrong"),
+    ):
+        assert outcome("json_schema", {"multipleOf": divisor}, value) == expected, (divisor, value)
+        assert outcome("json_schema", {"items": {"multipleOf": divisor}}, f"[{value}]") == expected
+
+
+def test_a_dollar_sign_in_a_json_pattern_is_the_end_of_the_text() -> None:
+    for pattern, text, expected in (
+        (r"^\d+$", "42", "correct"),
+        (r"^\d+$", "42\n", "wrong"),
+        (r"^(\d+$|x)", "42\n", "wrong"),
+        (r"[$]\$$", "$$", "correct"),
+        (r"[$]\$$", "$$\n", "wrong"),
+        (r"^\\$", "\\", "correct"),
+    ):
+        assert outcome("json_schema", {"pattern": pattern}, json.dumps(text)) == expected, (pattern, text)
+        by_name = {"patternProperties": {pattern: True}, "additionalProperties": False}
+        assert outcome("json_schema", by_name, json.dumps({text: 1})) == expected, (pattern, text)
+    named = {"properties": {"pattern": {"pattern": "a$"}}, "const": {"pattern": "a$"}}
+    assert outcome("json_schema", named, '{"pattern": "a$"}') == "wrong"
+    assert outcome("json_schema", {"const": {"pattern": "a$"}}, '{"pattern": "a$"}') == "correct"
+
+
 def test_a_schema_that_is_broken_or_reaches_outside_is_refused() -> None:
     for bad, sentence in (
         ({"type": "nonsense"}, "not a valid JSON schema"),
+        ({"pattern": "("}, "not a valid JSON schema"),
         ("{", "is not JSON"),
         (None, "expected a JSON schema"),
         ({"$ref": "https://example.com/schema"}, "another document"),

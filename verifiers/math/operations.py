@@ -13,6 +13,7 @@ constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \c
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 
 from verifiers.math.names import is_name
 from verifiers.math.nodes import (
@@ -40,6 +41,7 @@ from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
 ARITHMETIC = "arithmetic"
 """The kind of 17 \\cdot 23 and 3 + 4."""
 
+_TEN = Number(Fraction(10))
 _COUNTING = "factorial or binomial"
 _TRIGONOMETRY = "trigonometry"
 
@@ -68,6 +70,8 @@ _OPAQUE_KINDS = (
     (re.compile(r"\\(?:lim|limsup|liminf|sup|inf)(?![a-z])"), "limit"),
     (re.compile(r"\\(?:partial|nabla)(?![a-z])"), "derivative"),
 )
+# By 1 it leaves nothing to compute.
+_DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
 
 
 def foreign_operation(gold: Node, response: Node) -> str | None:
@@ -82,6 +86,15 @@ def foreign_operation(gold: Node, response: Node) -> str | None:
         value = value_of_chain(gold.sides[-1] if isinstance(gold, Relation) else gold, response)
         response = response if value is None else value
     return _foreign(response, operation_kinds(gold), letters)
+
+
+def undone_operation(gold: Node, response: Node, gold_text: str, response_text: str) -> str | None:
+    r"""`foreign_operation`, and 48 \div 2 for 24: the trees do not tell the sign from a fraction."""
+    value = exact_or_none(gold)
+    is_whole = value is not None and value.denominator == 1
+    if is_whole and _DIVISION.search(response_text.rpartition("=")[2]) and not _DIVISION.search(gold_text):
+        return "division"
+    return foreign_operation(gold, response)
 
 
 def operation_kinds(gold: Node) -> frozenset[str]:
@@ -169,7 +182,8 @@ def _is_literal(node: Node) -> bool:
             factors = list(_members(node))
             return len(factors) == 1 and _is_literal(factors[0])
         case Power(base, exponent):
-            return _is_literal(base) and exact_or_none(exponent) in (0, 1)
+            # 4.2 \cdot 10^1 is scientific notation.
+            return base != _TEN and _is_literal(base) and exact_or_none(exponent) in (0, 1)
         case Quotient(top, bottom) if _is_literal(top) and _is_literal(bottom):
             value = exact_or_none(node)
             return value is not None and value.denominator == 1

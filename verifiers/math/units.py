@@ -12,6 +12,18 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import product, zip_longest
 
+from verifiers.math.nodes import (
+    Constant,
+    Degrees,
+    Listing,
+    Node,
+    Number,
+    Percent,
+    Product,
+    Quotient,
+    Relation,
+)
+
 # Symbols | names | definition in the units above it; without one it is a base of its own. With * the prefixes
 # of SI may stand before it, with + they must.
 _TABLE = """
@@ -159,7 +171,8 @@ class Unit:
 
 
 DEGREE = (("degree", 1),)
-RADIAN = (("radian", 1),)
+_RADIAN = (("radian", 1),)
+_WITH_DEGREES = ("degree", "radian", "celsius", "fahrenheit", "C", "F", "kelvin")
 
 
 def known_unit(word: str) -> bool:
@@ -346,3 +359,33 @@ def _says_of_what(*units: Unit) -> bool:
 def _is_generic(unit: Unit) -> bool:
     """Whether it only says "units", which agree with every real unit; square units are not units."""
     return all(name == "unit" for name, _ in unit.powers)
+
+
+def is_other_kind(node: Node, unit: Unit | None) -> bool:
+    """Whether a number that wears ° or % stands against a unit of something else."""
+    last = node.sides[-1] if isinstance(node, Relation) else node
+    allowed = _WITH_DEGREES if isinstance(last, Degrees) else ("percent",)
+    if unit is None or not isinstance(last, (Degrees, Percent)):
+        return False
+    return any(name not in allowed for name, _ in unit.powers)
+
+
+def in_degrees(node: Node, unit: Unit | None, other: Node) -> Node:
+    """A value in radians as one in degrees where `other` is in degrees, whose sign a number may lack."""
+    if unit is None or unit.powers != _RADIAN or not _has_degrees(other):
+        return node
+    match node:
+        case Relation(operators, (*names, value)):
+            return Relation(operators, (*names, in_degrees(value, unit, other)))
+        case Listing(items, joined_by):
+            return Listing(tuple(in_degrees(item, unit, other) for item in items), joined_by)
+    return Degrees(Product((node, Quotient(Number(Fraction(180)), Constant("pi")))))
+
+
+def _has_degrees(node: Node) -> bool:
+    match node:
+        case Relation(_, (*_, value)):
+            return _has_degrees(value)
+        case Listing(items):
+            return any(map(_has_degrees, items))
+    return isinstance(node, Degrees)

@@ -19,24 +19,13 @@ from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
 from verifiers.math.matching import pair_off
-from verifiers.math.nodes import (
-    Constant,
-    Degrees,
-    Listing,
-    Node,
-    Number,
-    Percent,
-    Product,
-    Quotient,
-    Relation,
-    Text,
-)
+from verifiers.math.nodes import Listing, Number, Product, Relation, Text
 from verifiers.math.notation import split_label
-from verifiers.math.operations import foreign_operation
-from verifiers.math.scalars import exact_or_none, same_number
+from verifiers.math.operations import undone_operation
+from verifiers.math.scalars import same_number
 from verifiers.math.shorthand import expand
 from verifiers.math.tokens import Token
-from verifiers.math.units import RADIAN, Unit, ratio_of_units
+from verifiers.math.units import in_degrees, is_other_kind, ratio_of_units
 from verifiers.math.words import unstyled
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
@@ -45,9 +34,6 @@ _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\
 _LETTERS = "ABCDEFGHIJ"
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
-# By 1 it leaves nothing to compute.
-_DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
-_DEGREES = ("degree", "radian", "celsius", "fahrenheit", "C", "F", "kelvin")
 _CACHE_SIZE = 8192
 
 _CacheKey = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -311,52 +297,15 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     undone: str | None = None
     for wanted in gold.readings:
         for given in response.readings:
-            if _is_other_kind(given, gold.unit) or _is_other_kind(wanted, response.unit):
+            if is_other_kind(given, gold.unit) or is_other_kind(wanted, response.unit):
                 # 60 mph is not 60°, 5 cm is not 5%.
                 continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(in_degrees(wanted, gold.unit, given), in_degrees(scaled, response.unit, wanted)):
-                undone = None if any_operation else _foreign(wanted, given, gold.text, response.text)
+                undone = None if any_operation else undone_operation(wanted, given, gold.text, response.text)
                 if undone is None:
                     return ""
     return undone
-
-
-def _foreign(wanted: Node, given: Node, gold: str, response: str) -> str | None:
-    r"""`foreign_operation`, and 48 \div 2 for 24: the trees do not tell the sign from a fraction."""
-    value = exact_or_none(wanted)
-    is_whole = value is not None and value.denominator == 1
-    if is_whole and _DIVISION.search(response.rpartition("=")[2]) and not _DIVISION.search(gold):
-        return "division"
-    return foreign_operation(wanted, given)
-
-
-def _is_other_kind(node: Node, unit: Unit | None) -> bool:
-    """Whether a number that wears ° or % stands against a unit of something else."""
-    last = node.sides[-1] if isinstance(node, Relation) else node
-    allowed = _DEGREES if isinstance(last, Degrees) else ("percent",) if isinstance(last, Percent) else None
-    return unit is not None and allowed is not None and any(name not in allowed for name, _ in unit.powers)
-
-
-def in_degrees(node: Node, unit: Unit | None, other: Node) -> Node:
-    """A value in radians as one in degrees where `other` is in degrees, whose sign a number may lack."""
-    if unit is None or unit.powers != RADIAN or not has_degrees(other):
-        return node
-    match node:
-        case Relation(operators, (*names, value)):
-            return Relation(operators, (*names, in_degrees(value, unit, other)))
-        case Listing(items, joined_by):
-            return Listing(tuple(in_degrees(item, unit, other) for item in items), joined_by)
-    return Degrees(Product((node, Quotient(Number(Fraction(180)), Constant("pi")))))
-
-
-def has_degrees(node: Node) -> bool:
-    match node:
-        case Relation(_, (*_, value)):
-            return has_degrees(value)
-        case Listing(items):
-            return any(map(has_degrees, items))
-    return isinstance(node, Degrees)
 
 
 def _is_words(gold: Answer) -> bool:
