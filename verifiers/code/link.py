@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn
 
 from verifiers.code import forms, values
+from verifiers.code.names import QUERIES
 from verifiers.code.reference import Reference, state
 
 
@@ -256,7 +257,10 @@ def _attributes(link: Link, number: int) -> dict[str, Any]:
     def get(self: Any, name: str) -> Any:
         if name.startswith("__") or self._asyncrl_number < 0:
             raise AttributeError(name)
-        return link.ask("attribute", self, name)
+        found = link.ask("attribute", self, name)
+        if name in QUERIES and isinstance(found, Reference):
+            raise TypeError(f"a value of {type(self).__name__} has no {name!r} but the program's")
+        return found
 
     return {"__getattr__": get, "_asyncrl_number": number, "_asyncrl_link": link, "_asyncrl_text": ""}
 

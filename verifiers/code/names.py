@@ -25,6 +25,15 @@ KNOWN = {
 """Names from the standard library that tests use without importing; the program's of that
 name are not asked."""
 
+QUERIES = frozenset(
+    name
+    for kind in (str, bytes, tuple, frozenset, int, float)
+    for name in dir(kind)
+    if name.startswith(("is", "find", "rfind", "index", "rindex", "count", "startswith", "endswith", "bit_"))
+)
+"""Methods of builtin types that give a truth or a number: of an object that the program returned, its class
+would decide about what the test expects."""
+
 _CHECKS = ("assert", "fail", "raises")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -103,6 +112,15 @@ def is_constant_assert(node: ast.AST) -> bool:
 def called(node: ast.Call) -> str:
     """The last name of what is called, empty where it has none."""
     return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+
+
+def queries_result(node: ast.AST) -> bool:
+    """A method such as startswith of what a call gives, f(1).startswith("a"), but for a new object's,
+    Trie().startswith("a")."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    result = node.func.value
+    return node.func.attr in QUERIES and isinstance(result, ast.Call) and not called(result)[:1].isupper()
 
 
 def is_checking_call(node: ast.AST) -> bool:
@@ -216,6 +234,8 @@ def judges(node: ast.AST, program: Collection[str]) -> bool:
     """Whether an expression decides about values of the program, which has the names `program`, or may
     take an exception of it for an end of data; what it hands to functions of these names does not count."""
     operators = (ast.Compare, ast.BoolOp, ast.IfExp, ast.BinOp, ast.UnaryOp, ast.comprehension)
+    if queries_result(node) and _loads(node, program):
+        return True
     if isinstance(node, operators) and _loads(node, program):
         return not isinstance(node, ast.comprehension) or bool(node.ifs) or judges(node.iter, program)
     if isinstance(node, ast.Call):

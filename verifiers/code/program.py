@@ -16,6 +16,8 @@ _RECURSION_LIMIT = 1000
 _RELOAD_SECONDS = 0.02
 _MAX_PRINTED_BYTES = 1 << 20
 _DONE = 77
+_WRITABLE = ("work", "tmp", "shm")
+"""Directories of the box, side by side, that a program may write to."""
 
 
 def describe(error: BaseException) -> str:
@@ -43,6 +45,38 @@ def _depth() -> int:
     return depth
 
 
+class _Files:
+    """The files of the box and its working directory, as they were at first."""
+
+    def __init__(self) -> None:
+        self._work = os.getcwd()
+        box, name = os.path.split(self._work)
+        # Elsewhere than in a box the files are somebody else's.
+        roots = [f"{box}/{item}" for item in _WRITABLE] if name == "work" else []
+        self._roots = [root for root in roots if os.path.isdir(root)]
+        self._kept: set[str] = set()
+        self._kept = set(self.left())
+
+    def left(self) -> list[str]:
+        """Paths that the program has made, at the top of the box's directories."""
+        paths = [f"{root}/{name}" for root in self._roots for name in os.listdir(root)]
+        return [path for path in paths if path not in self._kept]
+
+    def restore(self) -> None:
+        os.chdir(self._work)
+        for path in self.left():
+            _remove(path)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
+
+
 class Program:
     """The program, compiled once and loaded for each test. Its main block does not run."""
 
@@ -50,6 +84,7 @@ class Program:
         # The program may recurse as deep as it could on its own, whatever called it here.
         sys.setrecursionlimit(_RECURSION_LIMIT + _depth() + 20)
         self.namespace: dict[str, Any] = {}
+        self._files = _Files()
         self.failure: str | None = None
         self._code: Any = None
         self._load_seconds = 0.0
@@ -61,6 +96,8 @@ class Program:
             self.failure = describe(error)
         else:
             self._load()
+        self._writes_files = bool(self._files.left())
+        """Whether loading writes files."""
 
     def _load(self) -> None:
         module = types.ModuleType("solution")
@@ -80,7 +117,7 @@ class Program:
         self._imported = len(sys.modules) > modules
 
     def run_each(self, total: int, run: Callable[[int], None]) -> None:
-        """run(0), run(1) and so on, each with the program as freshly loaded.
+        """run(0), run(1) and so on, each with the program as freshly loaded, in the box as it was.
 
         A program that loads quickly is loaded again; one that computes something first is copied by a fork,
         unless it has threads, which a fork would lose: its tests share one state."""
@@ -89,8 +126,9 @@ class Program:
             is_slow = self._load_seconds > _RELOAD_SECONDS
             has_threads = threading.active_count() > 1
             if is_used and self._code is not None and not (is_slow and has_threads):
+                self._files.restore()
                 self._load()
-            if index < total - 1 and not self._imported and not has_threads:
+            if index < total - 1 and not (self._imported or self._writes_files or has_threads):
                 is_used = self._load_seconds <= _RELOAD_SECONDS
             else:
                 is_used = True
@@ -98,6 +136,7 @@ class Program:
                 run(index)
             else:
                 _in_a_copy(run, index)
+                self._files.restore()
 
 
 def _in_a_copy(run: Callable[[int], None], index: int) -> None:

@@ -5,12 +5,15 @@
   must again be an object that is compared with its kind: a class of the program never decides about a value
   that the test expects.
 - An object of a class that the program derived from list, dict or set is data, and compared as such, here.
-- Any other object equals nothing and compares with nothing."""
+- Any other object equals nothing and compares with nothing.
+- A method of builtin types that gives a truth or a number, such as startswith, is called on values of these
+  types and on objects that the test built itself, never on one that the program returned."""
 
 import operator
 from typing import Any
 
 from verifiers.code import values
+from verifiers.code.names import QUERIES
 
 
 class ReferenceState:
@@ -25,6 +28,8 @@ class ReferenceState:
         self.is_data = form[4] is True
         """Whether its class derives from list, dict or set."""
         self.made = False
+        self.built = False
+        """Whether the test built it, by a call of its class."""
         self.mixed = False
         """Whether plain data of the test went into it through an operator."""
 
@@ -57,6 +62,11 @@ def _ask_plain(reference: "Reference") -> Any:
     link = state(reference).link
     link.send({"operation": "plain", "arguments": [["o", state(reference).number]], "keywords": {}})
     return link.receive().get("value")
+
+
+def _answers_queries(reference: "Reference") -> bool:
+    """Whether the test asks a class of the program's, or an object that it built of one."""
+    return state(reference).built or bool(state(reference).class_name)
 
 
 def _compare(operation: str, left: Any, right: Any) -> Any:
@@ -121,6 +131,10 @@ class Reference:
         if name.startswith("__") and name not in ("__dict__", "__annotations__", "__wrapped__"):
             raise AttributeError(name)
         found = _ask(self, "attribute", name)
+        if name in QUERIES and isinstance(found, Reference) and not _answers_queries(self):
+            if not state(self).is_data:
+                raise _not_data(self)
+            return getattr(plain(self), name)
         # Constants of a class, enum members above all, are objects of its kind.
         if isinstance(found, Reference) and state(self).made:
             state(found).made |= bool(state(self).class_name) and state(found).kind == state(self).class_name
@@ -130,7 +144,10 @@ class Reference:
         _ask(self, "set_attribute", name, value)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return _ask(self, "call", *arguments, made=state(self).made, **keywords)
+        result = _ask(self, "call", *arguments, made=state(self).made, **keywords)
+        if isinstance(result, Reference):
+            state(result).built |= state(self).made and bool(state(self).class_name)
+        return result
 
     def __hash__(self) -> int:
         # The same before and after the test makes one like it: containers keep it.

@@ -13,7 +13,7 @@ from sandbox.limits import Limits, parse_limits
 from verifiers import strict_json
 from verifiers.code.compare import WHITESPACE, same_output
 from verifiers.code.expected import contains_float, expected_value
-from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
+from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names, queries_result
 from verifiers.code.program_main import Call
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
@@ -142,7 +142,7 @@ def _is_input(node: ast.expr) -> bool:
 
 def _is_direct_call(node: ast.AST) -> bool:
     """f(inputs) or Solution().f(inputs)."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or queries_result(node):
         return False
     arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
     if not all(map(_is_input, arguments)) or any(keyword.arg is None for keyword in node.keywords):
