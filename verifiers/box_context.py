@@ -42,9 +42,11 @@ _DENIED_AFTER = re.compile(
 )
 # Is it \boxed{42}? No, 43. But "\boxed{42}? No other solution exists." denies nothing.
 _ANSWERED_NO = re.compile(
-    r"[^.!?\n]{0,40}\?[\s$*_)}\]\"']*(?:\\[)\]]\s*)?(?:(?:hmm+|well|wait|oh|actually|alas)[\s,.:!]*){0,3}"
+    r"[\s$}*_)\]]*(?:\\[)\]])?(?:\s*\b(?!(?:but|and|so|is|are|do|does|can|or)\b)[A-Za-z]+){0,3}[\s$}*_)\]]*\?"
+    r"[\s$*_)}\]\"']*(?:\\[)\]]\s*)?(?:(?:hmm+|well|wait|oh|actually|alas)[\s,.:!]*){0,3}"
     r"(?:no(?=\s*(?:[,.;:!\u2013\u2014-]|$|(?:it|that|this)\b))|(?:nope|nah|not|never|wrong|incorrect|false)\b"
-    r"|(?:it|that|this)(?:\s+is\s+not|\s+isn't|'s\s+not|\s+doesn't|\s+does\s+not)\b|i\s+(?:don't|do\s+not)\s+think)",
+    r"|(?:it|that|this)(?:'s|\s+is|\s+does)?(?:\s+not|n't)(?=\s*(?:[,.;!]|$|(?:right|correct|it|the|work)\b))"
+    r"|i\s+(?:don't|do\s+not)\s+think)",
     re.IGNORECASE,
 )
 # Which statement is incorrect? \boxed{C} is incorrect.

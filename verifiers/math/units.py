@@ -30,7 +30,8 @@ _TABLE = """
 *m|meter metre|; *s|second|; *g|gram gm|; *A|ampere amp|; *K|kelvin|; *mol|mole|;
 *L l|liter litre|1/1000 m3; *N|newton|1000 g m s-2; *J|joule|N m; *W|watt|J s-1; *Pa|pascal|N m-2;
 *Hz|hertz|s-1; +C|coulomb|A s; *V|volt|W A-1; *Ω|ohm|V A-1; +F|farad|A s V-1; *Wb|weber|V s;
-*T|tesla|Wb m-2; +H|henry|Wb A-1; *Wh||3600 J; *bar|bar|100000 Pa; *eV|electronvolt|; *cal|calorie|;
+*T|tesla|Wb m-2; +H|henry|Wb A-1; *Wh||3600 J; *Nm||N m; *VA||W; *Ah||3600 coulomb;
+*bar|bar|100000 Pa; *eV|electronvolt|; *cal|calorie|;
 *bit|bit|; +b|bit|bit; +B|byte|8 bit; in|inch inche|254/10000 m; ft|foot feet|12 in; yd|yard|3 ft;
 mi|mile|1760 yd; nmi|nauticalmile|1852 m; ly|lightyear|9460730472580800 m; min|minute min|60 s;
 h|hour hr|60 min; |sec|s; |day|24 h; wk|week wk|7 day; yr|year yr|; |month|1/12 year; |decade|10 year;
@@ -92,9 +93,10 @@ def _read_table() -> tuple[dict[str, _Known], dict[str, _Known], dict[str, _Know
 
 _SYMBOLS, _PREFIXED, _NAMES = _read_table()
 _FOLDED: dict[str, _Known | None] = {}
-"""Symbols with a prefix in small letters; None where two are spelled so."""
+"""Symbols with a prefix, the unit in small letters; None where two are spelled so."""
 for _symbol, _known in _PREFIXED.items():
-    _FOLDED[_symbol.casefold()] = _known if _FOLDED.get(_symbol.casefold(), _known) == _known else None
+    _key = _symbol[0] + _symbol[1:].casefold()
+    _FOLDED[_key] = _known if _FOLDED.get(_key, _known) == _known else None
 _MODIFIERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTERS = {"squared": 2, "cubed": 3}
 _PREPOSITIONS = {"of", "in"}
@@ -185,7 +187,7 @@ def is_prefixed(word: str) -> bool:
 
 
 def _lookup(word: str) -> _Known | None:
-    """Symbols keep their case, but for those that have one meaning in any, KG; names and plurals do not."""
+    """Symbols keep their case, but for those that mean one thing in any, KG and MHZ; names do not."""
     word = word.rstrip(".")
     found = _SYMBOLS.get(word) or _PREFIXED.get(word)
     if found is not None or len(word) < 2:
@@ -196,8 +198,9 @@ def _lookup(word: str) -> _Known | None:
             return _NAMES[name]
     if lower == word:
         return None
-    kilo = _PREFIXED.get("k" + word[1:]) if word[0] == "K" else None
-    return kilo or _SYMBOLS.get(lower) or _FOLDED.get(lower)
+    # No prefix is spelled K, C, D or H.
+    word = word[0].casefold() + word[1:] if word[0] in "KCDH" else word
+    return _PREFIXED.get(word) or _SYMBOLS.get(lower) or _FOLDED.get(word[0] + word[1:].casefold())
 
 
 @lru_cache(maxsize=1024)
@@ -336,24 +339,20 @@ def _ratio(gold: Unit, response: Unit) -> Fraction | None:
         return response.size / gold.size
     if not (gold.nouns <= response.nouns or response.nouns <= gold.nouns):
         return None
-    # "5 apples" and "5 red apples", "12 inches" and "12 inches of snow"; but what has a size must agree.
-    sized = [tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)]
-    if gold.nouns and response.nouns:
-        says_same = gold.head == response.head
-    else:
-        says_same = bool(sized[0]) and _says_of_what(gold, response)
-    return response.size / gold.size if sized[0] == sized[1] and says_same else None
+    # "5 apples" and "5 red apples", "12 inches" and "12 inches of snow"; but what has a size or divides must
+    # agree, as in "5 litres" and "5 litres per person".
+    fixed = [
+        tuple(item for item in unit.powers if item[0] not in unit.nouns or item[1] < 0)
+        for unit in (gold, response)
+    ]
+    says_same = gold.head == response.head if gold.nouns and response.nouns else bool(fixed[0])
+    return response.size / gold.size if fixed[0] == fixed[1] and says_same else None
 
 
 def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
     wanted = gold.multipliers if gold else frozenset()
     given = response.multipliers if response else frozenset()
     return wanted == given or (response is None and wanted <= _COLLECTIVES)
-
-
-def _says_of_what(*units: Unit) -> bool:
-    """Whether the nouns only name what the units measure: inches of snow, but not litres per person."""
-    return all(power > 0 for unit in units for name, power in unit.powers if name in unit.nouns)
 
 
 def _is_generic(unit: Unit) -> bool:
