@@ -48,8 +48,6 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         config["rope_parameters"] = {"rope_type": "default"}
     if "full_attention_interval" in read:
         config["full_attention_interval"] = 2
-    if family.served_rope_theta is not None:
-        config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 

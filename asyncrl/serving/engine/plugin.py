@@ -7,7 +7,7 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights, of
+    """A token for each request, one address for the ranks, what config.json implies, weights from a URL, digests of loaded weights, of
     quantised ones too, whole steps before an update, waits for weights that end, latent attention as
     transformers has it, version spans, short aborts, clean and prompt ends, shared prompts, no random bias in
     a reward model's head, tokens that are never sampled, log-probs of input tokens at the temperature, the
@@ -22,6 +22,7 @@ def load() -> None:
         aborts,
         access,
         applied_hooks,
+        completed_config,
         head_bias,
         input_logprobs,
         latent_attention,
@@ -42,6 +43,7 @@ def load() -> None:
     applied_hooks.install()
     access.install()
     one_address.install()
+    completed_config.install()
     latent_attention.install()
     loaded_weights.install()
     quantised_weights.install()
