@@ -15,7 +15,6 @@ from typing import Any, TypedDict
 
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.pilot_metrics import PilotMeter
-from asyncrl.controller.turn_metrics import TurnFaults
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
@@ -375,8 +374,6 @@ class StepReport:
         self._batch: dict[str, Any] = {}
         self._num_retried = 0
         """As the grader counted when the last step ended."""
-        self._num_environment_faults = 0
-        """As the conversations counted then."""
         self._rewards: list[float] = []
         self.num_steps = 0
         """Steps of all trainers since this start, repeated ones too."""
@@ -413,7 +410,7 @@ class StepReport:
                     **self._grader.pool_metrics(),
                     **(self._teacher.metrics() if self._teacher is not None else {}),
                     **self._retried(),
-                    **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
+                    **(self._conversations.tally.row() if self._conversations is not None else {}),
                     **(self._agents.read() if self._agents is not None else {}),
                     **(self._pilots.read() if self._pilots is not None else {}),
                     **trend_metrics(self._rewards, self._accuracies),
@@ -426,7 +423,3 @@ class StepReport:
     def _retried(self) -> Retried:
         before, self._num_retried = self._num_retried, self._grader.num_retried
         return {"faults_retried": self._num_retried - before}
-
-    def _turn_faults(self, conversations: Conversations) -> TurnFaults:
-        before, self._num_environment_faults = self._num_environment_faults, conversations.num_faults
-        return {"environment_faults": conversations.num_faults - before}

@@ -147,7 +147,7 @@ class Family:
     sliding_rope_theta: float | None = None
     """Base of sliding layers where config.json has none; None: these are rotated as all others."""
     serves_old_rotary_keys: bool = False
-    """Whether servers read rope_theta and rope_scaling, as transformers 4 wrote them, and no rope_parameters."""
+    """Whether servers read rope_theta and rope_scaling (transformers 4), and no rope_parameters."""
     implied: Callable[[Config], dict[str, Any]] = reads_nothing
     """Further keys that servers need, from the keys that transformers 5 writes in their place."""
     rope_kinds: tuple[str, ...] = USUAL_KINDS
@@ -170,10 +170,11 @@ class Family:
     def completed(self, config: Config) -> dict[str, Any]:
         """`config` with the keys that it lacks and the rest of it implies. Trainer and servers read this.
 
-        transformers 5 leaves out keys for which SGLang's models have no default. A key with one accepted value
-        has that value.
+        transformers 5 leaves out keys for which SGLang's models have no default. A key with one accepted
+        value has that value.
         """
-        implied = {key: values[0] for key, values in self.only.items()} | self.implied(config)
+        implied: dict[str, Any] = {key: values[0] for key, values in self.only.items()}
+        implied |= self.implied(config)
         if self.serves_old_rotary_keys:
             implied |= _old_rotary_keys(config, self.rope_theta)
         return {**config, **{key: value for key, value in implied.items() if config.get(key) is None}}
@@ -182,6 +183,6 @@ class Family:
 def _old_rotary_keys(config: Config, theta: float) -> dict[str, Any]:
     """rope_theta and rope_scaling of full layers, from rope_parameters."""
     named = config.get("rope_parameters") or {}
-    scaling = {"rope_type": "default", "rope_theta": theta} | named.get("full_attention", named)
+    scaling = {"rope_type": "default", "rope_theta": theta, **named.get("full_attention", named)}
     keys = {"rope_theta": scaling.pop("rope_theta")}
     return keys if scaling["rope_type"] == "default" else keys | {"rope_scaling": scaling}

@@ -26,7 +26,7 @@ SIZES = (
 
 
 def _implied(config: Config) -> dict[str, Any]:
-    """full_attention_interval: up to the first layer of full attention; 4, as in transformers, without any."""
+    """full_attention_interval: up to the first layer of full attention; without any 4, as in transformers."""
     kinds = config.get("layer_types") or ()
     return {
         "full_attention_interval": next((i for i, kind in enumerate(kinds, 1) if kind == "full_attention"), 4)

@@ -1,7 +1,7 @@
-"""Run in a process of its own, with the server's environment: what SGLang reads of config.json, and finds there.
+"""Run in a process of its own, with the server's environment: what SGLang reads of config.json and misses.
 
-Prints one line per family: its architecture and what SGLang's model lacks in a config.json as transformers saves
-it, though the published config.json has it. compare.py runs it.
+Prints one line per family: its architecture and what SGLang's model lacks in a config.json as transformers
+saves it, though the published config.json has it. compare.py runs it.
 """
 
 import ast

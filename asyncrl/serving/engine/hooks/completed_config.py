@@ -1,6 +1,7 @@
 """A server reads config.json with the keys that it lacks and the trainer takes as implied.
 
-Files of transformers 5 lack keys that SGLang 0.5.23 reads: it would end, or serve another model than is trained.
+Files of transformers 5 lack keys that SGLang 0.5.23 reads: it would end, or serve another model than is
+trained.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
