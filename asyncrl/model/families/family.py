@@ -182,7 +182,8 @@ class Family:
 
 def _old_rotary_keys(config: Config, theta: float) -> dict[str, Any]:
     """rope_theta and rope_scaling of full layers, from rope_parameters."""
-    named = config.get("rope_parameters") or {}
-    scaling = {"rope_type": "default", "rope_theta": theta, **named.get("full_attention", named)}
+    named: dict[str, Any] = config.get("rope_parameters") or {}
+    full: dict[str, Any] = named.get("full_attention", named)
+    scaling = {"rope_type": "default", "rope_theta": theta} | full
     keys = {"rope_theta": scaling.pop("rope_theta")}
     return keys if scaling["rope_type"] == "default" else keys | {"rope_scaling": scaling}
