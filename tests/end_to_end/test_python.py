@@ -47,9 +47,11 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert left.returncode == 0 and "the same call resumes it" in left.stderr, left.stderr
     run = Run(folder / "runs" / "sevens")
     assert run.state == "stopped" and 2 <= run.status.step < LONG
-    # The run exported its last step as it stopped; here it had no time for that.
-    shutil.rmtree(run.folder / f"checkpoints/step-{run.status.step}/hf")
-    assert (run.model_path / "model.safetensors").is_file()
+    # It stopped in order, with its last step exported. One that had no time for that exports it when asked.
+    exported = run.folder / f"checkpoints/step-{run.status.step}/hf"
+    assert exported.is_dir(), run.output
+    shutil.rmtree(exported)
+    assert (run.model_path / "model.safetensors").is_file() and run.model_path == exported
     killed = call(folder, steps=LONG, serving=elsewhere, until=len(run.metrics) + 1, is_killed=True)
     assert killed.returncode == -9
     # Nothing told it: it has seen that its parent is gone.
