@@ -89,7 +89,7 @@ def test_an_environment_answers_a_row_and_ctrl_c_ends_its_turn_and_leaves_the_ch
         wait_for(lambda: (marks / "pid").exists() and (marks / "pid").read_text() != "")
         chat.send_signal(signal.SIGINT)
         wait_for(lambda: "(stopped: " in shown())
-        assert not psutil.pid_exists(int((marks / "pid").read_text()))
+        wait_for(lambda: not psutil.pid_exists(int((marks / "pid").read_text())))
         (marks / "slow").unlink()
         type_line("/row 1")
         wait_for(lambda: shown().count("three turns are over") == 2)

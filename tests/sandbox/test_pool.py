@@ -20,7 +20,7 @@ from sandbox.result import Result, SandboxError, Status, Tier
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 
-LIMITS = Limits(cpu_seconds=4, wall_seconds=6, memory_bytes=256 << 20, stack_bytes=64 << 20)
+LIMITS = Limits(cpu_seconds=20, wall_seconds=60, memory_bytes=256 << 20, stack_bytes=64 << 20)
 ONE = SandboxSettings(workers=1)
 BROKEN = replace(ONE, command=(sys.executable, "-c", "raise SystemExit(1)"))
 

@@ -129,7 +129,7 @@ async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:
 
 
 async def test_time_that_an_agent_waits_for_the_model_is_not_its_own(tmp_path: Path) -> None:
-    async with agents_on(tmp_path, two_turns, counted, timeout_seconds=1.0) as run:
+    async with agents_on(tmp_path, two_turns, counted, timeout_seconds=60.0) as run:
         run.engine.hold()
         work = asyncio.create_task(run.play())
         while run.engine.num_running == 0:
