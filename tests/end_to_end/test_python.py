@@ -47,15 +47,8 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert left.returncode == 0 and "the same call resumes it" in left.stderr, left.stderr
     run = Run(folder / "runs" / "sevens")
     assert run.state == "stopped" and 2 <= run.status.step < LONG
-    # It stopped in order, with its last step exported. One that had no time for that exports it when asked.
-    exported = run.folder / f"checkpoints/step-{run.status.step}/hf"
-    assert exported.is_dir(), run.output
-    shutil.rmtree(exported)
-    assert (run.model_path / "model.safetensors").is_file() and run.model_path == exported
-    killed = call(folder, steps=LONG, serving=elsewhere, until=len(run.metrics) + 1, is_killed=True)
-    assert killed.returncode == -9
-    # Nothing told it: it has seen that its parent is gone.
-    assert ended(run) == "stopped"
+    # In order, with its last step exported.
+    assert (run.folder / f"checkpoints/step-{run.status.step}/hf").is_dir(), run.output
     end = run.status.step + 2
     resumed = call(folder, resumes=end)
     assert resumed.returncode == 0, resumed.stderr
@@ -65,6 +58,22 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert (Path(found["model"]) / "model.safetensors").is_file()
     generated, *fates = read_conservation(run.folder / "journal.sqlite").values()
     assert generated == sum(fates) > 0
+
+
+@pytest.mark.exhaustive
+def test_a_run_stops_when_its_script_is_killed_and_exports_its_model_when_asked(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    write_base_model(tmp_path / "model")
+    killed = call(tmp_path, steps=LONG, serving=elsewhere, until=2, is_killed=True)
+    assert killed.returncode == -9
+    run = Run(tmp_path / "runs" / "sevens")
+    # Nothing told it: it has seen that its parent is gone.
+    assert ended(run) == "stopped"
+    # As of a run that had no time for it.
+    exported = run.folder / f"checkpoints/step-{run.status.step}/hf"
+    shutil.rmtree(exported)
+    assert run.model_path == exported and (exported / "model.safetensors").is_file()
 
 
 def test_a_verifier_that_was_edited_or_is_another_one_is_refused(folder: Path) -> None:

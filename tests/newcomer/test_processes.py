@@ -71,7 +71,12 @@ def wait_until_busy(process: subprocess.Popen[str], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
+    ],
 )
 @pytest.mark.parametrize("words", ["verify -"])
 def test_a_command_that_waits_ends_by_a_signal_without_a_traceback(
@@ -85,7 +90,14 @@ def test_a_command_that_waits_ends_by_a_signal_without_a_traceback(
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
+        signal.SIGHUP,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_page_ends_by_a_signal(here: Path, number: int) -> None:
     with start("view", "run", cwd=here) as process:
         wait_until_busy(process, "view")
@@ -94,7 +106,7 @@ def test_the_page_ends_by_a_signal(here: Path, number: int) -> None:
         assert process.stderr is not None and process.stderr.read() == ""
 
 
-@pytest.mark.parametrize("words", ["verify -", "view run"])
+@pytest.mark.parametrize("words", ["verify -", pytest.param("view run", marks=pytest.mark.exhaustive)])
 def test_a_command_in_the_background_of_a_script_ends_by_sigterm(here: Path, words: str) -> None:
     # Shells without job control start such a command with SIGINT ignored.
     with start(*words.split(), cwd=here, ignored=signal.SIGINT) as process:
@@ -104,7 +116,15 @@ def test_a_command_in_the_background_of_a_script_ends_by_sigterm(here: Path, wor
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize("words", ["check recipe.yaml", "journal run", "keys", "verify rows.jsonl"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("check recipe.yaml", marks=pytest.mark.exhaustive),
+        pytest.param("journal run", marks=pytest.mark.exhaustive),
+        "keys",
+        "verify rows.jsonl",
+    ],
+)
 def test_a_reader_that_has_seen_enough_is_no_failure_to_talk_about(here: Path, words: str) -> None:
     lines = [json.dumps({"gold": "1", "response": "\\boxed{1}", "text": "x" * 1000}) for _ in range(300)]
     (here / "rows.jsonl").write_text("\n".join(lines))

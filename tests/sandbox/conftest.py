@@ -74,9 +74,11 @@ def read_programs(path: Path) -> list[Program]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """In further kinds of box, a case of a suite or of a table (`name`) is exhaustive unless it is typical."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     program = params.get("hostile_program") or params.get("honest_program")
-    if program is not None and params["box"] != ALL_KINDS_OF_BOX[0] and not program.in_both:
+    is_case = "name" in params or (program is not None and not program.in_both)
+    if is_case and params.get("box", ALL_KINDS_OF_BOX[0]) != ALL_KINDS_OF_BOX[0]:
         item.add_marker(pytest.mark.exhaustive)
 
 
