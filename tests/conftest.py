@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from asyncrl.journal.writer import Journal, JournalError
 # What `make test` was given is not for the makes that tests call.
 for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
     os.environ.pop(_name, None)
+# A script starts what is in its background with Ctrl-C ignored, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 # No draw may be too slow, nor the time that it takes too different from another's: that would be the machine.

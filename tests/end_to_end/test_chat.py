@@ -62,8 +62,6 @@ def test_an_environment_answers_a_row_and_ctrl_c_ends_its_turn_and_leaves_the_ch
             stdout=said,
             stderr=subprocess.STDOUT,
             text=True,
-            # Tests that run in the background of a script inherit that Ctrl-C is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def shown() -> str:

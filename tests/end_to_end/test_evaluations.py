@@ -53,8 +53,6 @@ class Evaluating:
                 env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Tests that run in the background of a script inherit that Ctrl-C is ignored.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def said(self) -> str:
