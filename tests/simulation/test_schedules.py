@@ -39,7 +39,7 @@ def failures_of(seeds: list[int]) -> list[str]:
 
 
 def run_all(seeds: list[int]) -> list[str]:
-    """Over all cores that this process may use, but for a few: each process that starts imports for seconds."""
+    """Over all cores that this process may use; a few here: each process that starts imports for seconds."""
     parts = [seeds[i : i + PART] for i in range(0, len(seeds), PART)]
     if len(parts) == 1:
         return failures_of(seeds)

@@ -98,7 +98,7 @@ async def test_a_process_ends_when_it_is_told_to(site: RayCluster, tmp_path: Pat
         await wait_for_output(process.log_path)
     a.kill()
     assert await a.wait() == -signal.SIGKILL and b.is_running()
-    await b.stop(grace_seconds=5)
+    await b.stop(grace_seconds=60)
     assert b.returncode() == -signal.SIGTERM and b.last_lines() == "up"
 
 
