@@ -40,6 +40,7 @@ def ended(run: Run) -> str:
     return run.state
 
 
+@pytest.mark.exhaustive
 def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     folder: Path, elsewhere: dict[str, list[str]]
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_run_stops_when_its_script_is_killed_and_exports_its_model_when_asked(
     assert run.model_path == exported and (exported / "model.safetensors").is_file()
 
 
+@pytest.mark.exhaustive
 def test_a_verifier_that_was_edited_or_is_another_one_is_refused(folder: Path) -> None:
     place = folder / "runs" / "sevens"
     (file,) = (place / "call").glob("writes_sevens-*.py")
