@@ -21,7 +21,7 @@ from asyncrl.journal.writer import Journal, JournalError
 # What `make test` was given is not for the makes that tests call.
 for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
     os.environ.pop(_name, None)
-# Three processes share two cores. Threads of each would wait for each other, busily; runs set their own number.
+# Three processes share two cores: their threads would wait for each other, busily. Runs set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A script starts what is in its background with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
