@@ -68,7 +68,7 @@ def test_an_environment_answers_a_row_and_ctrl_c_ends_its_turn_and_leaves_the_ch
         return (tmp_path / "said").read_text()
 
     def wait_for(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 300
         while not condition():
             assert chat.poll() is None and time.monotonic() < deadline, shown()
             time.sleep(0.05)
@@ -94,8 +94,8 @@ def test_an_environment_answers_a_row_and_ctrl_c_ends_its_turn_and_leaves_the_ch
         family = psutil.Process(chat.pid).children(recursive=True)
         assert chat.stdin is not None
         chat.stdin.close()
-        assert chat.wait(timeout=120) == 0, shown()
-        gone, left = psutil.wait_procs(family, timeout=120)
+        assert chat.wait(timeout=300) == 0, shown()
+        gone, left = psutil.wait_procs(family, timeout=300)
         assert gone and not left
     finally:
         chat.kill()

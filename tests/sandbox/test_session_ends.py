@@ -65,7 +65,7 @@ def opened(kind, folder, **options):
 
 def assert_nothing_is_left(before, left_before):
     assert not wait_for_end(descendants() - before, seconds=120)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     # The kernel keeps a group for a moment after its last process.
     while left_behind() - left_before and time.monotonic() < deadline:
         time.sleep(0.02)

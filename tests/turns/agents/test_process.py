@@ -127,7 +127,7 @@ async def test_its_end_is_that_of_all_that_it_started(tmp_path: Path) -> None:
     children = psutil.Process(program.pid).children(recursive=True)
     assert len(children) == 2
     await program.end()
-    gone, alive = psutil.wait_procs(children, timeout=30)
+    gone, alive = psutil.wait_procs(children, timeout=300)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
     assert program.exit() is not None and program.exit().code == -9  # type: ignore[union-attr]
 
