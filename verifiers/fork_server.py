@@ -29,7 +29,8 @@ from collections.abc import Callable, Sequence
 from sandbox.polling import readable
 from sandbox.process import die_with_parent, no_core_file
 
-_IDLE_SECONDS = 0.1
+_IDLE_SECONDS = 2.0
+"""Longer than most commands keep a pool: what they do not need is not imported, sympy for 0.6 CPU seconds."""
 _PARENT_CHECK_SECONDS = 1.0
 
 FORK, END, PREPARE = b"F", b"E", b"P"
