@@ -1,5 +1,6 @@
 """A script trains by `asyncrl.train`, on real engines: processes and run folder are the command line's."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -8,13 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fakes.base_model import write_base_model
+from fakes.processes import is_alive
 
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch.python.run import Run
 from asyncrl.launch.python.train import resume
+from asyncrl.run.status import read_status
 
 SCRIPT = Path(__file__).parents[1] / "fakes" / "python_caller.py"
 LONG = 100_000
@@ -34,9 +38,14 @@ def call(folder: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
 
 
 def ended(run: Run) -> str:
-    """The state of a run of no process of ours, once it has ended."""
-    while run.is_running:
-        time.sleep(0.2)
+    """The state of a run of no process of ours, once its process is gone: it holds its folder while it writes
+    its report, which comes after the state."""
+    status = read_status(run.folder)
+    assert status is not None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(status["pid"])
+        while is_alive(process):
+            time.sleep(0.2)
     return run.state
 
 
