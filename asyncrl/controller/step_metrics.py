@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from asyncrl.algorithms.branches import mean_reward
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.pilot_metrics import PilotMeter
+from asyncrl.controller.source_metrics import mean_correctness
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
@@ -217,7 +219,8 @@ def batch_metrics(batch: Batch) -> Trained:
     by_trajectory: dict[str, list[ScoredSequence]] = defaultdict(list)
     for sequence in batch.sequences:
         by_trajectory[root_id(sequence.sequence_id)].append(sequence)
-    rewards = [lines[0].reward for lines in by_trajectory.values()]
+    # As `branch_verdicts.joint_score`: the branches of one are judged each.
+    rewards = [mean_reward([line.reward for line in lines]) for lines in by_trajectory.values()]
     lengths = [sum(line.num_sampled() for line in lines) for lines in by_trajectory.values()]
     return {
         "reward_mean": statistics.fmean(rewards) if rewards else None,
@@ -255,9 +258,8 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     are_credited = [bool(own) for _, own in credited]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
     lengths = [(score.outcome, trajectory.num_sampled_in_all()) for trajectory, score in sampled]
-    correct = [score.correctness for score in scores if score.correctness is not None]
     return {
-        "correct_mean": statistics.fmean(correct) if correct else None,
+        "correct_mean": mean_correctness(groups),
         "cut_share": statistics.fmean(cut) if cut else None,
         "run_on_p95": _run_on_p95([trajectory for trajectory, _ in sampled]),
         "turn_credit_mean": sum(credits) / sum(turns) if sum(turns) else None,
