@@ -40,6 +40,10 @@ PATTERNS = (
 JSONL = (".jsonl", ".ndjson")
 CSV = {".csv": ",", ".tsv": "\t"}
 """Ending -> separator."""
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Ending -> separator."""
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Ending -> separator."""
 _ROWS_PER_BATCH = 4096
 _BUFFER_BYTES = 2**20
 """Buffer of a parquet file, per column."""
@@ -261,16 +265,14 @@ def _read_folder(
 ) -> Iterator[PublishedRow]:
     # Imported here: it takes seconds, and a file does not need it.
     import datasets
-    from datasets.packaged_modules.csv.csv import CsvConfig
 
     try:
         builder = datasets.load_dataset_builder(str(folder), name=config)
-        found = builder.config.data_files.items()
-        read = {str(split): [Path(file) for file in files] for split, files in found}
+        read = {split: [Path(file) for file in files] for split, files in builder.config.data_files.items()}
         # A repository is read as its page on the hub shows it.
         if not is_of_hub and not _is_declared(folder):
             _check_all_are_read(folder, {file for files in read.values() for file in files}, key)
-        if isinstance(builder.config, CsvConfig) and split in read:
+        if type(builder).__name__ == "Csv" and split in read:
             yield from _read_tables(read[split], key)
             return
         builder.download_and_prepare()

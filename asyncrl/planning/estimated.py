@@ -14,8 +14,8 @@ from asyncrl.planning.settings import Costs
 from asyncrl.recipe import Recipe
 
 MEASURED_SHARE = 0.17
-"""Share of the peak operations that training reaches (MFU): 16 to 18% in steps of Qwen3 0.6 B and 18% in steps
-of 1.7 B, on one H200 (docs/gpus.md)."""
+"""Share of the peak operations that training reaches (MFU): 16 to 18% in steps of Qwen3 0.6 B, 18% of 1.7 B,
+on one H200 (docs/gpus.md)."""
 MEASURED_PARAMETERS = 2e9
 """Largest model that is taken for one of these."""
 GUESSED_SHARE = 0.35

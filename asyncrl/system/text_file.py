@@ -18,6 +18,10 @@ _BEGINNINGS = {
     b"SQLite format 3": "an SQLite database",
     codecs.BOM_UTF32_LE: "text in UTF-32",
     codecs.BOM_UTF32_BE: "text in UTF-32",
+    codecs.BOM_UTF32_LE: "text in UTF-32",
+    codecs.BOM_UTF32_BE: "text in UTF-32",
+    codecs.BOM_UTF32_LE: "text in UTF-32",
+    codecs.BOM_UTF32_BE: "text in UTF-32",
     codecs.BOM_UTF16_LE: "text in UTF-16",
     codecs.BOM_UTF16_BE: "text in UTF-16",
 }

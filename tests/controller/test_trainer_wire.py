@@ -47,7 +47,7 @@ async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: 
         )
         state.open()
         request = TakeRequest(version=0)
-        context.session.newest = request
+        context.session.begin(request)
         return await wire._batch(request)
 
     known = {"correct_mean": 0.5, "outcomes": {"correct": 1, "wrong": 1}}

@@ -223,7 +223,16 @@ async def test_a_name_or_option_that_is_wrong_is_a_fault_that_names_it(
         await pool.open(spec)
 
 
-@pytest.mark.parametrize(("text", "limit"), [("memory", "memory_mib"), ("deep", "RecursionError")])
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("memory", "memory_mib"),
+        ("deep", "RecursionError"),
+        # Not shortened to what fits, and judged.
+        ("return Observation('x'*(17<<20))", "more than 16777216 bytes"),
+        ("return Observation([{'role':'user','content':'x'*(9<<20)}]*2)", "more than 16777216 bytes"),
+    ],
+)
 async def test_memory_and_recursion_are_limits_of_the_turn(pool: EpisodePool, text: str, limit: str) -> None:
     with pytest.raises(TurnLimit, match=limit):
         await answer(pool, text)

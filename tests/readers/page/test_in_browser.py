@@ -107,6 +107,16 @@ async def test_runs_appear_grow_and_vanish_while_the_overview_is_open(
         await page.wait_for("document.querySelectorAll('#runs tr').length == 1")
 
 
+BROKEN = """
+[...document.querySelectorAll("#runs th a")].flatMap((name) => [...name.childNodes]).filter((piece) => {
+  const range = document.createRange();
+  range.selectNode(piece);
+  return piece.nodeType === 3 && range.getClientRects().length > 1;
+}).map((piece) => piece.textContent)
+"""
+"""Pieces of names, between two places to break, that are in two lines."""
+
+
 async def test_names_break_at_their_separators_and_no_step_is_counted_of_fewer(
     run_folder: Path, browser_address: str
 ) -> None:
@@ -120,12 +130,7 @@ async def test_names_break_at_their_separators_and_no_step_is_counted_of_fewer(
     write_status(run_folder.with_name(names[0]), make_status(step=102, total_steps=90))
     async with opened(run_folder.parent, browser_address, width=1280, height=800) as page:
         await page.wait_for("document.querySelectorAll('#runs tr').length == 3")
-        # Boxes of each piece of a name: a piece in two lines has two.
-        broken = await page.evaluate(
-            "[...document.querySelectorAll('#runs th a')].flatMap((name) => [...name.childNodes]).filter((piece) => "
-            "{ const range = document.createRange(); range.selectNode(piece); return piece.nodeType === 3 && "
-            "range.getClientRects().length > 1; }).map((piece) => piece.textContent)"
-        )
+        broken = await page.evaluate(BROKEN)
         assert broken == []
         steps = await page.text(f"tr[data-row='{names[0]}'] td[data-label=step]")
         assert steps.strip() == "102"
