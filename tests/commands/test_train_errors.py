@@ -69,7 +69,7 @@ def refuse(tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[
 def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
     tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.main(["check", written(tmp_path, recipe)])
+    code = cli.main(["check", written(tmp_path, recipe), "--all"])
     said = capfd.readouterr()
     assert code == 0, said.err
     assert "4 training tasks" in said.out and "1 SGLang server(s)" in said.out
