@@ -13,8 +13,7 @@ from typing import Any
 from asyncrl.controller.context import RunContext
 from asyncrl.errors import QueueError
 from asyncrl.journal.batches import load_groups, read_columns
-from asyncrl.journal.statements import batch_columns
-from asyncrl.journal.statements import trained_tokens
+from asyncrl.journal.statements import batch_columns, trained_tokens
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence

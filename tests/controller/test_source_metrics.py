@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from fakes.records import make_score, make_task
 from fakes.turns import called
 
