@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
+from verifiers.math.chemistry import is_marked_formula
 from verifiers.math.dates import date_of
 from verifiers.math.letters import Letters, LettersAre, has_short_word, is_prose, letters_are, spaced_letters
 from verifiers.math.literals import read_number
@@ -30,6 +31,7 @@ _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", 
 _MAX_UNIT_TOKENS = 14
 _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
+_DOTTED = re.compile(r"\d*\.\d+\.\.\.$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
 
 
@@ -47,12 +49,19 @@ class Answer:
     letters: LettersAre | None = None
     """The kind of an answer of letters alone: of a gold, whether its reading is a guess."""
 
+    @property
+    def is_chemical(self) -> bool:
+        return is_marked_formula(self.text)
+
 
 def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
     while True:
         before = text
-        text = _END_SPACE.sub("", _END_MARKS.sub("", text.strip())).lstrip(":").strip()
+        text = text.strip()
+        if not (text.endswith("...") and _DOTTED.search(text)):
+            text = _END_MARKS.sub("", text)
+        text = _END_SPACE.sub("", text).lstrip(":").strip()
         for opening, closing in _WRAPPERS:
             if (
                 len(text) >= len(opening) + len(closing)

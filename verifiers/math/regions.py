@@ -4,11 +4,13 @@ Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 
 its spelling does not matter. Only linear inequalities and |linear| are solved: anything else would be the
 task, not its answer."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
+from verifiers.math.arithmetic import exact_value, real_fraction
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
@@ -17,6 +19,7 @@ from verifiers.math.nodes import (
     NamedSet,
     Node,
     Number,
+    Piecewise,
     Product,
     Quotient,
     Relation,
@@ -25,6 +28,7 @@ from verifiers.math.nodes import (
     SetOperation,
     Sum,
     Symbol,
+    Text,
 )
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
@@ -153,6 +157,67 @@ def _order(one: Endpoint, other: Endpoint) -> int:
     if abs(one.size - other.size) <= Fraction(1, 10**25) * max(Fraction(1), abs(one.size)):
         return 0
     return -1 if one.size < other.size else 1
+
+
+# Functions in pieces
+
+
+def same_piecewise(gold: Piecewise, response: Piecewise, same: Callable[[Node, Node], bool]) -> bool:
+    """Whether both have the same values: between the ends of their pieces as expressions, and at each end."""
+    try:
+        (name, wanted), (other, given) = map(_pieces, (gold, response))
+        if name is None or name != other:
+            return False
+        ends = sorted(
+            (end for _, parts in wanted + given for part in parts for end in (part.low, part.high) if end.value),
+            key=cmp_to_key(_order),
+        )
+    except (_NotRegion, NotNumber):
+        return False
+    whole = _everything()
+    lows, highs = [whole.low, *ends], [*ends, whole.high]
+    for low, high in zip(lows, highs, strict=True):
+        gap = [Interval(_opened(low), _opened(high))]
+        if _order(low, high) < 0 and not _agree(gap, wanted, given, same):
+            return False
+    for end in ends:
+        assert end.value is not None
+        point, value = [_point(end.value)], end.value
+        if not _agree(point, wanted, given, lambda one, two, at=value: same(_at(one, name, at), _at(two, name, at))):
+            return False
+    return True
+
+
+_Pieces = list[tuple[Node, list[Interval]]]
+
+
+def _pieces(node: Piecewise) -> tuple[str | None, _Pieces]:
+    """The letter of the conditions, and the values with the sets where they hold."""
+    names: set[str | None] = set()
+    found: _Pieces = []
+    for value, condition in node.pieces:
+        if condition == Text("otherwise"):
+            covered = [interval for _, intervals in found for interval in intervals]
+            found.append((value, _complement(covered)))
+            continue
+        name, intervals = _read(condition)
+        names.add(name)
+        found.append((value, intervals))
+    return _one_name(*names), found
+
+
+def _agree(place: list[Interval], one: _Pieces, other: _Pieces, same: Callable[[Node, Node], bool]) -> bool:
+    """Whether the values of the pieces that hold at the place are the same, as many on both sides."""
+    here = [[value for value, parts in pieces if _intersection(parts, place)] for pieces in (one, other)]
+    return bool(here[0]) is bool(here[1]) and all(same(left, right) for left in here[0] for right in here[1])
+
+
+def _opened(end: Endpoint) -> Endpoint:
+    return replace(end, closed=False)
+
+
+def _at(node: Node, name: str, value: Node) -> Node:
+    return replaced(node, Symbol(name), value)
 
 
 # Set arithmetic

@@ -10,7 +10,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.arithmetic import Undecided, exact_value, numeric_value
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.costs import require_affordable
 from verifiers.math.nodes import (
     FunctionCall,
@@ -171,7 +172,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
     for sizes in _PARAMETERS:
         values = {name: Fraction(sizes[at % len(sizes)], 97) for at, name in enumerate(letters)}
         try:
-            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK).value
+            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK)
         except NotNumber:
             continue
         if value is node:
@@ -188,10 +189,10 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
 
 def _is_near(value: Node, values: dict[str, Fraction], measured: Any) -> bool:
     try:
-        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK).value
+        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK)
     except NotNumber:
         return False
-    return bool(abs(given - measured) <= 1e-10 * max(1, abs(measured)))
+    return bool(abs(given - measured) <= 1e-10 * (1 + abs(measured)))
 
 
 def _written_out(node: Operation) -> Node | None:

@@ -14,12 +14,15 @@ from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.golds import refuse_missing
 from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
+from verifiers.math.chemistry import formula_of
 from verifiers.math.clock import same_time
 from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
+from verifiers.math.marks import is_full_hour
 from verifiers.math.matching import pair_off
-from verifiers.math.nodes import Degrees, Listing, Node, Number, Percent, Product, Relation, Text
+from verifiers.math.names import with_marks_of
+from verifiers.math.nodes import Degrees, Listing, Node, Number, Percent, Product, Ratio, Relation, Text
 from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
@@ -37,6 +40,7 @@ _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 # By 1 it leaves nothing to compute.
 _DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
 _DEGREES = ("degree", "celsius", "fahrenheit")
+_MARKED = re.compile(r"\\(?:vec|overrightarrow|(?:wide)?hat)(?![A-Za-z])")
 _CACHE_SIZE = 8192
 
 _CacheKey = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -116,7 +120,7 @@ class MathVerifier:
             # 3 (more apples): a gold's label that names no unit is not compared.
             answer = read_answer(labelled[0], is_gold=True)
         if not answer.readings:
-            if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
+            if answer.is_chemical or _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
                 _TEXT_COMMAND.sub("", answer.text).casefold()
             ):
                 return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
@@ -288,6 +292,8 @@ def _have_one_name(given: list[Answer]) -> bool:
 def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None:
     """ "" when the response is the gold, None when it is not, and the kind of operation when it has the value
     but leaves that operation undone."""
+    if gold.is_chemical and (formula := formula_of(response.text)) is not None:
+        return "" if formula == formula_of(gold.text) else None
     if gold.words and gold.words == response.words and _is_words(gold):
         return ""
     if gold.letters is not None and unstyled(response.text) == gold.text:
@@ -303,12 +309,31 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
             if _is_other_kind(given, gold.unit) or _is_other_kind(wanted, response.unit):
                 # 60 mph is not 60°, 5 cm is not 5%.
                 continue
+            if _is_clock(gold.unit, response.unit) and not _are_times(wanted, given):
+                continue
+            if _MARKED.search(gold.text) or _MARKED.search(response.text):
+                given = with_marks_of(wanted, given)
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(wanted, scaled):
                 undone = None if any_operation else _foreign(wanted, given, gold.text, response.text)
                 if undone is None:
                     return ""
     return undone
+
+
+def _is_clock(*units: Unit | None) -> bool:
+    return any(unit is not None and unit.powers in ((("am", 1),), (("pm", 1),)) for unit in units)
+
+
+def _are_times(*sides: Node) -> bool:
+    """Whether both may be times of day: 5:30 pm is not 5/30, 5:00 pm is 5."""
+    return all(
+        isinstance(side, Ratio) or (isinstance(side, Number) and not any(map(_has_minutes, sides))) for side in sides
+    )
+
+
+def _has_minutes(side: Node) -> bool:
+    return isinstance(side, Ratio) and not is_full_hour(side)
 
 
 def _foreign(wanted: Node, given: Node, gold: str, response: str) -> str | None:

@@ -200,7 +200,7 @@ def functions(draw: st.DrawFn) -> Function:
 
 def value_of(text: str, values: dict[str, Fraction] | None = None) -> Any:
     node = algebra.value_of(parse_answer(text))
-    return numeric_value(node, values or {})[0]
+    return numeric_value(node, values or {})
 
 
 def close(one: Any, other: Any) -> bool:
