@@ -4,10 +4,13 @@ Renamed only where it can be nothing else: it is a term of its own, occurs once,
 there, with which it would be a quantity (A + C). + c next to a, b or d is a coefficient."""
 
 import re
+from collections.abc import Iterator
+from itertools import permutations, product
 from typing import TypeAlias
 
-from verifiers.math.nodes import Node, Relation, Sum, Symbol, Text
-from verifiers.math.trees import free_symbols, replaced, walk
+from verifiers.math.nodes import Constant as Number
+from verifiers.math.nodes import FunctionCall, Node, Power, Product, Relation, Sum, Symbol, Text
+from verifiers.math.trees import contains, free_symbols, negative, replaced, walk
 
 Constant: TypeAlias = Symbol | Text
 
@@ -17,6 +20,8 @@ _WORDS = re.compile(
     r"(?:(?:an?|any|some) )?(?:(?:arbitrary|real|integration) )?const(?:ant)?(?: of integration)?"
 )
 _COEFFICIENTS = frozenset("abd")
+_OF_SOLUTION = re.compile(r"[A-DKck](?:_\w{1,3})?")
+_MAX_CONSTANTS = 3
 
 
 def with_constant_of(gold: Node, response: Node) -> Node:
@@ -30,6 +35,59 @@ def with_constant_of(gold: Node, response: Node) -> Node:
     cases = {constant, other} == {Symbol("c"), Symbol("C")}
     return (
         replaced(response, other, constant) if cases or _may_be_renamed(gold, constant, other) else response
+    )
+
+
+def respelled(gold: Node, response: Node) -> Iterator[Node]:
+    """The response with its arbitrary constants under the names of the gold, in each order and with each sign:
+    C_1 e^x - C_2 e^{-x}, A e^x + B e^{-x}. Each stands for any number, so these are one set of solutions."""
+    wanted = _arbitrary(gold)
+    if not wanted or isinstance(response, Text):
+        return
+    others = free_symbols(gold) - {constant.name for constant in wanted}
+    given = [Symbol(name) for name in sorted(free_symbols(response) - others)]
+    if len(given) != len(wanted) or not all(_OF_SOLUTION.fullmatch(one.name) for one in given):
+        return
+    if any(sum(item == one for item in walk(response)) != 1 for one in given):
+        return
+    for order in permutations(wanted):
+        for signs in product((1, -1), repeat=len(order)):
+            changed = response
+            # By names that nothing has, so that C_1 and C_2 can change places.
+            for at, one in enumerate(given):
+                changed = replaced(changed, one, Symbol(f"constant {at}"))
+            for at, (name, sign) in enumerate(zip(order, signs, strict=True)):
+                changed = replaced(changed, Symbol(f"constant {at}"), name if sign > 0 else negative(name))
+            yield changed
+    if len(wanted) == 1 and any(isinstance(item, FunctionCall) and item.name == "ln" for item in walk(response)):
+        # \\ln|Cx| is \\ln|x| + C, with another C.
+        yield replaced(response, given[0], Power(Number("e"), wanted[0]))
+
+
+def _arbitrary(gold: Node) -> list[Symbol]:
+    """The constants of a solution in other letters, each a factor of one term: C_1 and C_2, or the C of + C
+    and of C e^x."""
+    last = gold.sides[-1] if isinstance(gold, Relation) else gold
+    names = sorted(name for name in free_symbols(last) if _OF_GOLD.fullmatch(name))
+    if not names or len(names) > _MAX_CONSTANTS or set(names) == free_symbols(last):
+        return []
+    constants = [Symbol(name) for name in names]
+    terms = last.terms if isinstance(last, Sum) else (last,)
+    holders = [[term for term in terms if contains(term, constant)] for constant in constants]
+    linear = all(len(found) == 1 and _is_factor(constant, found[0]) for constant, found in zip(constants, holders, strict=True))
+    once = all(sum(item == constant for item in walk(last)) == 1 for constant in constants)
+    numbered = all("_" in name for name in names) and len(names) > 1
+    alone = len(names) == 1 and (holders[0] == constants or (names[0] == "C" and _is_exponential(last)))
+    return constants if linear and once and (numbered or alone) else []
+
+
+def _is_factor(constant: Symbol, term: Node) -> bool:
+    return term == constant or (isinstance(term, Product) and constant in term.factors)
+
+
+def _is_exponential(node: Node) -> bool:
+    return any(
+        isinstance(item, Power) and item.base == Number("e") and free_symbols(item.exponent) for item in walk(node)
     )
 
 

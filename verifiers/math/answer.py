@@ -12,12 +12,13 @@ from verifiers.math.chemistry import is_marked_formula
 from verifiers.math.dates import date_of
 from verifiers.math.letters import Letters, LettersAre, has_short_word, is_prose, letters_are, spaced_letters
 from verifiers.math.literals import read_number
-from verifiers.math.nodes import Node, Number, Opaque, Text
+from verifiers.math.nodes import Node, Number, Opaque, Quotient, Text
 from verifiers.math.notation import split_label, usual_notation
 from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
 from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
+from verifiers.math.trees import negative
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import TEN_POWERS, clean_words
 
@@ -109,13 +110,13 @@ _FRACTION_OF_UNITS = re.compile(
 def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
     """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
     they are, by `letters` or else by `letters_are`."""
-    text = strip_wrapping(usual_notation(plain_characters(raw)))
+    text = raw if _PLAIN_NUMBER.fullmatch(raw) else strip_wrapping(usual_notation(plain_characters(raw)))
     if "frac" in text and ("\\text" in text or "\\mathrm" in text):
         text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
     if "\\boxed" in text or "\\fbox" in text:
         text = strip_wrapping(last_box(text) or text)
     number = plain_number(text)
-    if number is not None and "." not in text:
+    if number is not None:
         return Answer(text, number, text, (_plain_node(text, number),), None)
     text = strip_wrapping(_PREFIX.sub("", text)) or text
     if "m" in text or "M" in text:
@@ -202,10 +203,12 @@ def _is_balanced(text: str) -> bool:
 
 
 def _plain_node(text: str, number: Fraction) -> Node:
-    if "/" not in text:
-        return Number(number)
-    node, _ = _read(text)
-    return node
+    """The node of an integer, a decimal or a fraction as the parser makes it."""
+    if text[0] in "+-−":
+        return negative(_plain_node(text[1:], -number if text[0] != "+" else number))
+    if "/" in text:
+        return Quotient(*(Number(Fraction(int(part))) for part in text.split("/")))
+    return read_number(Token("number", text)) if "." in text else Number(number)
 
 
 def _read(text: str, *, short_words: bool = True) -> tuple[Node, Unit | None]:

@@ -4,7 +4,7 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 not foreseen here, is wrong."""
 
-from verifiers.math.added_constant import with_constant_of
+from verifiers.math.added_constant import respelled, with_constant_of
 from verifiers.math.families import is_class, same_family, without_qualifier
 from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
@@ -56,7 +56,9 @@ def same_answer(gold: Node, response: Node) -> bool:
     if gold == response:
         return True
     both = settled(gold, with_constant_of(gold, response))
-    return both is not None and _same(*both)
+    if both is not None and _same(*both):
+        return True
+    return any(_same(gold, other) for other in respelled(gold, response))
 
 
 def _same(gold: Node, response: Node) -> bool:
@@ -387,9 +389,9 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
 
 
 def _same_pieces(gold: Piecewise, response: Node) -> bool:
-    if not isinstance(response, Piecewise):
+    if isinstance(response, (Listing, Relation, Text, Bracket, *SETS)):
         return False
-    if len(gold.pieces) == len(response.pieces) and pair_off(
+    if isinstance(response, Piecewise) and len(gold.pieces) == len(response.pieces) and pair_off(
         gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other))
     ):
         return True

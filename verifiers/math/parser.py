@@ -123,7 +123,7 @@ def parse_tokens(tokens: list[Token], *, short_words: bool = True) -> Node:
     parser = Parser(tokens, short_words=short_words)
     node = parser.whole()
     parser.expect_end()
-    if any(isinstance(item, Symbol) and item.name == "partial" for item in walk(node)):
+    if parser.has_partial and contains(node, Symbol("partial")):
         raise Unreadable("a \\partial that is part of no derivative")
     return node
 
@@ -140,6 +140,7 @@ class Parser(Cursor):
         short_words: bool = True,
     ) -> None:
         super().__init__(tokens)
+        self.has_partial = any(token.value == r"\partial" for token in tokens)
         self._short_words = short_words
         self._depth = depth
         self._bars = 0

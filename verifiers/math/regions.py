@@ -20,6 +20,7 @@ from verifiers.math.nodes import (
     Node,
     Number,
     Piecewise,
+    Power,
     Product,
     Quotient,
     Relation,
@@ -162,11 +163,11 @@ def _order(one: Endpoint, other: Endpoint) -> int:
 # Functions in pieces
 
 
-def same_piecewise(gold: Piecewise, response: Piecewise, same: Callable[[Node, Node], bool]) -> bool:
-    """Whether both have the same values: between the ends of their pieces as expressions, and at each end."""
+def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node], bool]) -> bool:
+    """Whether both have the same values: at each end of a piece, and in each gap between two ends."""
     try:
         (name, wanted), (other, given) = map(_pieces, (gold, response))
-        if name is None or name != other:
+        if name is None or other not in (name, None):
             return False
         ends = sorted(
             (end for _, parts in wanted + given for part in parts for end in (part.low, part.high) if end.value),
@@ -177,8 +178,10 @@ def same_piecewise(gold: Piecewise, response: Piecewise, same: Callable[[Node, N
     whole = _everything()
     lows, highs = [whole.low, *ends], [*ends, whole.high]
     for low, high in zip(lows, highs, strict=True):
-        gap = [Interval(_opened(low), _opened(high))]
-        if _order(low, high) < 0 and not _agree(gap, wanted, given, same):
+        gap, inside = [Interval(_opened(low), _opened(high))], _stretched(low.value, high.value, name)
+        if _order(low, high) < 0 and not _agree(
+            gap, wanted, given, lambda one, two, at=inside: same(_at(one, name, at), _at(two, name, at))
+        ):
             return False
     for end in ends:
         assert end.value is not None
@@ -191,8 +194,10 @@ def same_piecewise(gold: Piecewise, response: Piecewise, same: Callable[[Node, N
 _Pieces = list[tuple[Node, list[Interval]]]
 
 
-def _pieces(node: Piecewise) -> tuple[str | None, _Pieces]:
+def _pieces(node: Node) -> tuple[str | None, _Pieces]:
     """The letter of the conditions, and the values with the sets where they hold."""
+    if not isinstance(node, Piecewise):
+        return None, [(node, [_everything()])]
     names: set[str | None] = set()
     found: _Pieces = []
     for value, condition in node.pieces:
@@ -210,6 +215,17 @@ def _agree(place: list[Interval], one: _Pieces, other: _Pieces, same: Callable[[
     """Whether the values of the pieces that hold at the place are the same, as many on both sides."""
     here = [[value for value, parts in pieces if _intersection(parts, place)] for pieces in (one, other)]
     return bool(here[0]) is bool(here[1]) and all(same(left, right) for left in here[0] for right in here[1])
+
+
+def _stretched(low: Node | None, high: Node | None, name: str) -> Node:
+    """An expression in the letter that runs through the numbers between two ends: low + x^2, high - x^2,
+    (low + high x^2) / (1 + x^2)."""
+    square = Power(Symbol(name), Number(Fraction(2)))
+    if low is None or high is None:
+        if low is None and high is None:
+            return Symbol(name)
+        return Sum((low, square)) if low is not None else difference(high, square)  # type: ignore[arg-type]
+    return Quotient(Sum((low, Product((high, square)))), Sum((Number(Fraction(1)), square)))
 
 
 def _opened(end: Endpoint) -> Endpoint:

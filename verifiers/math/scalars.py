@@ -26,6 +26,7 @@ from verifiers.math.nodes import (
     Node,
     Number,
     Operation,
+    Percent,
     Power,
     Product,
     Quotient,
@@ -50,6 +51,7 @@ _MAX_BITS = 60_000
 _WANTED_POINTS = 4
 _MAX_POINTS = 10
 _PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, FunctionCall)
+_RATIONAL = frozenset((Number, Symbol, Sum, Product, Quotient, Power, Percent))
 _UNREAL = (Domain.COMPLEX, Domain.VECTOR, Domain.MATRIX)
 
 
@@ -156,18 +158,21 @@ def rounds_to(exact: Node, decimal: Number, *, least: int | None = None) -> bool
 
 
 def _same_rational(gold: Node, response: Node, letters: Iterable[str]) -> bool | None:
-    """Whether two rational functions are one: at random points modulo random primes. None of anything else,
-    and where they have no value."""
+    """Whether two rational functions are one: at a random point modulo a random prime of 62 bits. None of
+    anything else, and where they have no value."""
+    if not (_is_rational(gold) and _is_rational(response)):
+        return None
     source = random_source(gold, response)
-    for _ in range(2):
-        prime = random_prime(source, 62)
-        values = {name: nmod(source.getrandbits(61), prime) for name in letters}
-        try:
-            if residue(gold, values, prime) != residue(response, values, prime):
-                return False
-        except (NotExact, NotNumber):
-            return None
-    return True
+    prime = random_prime(source, 62)
+    values = {name: nmod(source.getrandbits(61), prime) for name in letters}
+    try:
+        return bool(residue(gold, values, prime) == residue(response, values, prime))
+    except (NotExact, NotNumber):
+        return None
+
+
+def _is_rational(node: Node) -> bool:
+    return all(type(item) in _RATIONAL for item in walk(node))
 
 
 def _full_agreement(*sides: Node) -> int:

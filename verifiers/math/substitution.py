@@ -29,6 +29,8 @@ from verifiers.math.nodes import (
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced, size, walk
 
+_OPERATORS = frozenset((Operation, Matrix))
+"""One of these is part of each operation."""
 MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
 MAX_WRITTEN_OUT = 60_000
@@ -43,7 +45,8 @@ _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 def has_operation(node: Node) -> bool:
     """Whether the tree has an operation to evaluate: a sum, a determinant, arithmetic with matrices."""
-    return any(_is_operation(item) for item in walk(node))
+    items = walk(node)
+    return any(type(item) in _OPERATORS for item in items) and any(map(_is_operation, items))
 
 
 def _is_operation(node: Node) -> bool:

@@ -4,7 +4,7 @@ One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the sa
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from verifiers.math.words import OPERATORS
 
@@ -15,8 +15,7 @@ class Unreadable(ValueError):
     """The text is not mathematics that we read; the message says where it stopped making sense."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str
     """number, symbol, word, command, operator, text or end."""
     value: str
