@@ -39,16 +39,26 @@ def with_constant_of(gold: Node, response: Node) -> Node:
 
 
 def respelled(gold: Node, response: Node) -> Iterator[Node]:
-    """The response with its arbitrary constants under the names of the gold, in each order and with each sign:
-    C_1 e^x - C_2 e^{-x}, A e^x + B e^{-x}. Each stands for any number, so these are one set of solutions."""
-    wanted = _arbitrary(gold)
-    if not wanted or isinstance(response, Text):
+    r"""The response with its arbitrary constants under the names of the gold, in each order and with each sign:
+    C_1 e^x - C_2 e^{-x}, A e^x + B e^{-x}; x^2 - C; \ln|Cx| for \ln|x| + C. Each constant stands for any
+    number, so these are one set of solutions."""
+    if (
+        _added_constant(gold, _OF_GOLD) == Symbol("C")
+        and _is_alone(gold, Symbol("C"))
+        and free_symbols(gold) != {"C"}
+    ):
+        for name in free_symbols(response):
+            if _OF_SOLUTION.fullmatch(name) and contains(response, negative(Symbol(name))):
+                yield with_constant_of(gold, replaced(response, negative(Symbol(name)), Symbol(name)))
+        if any(isinstance(item, FunctionCall) and item.name == "ln" for item in walk(response)):
+            yield replaced(response, Symbol("C"), Power(Number("e"), Symbol("C")))
         return
+    wanted = _multiplying(gold)
     others = free_symbols(gold) - {constant.name for constant in wanted}
     given = [Symbol(name) for name in sorted(free_symbols(response) - others)]
-    if len(given) != len(wanted) or not all(_OF_SOLUTION.fullmatch(one.name) for one in given):
+    if not wanted or len(given) != len(wanted) or not all(_OF_SOLUTION.fullmatch(one.name) for one in given):
         return
-    if any(sum(item == one for item in walk(response)) != 1 for one in given):
+    if any(_occurrences(response, one) != 1 for one in given):
         return
     for order in permutations(wanted):
         for signs in product((1, -1), repeat=len(order)):
@@ -59,36 +69,32 @@ def respelled(gold: Node, response: Node) -> Iterator[Node]:
             for at, (name, sign) in enumerate(zip(order, signs, strict=True)):
                 changed = replaced(changed, Symbol(f"constant {at}"), name if sign > 0 else negative(name))
             yield changed
-    if len(wanted) == 1 and any(isinstance(item, FunctionCall) and item.name == "ln" for item in walk(response)):
-        # \\ln|Cx| is \\ln|x| + C, with another C.
-        yield replaced(response, given[0], Power(Number("e"), wanted[0]))
 
 
-def _arbitrary(gold: Node) -> list[Symbol]:
-    """The constants of a solution in other letters, each a factor of one term: C_1 and C_2, or the C of + C
-    and of C e^x."""
+def _multiplying(gold: Node) -> list[Symbol]:
+    """The constants of a solution in other letters, each a factor of one term: C_1 and C_2, or C of C e^x."""
     last = gold.sides[-1] if isinstance(gold, Relation) else gold
-    names = sorted(name for name in free_symbols(last) if _OF_GOLD.fullmatch(name))
-    if not names or len(names) > _MAX_CONSTANTS or set(names) == free_symbols(last):
-        return []
-    constants = [Symbol(name) for name in names]
+    constants = [Symbol(name) for name in sorted(free_symbols(last)) if _OF_GOLD.fullmatch(name)]
     terms = last.terms if isinstance(last, Sum) else (last,)
-    holders = [[term for term in terms if contains(term, constant)] for constant in constants]
-    linear = all(len(found) == 1 and _is_factor(constant, found[0]) for constant, found in zip(constants, holders, strict=True))
-    once = all(sum(item == constant for item in walk(last)) == 1 for constant in constants)
-    numbered = all("_" in name for name in names) and len(names) > 1
-    alone = len(names) == 1 and (holders[0] == constants or (names[0] == "C" and _is_exponential(last)))
-    return constants if linear and once and (numbered or alone) else []
-
-
-def _is_factor(constant: Symbol, term: Node) -> bool:
-    return term == constant or (isinstance(term, Product) and constant in term.factors)
-
-
-def _is_exponential(node: Node) -> bool:
-    return any(
-        isinstance(item, Power) and item.base == Number("e") and free_symbols(item.exponent) for item in walk(node)
+    numbered = len(constants) > 1 and all("_" in constant.name for constant in constants)
+    grows = constants == [Symbol("C")] and any(
+        isinstance(item, Power) and item.base == Number("e") and free_symbols(item.exponent)
+        for item in walk(last)
     )
+    are_factors = all(
+        _occurrences(last, constant) == 1
+        and any(
+            term == constant or (isinstance(term, Product) and constant in term.factors) for term in terms
+        )
+        for constant in constants
+    )
+    has_others = len(constants) < len(free_symbols(last))
+    is_solution = (numbered or grows) and are_factors and has_others and len(constants) <= _MAX_CONSTANTS
+    return constants if is_solution else []
+
+
+def _occurrences(node: Node, constant: Constant) -> int:
+    return sum(item == constant for item in walk(node))
 
 
 def _added_constant(node: Node, names: re.Pattern[str]) -> Constant | None:
@@ -107,8 +113,7 @@ def _added_constant(node: Node, names: re.Pattern[str]) -> Constant | None:
 
 def _is_alone(node: Node, constant: Constant) -> bool:
     names = [item.name if isinstance(item, Symbol) else "" for item in walk(node) if item != constant]
-    occurrences = sum(item == constant for item in walk(node))
-    return occurrences == 1 and not any(name.isupper() or name == "c" for name in names)
+    return _occurrences(node, constant) == 1 and not any(name.isupper() or name == "c" for name in names)
 
 
 def _may_be_renamed(gold: Node, constant: Constant, other: Constant) -> bool:

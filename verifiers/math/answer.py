@@ -110,7 +110,7 @@ _FRACTION_OF_UNITS = re.compile(
 def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
     """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
     they are, by `letters` or else by `letters_are`."""
-    text = raw if _PLAIN_NUMBER.fullmatch(raw) else strip_wrapping(usual_notation(plain_characters(raw)))
+    text = raw if plain_number(raw) is not None else strip_wrapping(usual_notation(plain_characters(raw)))
     if "frac" in text and ("\\text" in text or "\\mathrm" in text):
         text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
     if "\\boxed" in text or "\\fbox" in text:
@@ -204,7 +204,7 @@ def _is_balanced(text: str) -> bool:
 
 def _plain_node(text: str, number: Fraction) -> Node:
     """The node of an integer, a decimal or a fraction as the parser makes it."""
-    if text[0] in "+-−":
+    if text[0] in "+-":
         return negative(_plain_node(text[1:], -number if text[0] != "+" else number))
     if "/" in text:
         return Quotient(*(Number(Fraction(int(part))) for part in text.split("/")))

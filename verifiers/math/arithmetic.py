@@ -22,7 +22,7 @@ from verifiers.math.numbers import MAX_BITS, NotExact, NotNumber, OutOfBudget, P
 from verifiers.math.quadrature import integral
 
 _BITS_PER_DIGIT = 3.3219
-_GUARD_BITS = 40
+_GUARD_BITS = 56
 _MAX_EXTRA_BITS = 3_000
 _TRANSPOSED = (nodes.Symbol("T"), nodes.Symbol("top"))
 
@@ -88,7 +88,14 @@ def value_at(evaluate: Evaluate, place: Place) -> Value:
     """The value at one place. Raises NotNumber, OutOfBudget when a ball is unbounded, NotExact when exact."""
     try:
         value = evaluate(place)
-    except (ZeroDivisionError, ValueError, OverflowError, ArithmeticError, TypeError, AttributeError) as error:
+    except (
+        ZeroDivisionError,
+        ValueError,
+        OverflowError,
+        ArithmeticError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise NotNumber(str(error)) from error
     if type(value) is not fmpq and not is_finite(value):
         raise OutOfBudget("a value without bounds")

@@ -391,8 +391,10 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
 def _same_pieces(gold: Piecewise, response: Node) -> bool:
     if isinstance(response, (Listing, Relation, Text, Bracket, *SETS)):
         return False
-    if isinstance(response, Piecewise) and len(gold.pieces) == len(response.pieces) and pair_off(
-        gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other))
+    if (
+        isinstance(response, Piecewise)
+        and len(gold.pieces) == len(response.pieces)
+        and pair_off(gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other)))
     ):
         return True
     return same_piecewise(gold, response, _same)

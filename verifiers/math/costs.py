@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from verifiers.math import nodes
 from verifiers.math.arithmetic import Undecided, exact_value, real_fraction
-from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.nodes import Node
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.trees import children, free_symbols, walk
 
 MAX_WORK = 1_500_000

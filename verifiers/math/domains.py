@@ -76,7 +76,9 @@ def _is_usual(name: str) -> bool:
 
 
 def _counted(side: Node) -> set[str]:
-    calls = [item for item in walk(side) if isinstance(item, FunctionCall) and item.name in _NATURAL_FUNCTIONS]
+    calls = [
+        item for item in walk(side) if isinstance(item, FunctionCall) and item.name in _NATURAL_FUNCTIONS
+    ]
     return {name for call in calls for name in free_symbols(call)}
 
 
@@ -135,9 +137,7 @@ def _is_of_matrices(item: Node) -> bool:
             return _is_conjugation(_capitals(item)) or _is_inverse(item)
         case Sum(terms):
             orders = [order for term in terms if len(order := _capitals(term)) > 1]
-            return any(
-                one != other and sorted(one) == sorted(other) for one in orders for other in orders
-            )
+            return any(one != other and sorted(one) == sorted(other) for one in orders for other in orders)
     return False
 
 

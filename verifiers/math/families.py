@@ -6,7 +6,6 @@ from fractions import Fraction
 from functools import partial
 
 from verifiers.math.arithmetic import real_fraction
-from verifiers.math.numbers import NotNumber
 from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, spelled
 from verifiers.math.nodes import (
@@ -21,6 +20,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
+from verifiers.math.numbers import NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import difference, free_symbols, negative, replaced
 

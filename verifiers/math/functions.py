@@ -5,7 +5,6 @@ A real ball stays real where the function does; else the value is complex, and t
 import math
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpz
 

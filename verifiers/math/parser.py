@@ -469,7 +469,8 @@ class Parser(Cursor):
 
     # Letters, words and functions
 
-    def _letter(self, name: str) -> Node:
+    def _letter(self, name: str, *, is_last: bool = True) -> Node:
+        """`is_last`: what follows in the tokens is next to this letter, not to a later one of its word."""
         if name in ("e", "pi"):
             return Constant(name)
         if name in ("i", "imath") and not self.sees("_") and name not in self._index_letters:
@@ -479,7 +480,7 @@ class Parser(Cursor):
         bare = name.partition("_")[0].rstrip("'")
         while self.take("'"):
             name += "'"
-        if self.sees("(") and (bare in OWN_FUNCTIONS or self._applies()):
+        if is_last and self.sees("(") and (bare in OWN_FUNCTIONS or self._applies()):
             group = self._round()
             arguments = group.items if isinstance(group, Bracket) else (group,)
             if name == "C" and len(arguments) == 2:
@@ -495,8 +496,11 @@ class Parser(Cursor):
             return True
         kinds = [token.kind if token.value[1:] not in GREEK else "symbol" for token in inside]
         commas = [token.value == "," for token in inside[1::2]]
-        return bool(inside) and len(inside) % 2 == 1 and all(commas) and (
-            set(kinds[::2]) <= {"symbol", "number"} and (bool(commas) or kinds == ["symbol"])
+        return (
+            bool(inside)
+            and len(inside) % 2 == 1
+            and all(commas)
+            and (set(kinds[::2]) <= {"symbol", "number"} and (bool(commas) or kinds == ["symbol"]))
         )
 
     def _word(self) -> Node:
@@ -515,7 +519,7 @@ class Parser(Cursor):
             return self._function(FUNCTIONS[function])
         if len(word) > 3 or self.sees("_") or (self._short_words and self._is_item(word)):
             return Text(clean_words(word))
-        letters = [self._letter(letter) for letter in word[:-1]]
+        letters = [self._letter(letter, is_last=False) for letter in word[:-1]]
         # The last letter takes what follows it: the subscript, the power of xy^2 is y's.
         last = self._letter(word[-1])
         if self.take_power_sign():

@@ -16,11 +16,10 @@ from typing import NamedTuple
 from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpz
 
 from verifiers.math.arithmetic import compiled, exact_value, fraction, real_fraction, value_at
-from verifiers.math.numbers import NotExact, NotNumber
-from verifiers.math.functions import MAX_DEGREE
 from verifiers.math.domains import JUMPING, Domain
+from verifiers.math.functions import MAX_DEGREE
 from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Quotient, Sum
-from verifiers.math.numbers import Place, Value
+from verifiers.math.numbers import NotExact, NotNumber, Place, Value
 from verifiers.math.roots import real_parts_of_roots, sign_changes
 from verifiers.math.trees import children, constants, difference, free_symbols, size, walk
 
@@ -96,7 +95,10 @@ class Drawing:
         for strata in (both, positive):
             orders = [self.source.sample(strata, len(strata)) for _ in self.letters]
             for row in zip(*orders, strict=True):
-                yield {name: self._of_decade(name, *stratum) for name, stratum in zip(self.letters, row, strict=True)}
+                yield {
+                    name: self._of_decade(name, *stratum)
+                    for name, stratum in zip(self.letters, row, strict=True)
+                }
 
     def _of_decade(self, name: str, sign: int, decade: int) -> Value:
         share = fmpq(self.source.randint(self.prime, 10 * self.prime), self.prime)
@@ -125,7 +127,9 @@ class Drawing:
             for _ in range(_NUM_SMALL_INTEGERS):
                 factor = self.source.choice((1, 1, 2, 3, 4, 6, 12))
                 yield self.near(0) | {
-                    name: fmpq(factor * self.source.randint(-5 * (self.domains[name] is not Domain.NATURAL), 9))
+                    name: fmpq(
+                        factor * self.source.randint(-5 * (self.domains[name] is not Domain.NATURAL), 9)
+                    )
                     for name in names
                 }
         for argument in dict.fromkeys(jumps):
@@ -197,7 +201,10 @@ class Drawing:
                 continue
             share = fmpq(self.source.randint(self.prime // 10, self.prime * 9 // 10), self.prime)
             beside = share * _BESIDE
-            yield [low + width * share, low + width * beside, high - width * beside], low in cuts or high in cuts
+            yield (
+                [low + width * share, low + width * beside, high - width * beside],
+                low in cuts or high in cuts,
+            )
 
     def _blur(self) -> fmpq:
         """A number near 1, off all special values."""
@@ -220,7 +227,9 @@ def random_prime(source: random.Random, bits: int) -> int:
 
 
 def _jumps(item: object) -> bool:
-    return isinstance(item, Modulo) or (isinstance(item, FunctionCall) and item.known and item.name in JUMPING)
+    return isinstance(item, Modulo) or (
+        isinstance(item, FunctionCall) and item.known and item.name in JUMPING
+    )
 
 
 def _argument_of_jump(item: FunctionCall | Modulo) -> Node:
@@ -319,5 +328,3 @@ def _polynomial(evaluate: Callable[[Place], Value], values: Point) -> Value | No
         return None
     is_polynomial = isinstance(found, (arb_poly, acb_poly)) and found.degree() <= MAX_DEGREE
     return found if is_polynomial else None
-
-

@@ -18,7 +18,7 @@ from verifiers.math.trees import free_symbols
 _GUARD_DIGITS = 10
 # No symmetry of the integrand has its middle here, so a pole cannot cancel against itself.
 _SPLIT = "0.41421356237"
-MAX_BITS = 432
+MAX_BITS = 480
 _MAX_KEPT = 256
 
 

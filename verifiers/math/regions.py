@@ -10,7 +10,6 @@ from fractions import Fraction
 from functools import cmp_to_key
 
 from verifiers.math.arithmetic import exact_value, real_fraction
-from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
@@ -31,6 +30,7 @@ from verifiers.math.nodes import (
     Symbol,
     Text,
 )
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
 
@@ -170,7 +170,13 @@ def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node],
         if name is None or other not in (name, None):
             return False
         ends = sorted(
-            (end for _, parts in wanted + given for part in parts for end in (part.low, part.high) if end.value),
+            (
+                end
+                for _, parts in wanted + given
+                for part in parts
+                for end in (part.low, part.high)
+                if end.value
+            ),
             key=cmp_to_key(_order),
         )
     except (_NotRegion, NotNumber):
@@ -186,7 +192,9 @@ def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node],
     for end in ends:
         assert end.value is not None
         point, value = [_point(end.value)], end.value
-        if not _agree(point, wanted, given, lambda one, two, at=value: same(_at(one, name, at), _at(two, name, at))):
+        if not _agree(
+            point, wanted, given, lambda one, two, at=value: same(_at(one, name, at), _at(two, name, at))
+        ):
             return False
     return True
 

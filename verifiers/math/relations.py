@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 from verifiers.math.arithmetic import real_fraction
-from verifiers.math.numbers import NotNumber
 from verifiers.math.names import is_name, named_terms, names_ratio, same_name
 from verifiers.math.nodes import (
     FunctionCall,
@@ -17,6 +16,7 @@ from verifiers.math.nodes import (
     Symbol,
     Text,
 )
+from verifiers.math.numbers import NotNumber
 from verifiers.math.points import random_prime
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols, replaced
@@ -165,7 +165,9 @@ def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
             continue
         if all(sizes):
             # With the ratio at one place as it is, and not as a decimal: the same everywhere.
-            crossed = [Product((_at(other, origin), side)) for side, other in ((first, second), (second, first))]
+            crossed = [
+                Product((_at(other, origin), side)) for side, other in ((first, second), (second, first))
+            ]
             return sizes[0] / sizes[1] if same_scalar(*crossed) else None
     return None
 

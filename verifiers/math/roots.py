@@ -8,7 +8,8 @@ from flint import acb, acb_poly, arb, fmpq, fmpq_poly
 from verifiers.math.numbers import Value
 
 _GRID = tuple(
-    sorted(sign * fmpq(3 * 10 ** (decade + 3), 1000) for sign in (1, -1) for decade in range(-3, 13)) + [fmpq(0)]
+    sorted(sign * fmpq(3 * 10 ** (decade + 3), 1000) for sign in (1, -1) for decade in range(-3, 13))
+    + [fmpq(0)]
 )
 _NUM_HALVINGS = 30
 
@@ -70,5 +71,3 @@ def _halved(
             break
         low, high = (middle, high) if part(acb(value)) * sign > 0 else (low, middle)
     return (low + high) / 2
-
-

@@ -15,9 +15,18 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from fractions import Fraction
 
-from flint import acb, acb_mat, fmpq, nmod
+from flint import acb, acb_mat, arb, fmpq, nmod
 
-from verifiers.math.arithmetic import Undecided, accuracy, compiled, exact_value, precision, real_fraction, residue, value_at
+from verifiers.math.arithmetic import (
+    Undecided,
+    accuracy,
+    compiled,
+    exact_value,
+    precision,
+    real_fraction,
+    residue,
+    value_at,
+)
 from verifiers.math.costs import require_affordable
 from verifiers.math.domains import Domain, domains
 from verifiers.math.nodes import (
@@ -33,7 +42,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.numbers import NotExact, NotNumber, OutOfBudget, Place, Value
+from verifiers.math.numbers import NotExact, NotNumber, OutOfBudget, Place, Value, magnitude
 from verifiers.math.points import Drawing, Piece, Point, random_prime
 from verifiers.math.trees import constants, free_symbols, has_call, infinity_sign, walk
 
@@ -85,7 +94,11 @@ def same_scalar(gold: Node, response: Node, *, integers: frozenset[str] = frozen
         domain_of = domains(gold, response, integers)
         same = _same_function(gold, response, domain_of)
         # Sympy takes each letter for a real number.
-        return _proven(gold, response) if same is None and set(domain_of.values()).isdisjoint(_UNREAL) else bool(same)
+        return (
+            _proven(gold, response)
+            if same is None and set(domain_of.values()).isdisjoint(_UNREAL)
+            else bool(same)
+        )
     return same_number(gold, response)
 
 
@@ -322,7 +335,17 @@ class _Pair:
             is_different = _differ(gold, response)
         if is_different:
             return _At.DIFFERENT if counts else _At.NOTHING, 0
-        return _At.SAME if counts else _At.SAME_OUTSIDE, min(accuracy(gold), accuracy(response))
+        agreed = min(_agreed(gold, response), _agreed(response, gold))
+        return _At.SAME if counts else _At.SAME_OUTSIDE, agreed
+
+
+def _agreed(one: Value, other: Value) -> int:
+    """Bits of a value that its ball guarantees, of those that its distance from the other one would show in."""
+    bits = accuracy(one)
+    if type(one) in (arb, acb) and one.contains(0) and other != 0:
+        # Some number near 0 may be 0, or 10^{-300}.
+        return bits + min(0, magnitude(other) or 0)
+    return bits
 
 
 def _differ(one: Value, other: Value) -> bool:

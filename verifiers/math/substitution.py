@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from verifiers.math.arithmetic import Undecided, exact_value, numeric_value
-from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.costs import require_affordable
 from verifiers.math.nodes import (
     FunctionCall,
@@ -26,6 +25,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced, size, walk
 

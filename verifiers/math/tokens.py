@@ -129,9 +129,7 @@ _SIGNS_IN_ATOMS = OPERATORS | _OPENERS | _CLOSERS | {",", ";", "|", "!"}
 _UNIT_VECTOR = re.compile(
     r"(?:\\(?:mathbf|boldsymbol|bm|pmb))?\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)"
 )
-_STYLES_OF_VECTORS = frozenset(
-    r"\hat \vec \widehat \overrightarrow \mathbf \boldsymbol \bm \pmb".split()
-)
+_STYLES_OF_VECTORS = frozenset(r"\hat \vec \widehat \overrightarrow \mathbf \boldsymbol \bm \pmb".split())
 VECTOR = "vector "
 """Begins the name of a letter that is marked as a vector."""
 

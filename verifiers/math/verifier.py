@@ -22,14 +22,26 @@ from verifiers.math.literals import read_number
 from verifiers.math.marks import is_full_hour
 from verifiers.math.matching import pair_off
 from verifiers.math.names import with_marks_of
-from verifiers.math.nodes import Degrees, Listing, Node, Number, Percent, Product, Ratio, Relation, Text
+from verifiers.math.nodes import (
+    Degrees,
+    FunctionCall,
+    Listing,
+    Node,
+    Number,
+    Percent,
+    Product,
+    Ratio,
+    Relation,
+    Text,
+)
 from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.shorthand import expand
 from verifiers.math.tokens import Token
+from verifiers.math.trees import walk
 from verifiers.math.units import Unit, ratio_of_units
-from verifiers.math.words import unstyled
+from verifiers.math.words import OWN_FUNCTIONS, unstyled
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
@@ -61,6 +73,16 @@ class MathReference:
     def is_guess(self) -> bool:
         """Whether a gold of letters alone may be a word or a product: each is accepted."""
         return any(answer.letters is LettersAre.GUESS for answer in self.answers)
+
+    @property
+    def applications(self) -> tuple[str, ...]:
+        """Calls in the golds that could be products, d(n), by their letters: the name of an unknown is none."""
+        readings = [reading for answer in self.answers for reading in answer.readings]
+        values = [reading.sides[-1] if isinstance(reading, Relation) else reading for reading in readings]
+        calls = [item for value in values for item in walk(value) if isinstance(item, FunctionCall)]
+        return tuple(
+            f"{call.name}(...)" for call in calls if not call.known and call.name[0] not in OWN_FUNCTIONS
+        )
 
     @property
     def key(self) -> str:
@@ -120,8 +142,10 @@ class MathVerifier:
             # 3 (more apples): a gold's label that names no unit is not compared.
             answer = read_answer(labelled[0], is_gold=True)
         if not answer.readings:
-            if answer.is_chemical or _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
-                _TEXT_COMMAND.sub("", answer.text).casefold()
+            if (
+                answer.is_chemical
+                or _TEXT_ONLY.fullmatch(answer.words)
+                and _TEXT_ONLY.fullmatch(_TEXT_COMMAND.sub("", answer.text).casefold())
             ):
                 return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
             raise ValueError(
@@ -328,7 +352,8 @@ def _is_clock(*units: Unit | None) -> bool:
 def _are_times(*sides: Node) -> bool:
     """Whether both may be times of day: 5:30 pm is not 5/30, 5:00 pm is 5."""
     return all(
-        isinstance(side, Ratio) or (isinstance(side, Number) and not any(map(_has_minutes, sides))) for side in sides
+        isinstance(side, Ratio) or (isinstance(side, Number) and not any(map(_has_minutes, sides)))
+        for side in sides
     )
 
 

@@ -97,7 +97,9 @@ _TEXT_COMMAND = re.compile(
 _SPACE_COMMAND = re.compile(r"\\(?:quad|qquad|left|right|displaystyle)(?![A-Za-z])|\\[,;:!> ]|[~\s]+")
 
 
-_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{2})")
+_ARTICLE = re.compile(
+    r"^(?:an?|the) (?!(?:hundred|thousand|million|billion|trillion|dozen|half|third|quarter)\b)(?=[a-z]{2})"
+)
 
 
 def fused_function(word: str) -> str | None:
