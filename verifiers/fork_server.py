@@ -46,7 +46,9 @@ Serve = Callable[[socket.socket, int], None]
 """The life of a worker, until its socket closes: (socket, bytes of memory)."""
 
 
-def run(prepare: Prepare, serve: Serve, *, warm: Sequence[str] = (), warm_to_fork: Sequence[str] = ()) -> None:
+def run(
+    prepare: Prepare, serve: Serve, *, warm: Sequence[str] = (), warm_to_fork: Sequence[str] = ()
+) -> None:
     """The template, `python -m MODULE CONTROL_FD POOL_PID`, until its pool is gone. Imports the modules
     `warm` before it is ready, and `warm_to_fork` before the first worker, which a pool that settles all by
     itself never asks for."""

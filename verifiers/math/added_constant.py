@@ -39,7 +39,7 @@ def with_constant_of(gold: Node, response: Node) -> Node:
 
 
 def respelled(gold: Node, response: Node) -> Iterator[Node]:
-    r"""The response with its arbitrary constants under the names of the gold, in each order and with each sign:
+    r"""The response with its arbitrary constants under the names of the gold, in each order, with each sign:
     C_1 e^x - C_2 e^{-x}, A e^x + B e^{-x}; x^2 - C; \ln|Cx| for \ln|x| + C. Each constant stands for any
     number, so these are one set of solutions."""
     if (
@@ -66,8 +66,9 @@ def respelled(gold: Node, response: Node) -> Iterator[Node]:
             # By names that nothing has, so that C_1 and C_2 can change places.
             for at, one in enumerate(given):
                 changed = replaced(changed, one, Symbol(f"constant {at}"))
-            for at, (name, sign) in enumerate(zip(order, signs, strict=True)):
-                changed = replaced(changed, Symbol(f"constant {at}"), name if sign > 0 else negative(name))
+            for at, (constant, sign) in enumerate(zip(order, signs, strict=True)):
+                new = constant if sign > 0 else negative(constant)
+                changed = replaced(changed, Symbol(f"constant {at}"), new)
             yield changed
 
 

@@ -124,7 +124,7 @@ def _same_lattices(one: Family, other: Family) -> bool:
 
 
 def is_class(node: Node, name: Node | None, residue: Fraction, modulus: Fraction) -> bool:
-    """Whether the node is the numbers with this residue: 7k + 3, x = 7k + 3, with or without where k lives."""
+    """Whether the node is a class of residues: 7k + 3, x = 7k + 3, whether or not k is said to be whole."""
     match node:
         case Relation(("=",), (side, value)):
             return (name is None or side == name) and is_class(value, None, residue, modulus)

@@ -15,7 +15,7 @@ MAX_DEGREE = 12
 """Of a polynomial that stands for a letter."""
 _MAX_FACTORIAL_BALL = 10**9
 _MAX_ARGUMENT = 10**4
-_HALF = fmpq(1, 2)
+_HALF, _TEN = fmpq(1, 2), fmpq(10)
 
 Function = Callable[..., Value]
 
@@ -112,7 +112,7 @@ def _inverted(function: Function) -> Function:
 _LN = _analytic("log")
 
 
-def _logarithm(place: Place, argument: Value, base: Value = fmpq(10)) -> Value:
+def _logarithm(place: Place, argument: Value, base: Value = _TEN) -> Value:
     return _ln(place, argument) / _ln(place, base)
 
 

@@ -28,7 +28,8 @@ _LABELLED = re.compile(
 
 # _nC_k, {}^nC_k, _{10}P_{3}, with \mathrm or without.
 _COUNTED = re.compile(
-    r"(?<![\w)\]}])(?:\{\s*\})?[_^](?:\{([\w+ -]+)\}|(\w))\s*\{?(?:\\(?:mathrm|text|rm)\s*)?\{?([CP])\}{0,2}_(?:\{([\w+ -]+)\}|(\w))"
+    r"(?<![\w)\]}])(?:\{\s*\})?[_^](?:\{([\w+ -]+)\}|(\w))\s*\{?(?:\\(?:mathrm|text|rm)\s*)?"
+    r"\{?([CP])\}{0,2}_(?:\{([\w+ -]+)\}|(\w))"
 )
 _MODULUS = re.compile(r"(\\equiv\s*-?\w+)\s*\((\d+)\)$")
 

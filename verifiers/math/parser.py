@@ -963,7 +963,7 @@ def _times(left: Node, right: Node) -> Node:
 
 
 def _typed_product(sign: str, left: Node, right: Node) -> Node:
-    r"""The dot or cross product where both sides hold vectors. Of numbers that they may be, each is a product."""
+    r"""The dot or cross product where both sides hold vectors. Else a product."""
     if sign in (r"\times", r"\cdot") and _has_vector(left) and _has_vector(right):
         return FunctionCall("cross" if sign == r"\times" else "dot", (left, right))
     return _times(left, right)

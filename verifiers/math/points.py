@@ -34,6 +34,7 @@ _MAX_TURNING = 24
 _MAX_SEARCHED = 6
 _MAX_LETTERS = 4
 _NUM_SMALL_INTEGERS = 40
+_OPPOSITE = fmpq(-1)
 _BESIDE = fmpq(1, 50)
 _SAME_CUT = fmpq(1, 10**12)
 _ONE = Number(Fraction(1))
@@ -55,7 +56,7 @@ class Drawing:
 
     # Near
 
-    def near(self, attempt: int, *, other: fmpq = fmpq(-1)) -> Point:
+    def near(self, attempt: int, *, other: fmpq = _OPPOSITE) -> Point:
         """One point of 0.2 to 3.1: positive at even attempts, else in part multiplied by `other`."""
         values: Point = {}
         for name in self.letters:

@@ -82,7 +82,8 @@ def _quadrature(context: Any, ends: list[Any], integrand: Callable[[Any], Any]) 
         middle = high - split
     else:
         middle = low + (high - low) * split
-    return context.quad(integrand, [low, middle, high], error=True)
+    value, error = context.quad(integrand, [low, middle, high], error=True)
+    return value, error
 
 
 def _ball(number: Any) -> Value:

@@ -182,21 +182,20 @@ def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node],
     except (_NotRegion, NotNumber):
         return False
     whole = _everything()
-    lows, highs = [whole.low, *ends], [*ends, whole.high]
-    for low, high in zip(lows, highs, strict=True):
-        gap, inside = [Interval(_opened(low), _opened(high))], _stretched(low.value, high.value, name)
-        if _order(low, high) < 0 and not _agree(
-            gap, wanted, given, lambda one, two, at=inside: same(_at(one, name, at), _at(two, name, at))
-        ):
+
+    def agree(place: Interval, value: Node) -> bool:
+        """Whether the pieces that hold at the place are the same with the value for the letter."""
+        here = [
+            [_at(piece, name, value) for piece, intervals in pieces if _intersection(intervals, [place])]
+            for pieces in (wanted, given)
+        ]
+        return bool(here[0]) is bool(here[1]) and all(same(one, two) for one in here[0] for two in here[1])
+
+    for low, high in zip([whole.low, *ends], [*ends, whole.high], strict=True):
+        gap = Interval(replace(low, closed=False), replace(high, closed=False))
+        if _order(low, high) < 0 and not agree(gap, _stretched(low.value, high.value, name)):
             return False
-    for end in ends:
-        assert end.value is not None
-        point, value = [_point(end.value)], end.value
-        if not _agree(
-            point, wanted, given, lambda one, two, at=value: same(_at(one, name, at), _at(two, name, at))
-        ):
-            return False
-    return True
+    return all(agree(_point(end.value), end.value) for end in ends if end.value is not None)
 
 
 _Pieces = list[tuple[Node, list[Interval]]]
@@ -219,12 +218,6 @@ def _pieces(node: Node) -> tuple[str | None, _Pieces]:
     return _one_name(*names), found
 
 
-def _agree(place: list[Interval], one: _Pieces, other: _Pieces, same: Callable[[Node, Node], bool]) -> bool:
-    """Whether the values of the pieces that hold at the place are the same, as many on both sides."""
-    here = [[value for value, parts in pieces if _intersection(parts, place)] for pieces in (one, other)]
-    return bool(here[0]) is bool(here[1]) and all(same(left, right) for left in here[0] for right in here[1])
-
-
 def _stretched(low: Node | None, high: Node | None, name: str) -> Node:
     """An expression in the letter that runs through the numbers between two ends: low + x^2, high - x^2,
     (low + high x^2) / (1 + x^2)."""
@@ -234,10 +227,6 @@ def _stretched(low: Node | None, high: Node | None, name: str) -> Node:
             return Symbol(name)
         return Sum((low, square)) if low is not None else difference(high, square)  # type: ignore[arg-type]
     return Quotient(Sum((low, Product((high, square)))), Sum((Number(Fraction(1)), square)))
-
-
-def _opened(end: Endpoint) -> Endpoint:
-    return replace(end, closed=False)
 
 
 def _at(node: Node, name: str, value: Node) -> Node:

@@ -50,11 +50,19 @@ def sign_changes(value_at: Callable[[fmpq], Value | None]) -> list[fmpq]:
     values = [(at, value_at(at)) for at in _GRID]
     known = [(at, acb(value)) for at, value in values if value is not None]
     found: list[fmpq] = []
-    for part in (lambda value: value.real, lambda value: value.imag):
+    for part in (_real, _imaginary):
         for (low, at_low), (high, at_high) in pairwise(known):
             if part(at_low) * part(at_high) < 0:
                 found.append(_halved(value_at, part, low, high, part(at_low)))
     return found
+
+
+def _real(value: acb) -> arb:
+    return value.real
+
+
+def _imaginary(value: acb) -> arb:
+    return value.imag
 
 
 def _halved(

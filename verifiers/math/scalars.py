@@ -53,7 +53,7 @@ _BITS = 128
 _AGREEMENT = 60
 """Bits in which sides must agree at a point."""
 _FULL_AGREEMENT = 3_300
-"""The same at one point, and for numbers: a thousand digits, and more for sides that are written with more."""
+"""The same at one point, and for numbers: a thousand digits; more for sides that are written with more."""
 _AGREEMENT_OF_INTEGRALS = 280
 _MAX_POINT_BITS = 2_048
 _MAX_BITS = 60_000
@@ -189,7 +189,7 @@ def _is_rational(node: Node) -> bool:
 
 
 def _full_agreement(*sides: Node) -> int:
-    """More bits than the sides could hide: a fraction of n bits comes as near as 2n bits to another number."""
+    """More bits than the sides could hide: fractions of n bits come as near as 2n bits to a number."""
     written = 0
     for side in sides:
         for item in walk(side):
@@ -340,7 +340,7 @@ class _Pair:
 
 
 def _agreed(one: Value, other: Value) -> int:
-    """Bits of a value that its ball guarantees, of those that its distance from the other one would show in."""
+    """Bits of a value that its ball guarantees, out of those in which it could differ from the other."""
     bits = accuracy(one)
     if type(one) in (arb, acb) and one.contains(0) and other != 0:
         # Some number near 0 may be 0, or 10^{-300}.

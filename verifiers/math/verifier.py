@@ -76,7 +76,7 @@ class MathReference:
 
     @property
     def applications(self) -> tuple[str, ...]:
-        """Calls in the golds that could be products, d(n), by their letters: the name of an unknown is none."""
+        """Calls in the golds that could be products, d(n), but for those that name what the gold tells."""
         readings = [reading for answer in self.answers for reading in answer.readings]
         values = [reading.sides[-1] if isinstance(reading, Relation) else reading for reading in readings]
         calls = [item for value in values for item in walk(value) if isinstance(item, FunctionCall)]
