@@ -205,7 +205,8 @@ def _is_balanced(text: str) -> bool:
 def _plain_node(text: str, number: Fraction) -> Node:
     """The node of an integer, a decimal or a fraction as the parser makes it."""
     if text[0] in "+-":
-        return negative(_plain_node(text[1:], -number if text[0] != "+" else number))
+        unsigned = _plain_node(text[1:], abs(number))
+        return negative(unsigned) if text[0] == "-" else unsigned
     if "/" in text:
         return Quotient(*(Number(Fraction(int(part))) for part in text.split("/")))
     return read_number(Token("number", text)) if "." in text else Number(number)

@@ -7,6 +7,8 @@ from flint import fmpq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verifiers.math.answer import read_answer
+from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathReference, MathVerifier
 from verifiers.verdict import Outcome
 
@@ -111,6 +113,11 @@ def test_expressions_are_compared_in_the_domain_of_their_type(
 ) -> None:
     assert [answer for answer in same if not is_right(gold, answer)] == []
     assert [answer for answer in other if is_right(gold, answer)] == []
+
+
+@pytest.mark.parametrize("text", ["+2", "-2", "+2.50", "-2.5", "+2/4", "-2/4", "7", "0.5"])
+def test_plain_literals_are_read_as_the_grammar_reads_them(text: str) -> None:
+    assert read_answer(text, is_gold=True).readings == (parse_answer(text),)
 
 
 def test_a_gold_that_could_be_a_product_names_its_calls() -> None:
