@@ -39,6 +39,7 @@ $(if $(PIP_FIND_LINKS),$(eval export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)))
 $(if $(PIP_INDEX_URL),$(eval export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)))
 # Of gpu.lock. A PYTHON that was not named is looked for: on PATH, then by uv, which fetches it.
 GPU_PYTHON := 3.12
+GPU_PACKAGES := --no-deps --require-hashes --only-binary :all: -r gpu.lock
 GPU_VENV = $(if $(filter file,$(origin PYTHON)),python$(GPU_PYTHON) -m venv .venv 2> /dev/null || $(if $(UV_ON_PATH),$(UV_ON_PATH) venv --quiet --seed --clear --python $(GPU_PYTHON) .venv,false),$(PYTHON) -m venv .venv)
 TORCH_BY_UV = { test -x "$$(command -v $(UV))" && UV_HTTP_RETRIES=0 $(WITH_UV) --no-deps --extra-index-url $(TORCH_INDEX) \
   "$$(grep '^torch==' cpu.lock)" || { echo "uv has no torch from there: pip tries"; false; }; }
@@ -81,8 +82,9 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@$(BIN)/python -c "import platform as p, sys; \
 	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
 	  sys.exit(0 if here == 'Linux x86_64, Python $(GPU_PYTHON)' else f'gpu.lock is for Linux x86_64, Python $(GPU_PYTHON); this is {here}: set PYTHON, or leave it out')"
+	@$(if $(UV_IS_OURS),$(GET_UV))
 	@echo "1/2 packages ($$(grep -c == gpu.lock))"
-	@$(INSTALL) --no-deps --require-hashes --only-binary :all: -r gpu.lock
+	@$(INSTALL) $(GPU_PACKAGES)$(if $(UV_IS_OURS), || { rm -f $(UV) && $(PIP) $(GPU_PACKAGES); })
 	@echo "2/2 asyncrl"
 	@$(INSTALL) $(SELF)
 	@$(BIN)/python -P asyncrl/serving/engine/hooks/cuda_toolkit.py
@@ -175,7 +177,7 @@ check: lint
 bench: setup
 	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
 
-# Whether the GPUs of this machine can be trusted, in 15 minutes and one table. MODELS=folder runs that model;
+# Whether the GPUs of this machine can be trusted, in at most 22 minutes and one table. MODELS=folder runs that model;
 # ARGS="--parts engine" repeats a part, ARGS="--device cpu" rehearses on a CPU.
 gpu-check: setup
 	@$(BIN)/python tests/benchmarks/gpu_check.py $(if $(MODELS),--model $(MODELS)) $(ARGS)

@@ -225,6 +225,21 @@ def test_packages_are_installed_by_uv_where_it_is_there_and_torch_by_pip_where_u
     assert by_pip and ("||" in before) == (uv == "UV=/opt/uv")
 
 
+@pytest.mark.parametrize(("words", "lock"), [((), "cpu.lock"), (("GPU=1",), "gpu.lock")])
+def test_uv_is_fetched_where_none_is_on_path_and_pip_takes_over_where_it_fails(
+    words: tuple[str, ...], lock: str, tmp_path: Path
+) -> None:
+    for name in ("Makefile", "cpu.lock", "gpu.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = ["make", "-n", "setup", "UV=.venv/bin/uv", *words]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    fetched = re.search(r"-m pip install .* uv==[\d.]+", said)
+    (packages,) = [line for line in said.splitlines() if f"-r {lock}" in line]
+    assert fetched is not None and fetched.start() < said.index(packages)
+    by_uv, by_pip = packages.split("||", 2)[0], packages.rpartition("rm -f .venv/bin/uv && ")[2]
+    assert "test -x .venv/bin/uv" in by_uv and by_pip.startswith(".venv/bin/python -m pip install")
+
+
 def test_the_containerfile_copies_what_is_there() -> None:
     text = (ROOT / "Containerfile").read_text()
     copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]

@@ -35,7 +35,7 @@ def setup(project: Path, *words: str, broken: str = "nothing") -> list[str]:
     (project / "broken").write_text(broken)
     (project / "calls").write_text("")
     make = ["make", "setup", "PYTHON=./python3", "UV=./uv", *words]
-    done = subprocess.run(make, cwd=project, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(make, cwd=project, check=False, capture_output=True, text=True, timeout=300)
     assert (done.returncode == 0) == (broken == "nothing"), done.stderr
     return (project / "calls").read_text().splitlines()
 

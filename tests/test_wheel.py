@@ -43,7 +43,7 @@ def _run(site: Path, cwd: Path, *arguments: str, stdin: str = "") -> subprocess.
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

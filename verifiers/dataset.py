@@ -125,6 +125,11 @@ async def _check_row(
             "option letters: word or product decides"
         )
 
+    for name in _applications(reference):
+        report.guesses.append(
+            f"{row.where}: {row.gold!r} holds {name}, which is read as a function and never as a product"
+        )
+
     async def grade(response: str) -> Verdict:
         verdict = await _verdict(pool, row, response, reference, folder)
         if verdict.outcome is Outcome.FAULT:
@@ -265,6 +270,12 @@ def _is_guess(reference: object) -> bool:
     if isinstance(reference, tuple):
         return any(map(_is_guess, reference))
     return isinstance(reference, MathReference) and reference.is_guess
+
+
+def _applications(reference: object) -> tuple[str, ...]:
+    if isinstance(reference, tuple):
+        return tuple(name for part in reference for name in _applications(part))
+    return reference.applications if isinstance(reference, MathReference) else ()
 
 
 async def _is_right(

@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from sandbox.polling import readable
 from sandbox.process import die_with_parent, no_core_file
 
-_IDLE_SECONDS = 0.1
 _PARENT_CHECK_SECONDS = 1.0
 
 FORK, END, PREPARE = b"F", b"E", b"P"
@@ -47,18 +46,21 @@ Serve = Callable[[socket.socket, int], None]
 """The life of a worker, until its socket closes: (socket, bytes of memory)."""
 
 
-def run(prepare: Prepare, serve: Serve, *, warm: Sequence[str] = (), warm_when_idle: str = "") -> None:
+def run(
+    prepare: Prepare, serve: Serve, *, warm: Sequence[str] = (), warm_to_fork: Sequence[str] = ()
+) -> None:
     """The template, `python -m MODULE CONTROL_FD POOL_PID`, until its pool is gone. Imports the modules
-    `warm` before it is ready, and `warm_when_idle` when nothing else is asked for a moment."""
+    `warm` before it is ready, and `warm_to_fork` before the first worker, which a pool that settles all by
+    itself never asks for."""
     # A worker ends by a signal: what it printed would be lost in its buffer.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     # The caller may be gone before the first word reaches it; no one is left to tell.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        _take_orders(prepare, serve, warm, warm_when_idle)
+        _take_orders(prepare, serve, warm, warm_to_fork)
 
 
-def _take_orders(prepare: Prepare, serve: Serve, warm: Sequence[str], warm_when_idle: str) -> None:
+def _take_orders(prepare: Prepare, serve: Serve, warm: Sequence[str], warm_to_fork: Sequence[str]) -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     pool_process = int(sys.argv[2])
     # Ctrl-C in the terminal is for the pool's process, which then closes the socket.
@@ -66,24 +68,24 @@ def _take_orders(prepare: Prepare, serve: Serve, warm: Sequence[str], warm_when_
     no_core_file()
     _warm_up(*warm)
     control.send(REPLY.pack(os.getpid(), 0))
-    is_warm = not warm_when_idle
+    is_warm = not warm_to_fork
     while True:
-        if readable(control.fileno(), timeout_seconds=_PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS):
+        if readable(control.fileno(), timeout_seconds=_PARENT_CHECK_SECONDS):
             order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 2)
             if not order:
                 return
             kind, number = ORDER.unpack(order)
             match kind:
                 case b"F":
+                    if not is_warm:
+                        _warm_up(*warm_to_fork)
+                        is_warm = True
                     answer = _fork(number, control, descriptors, serve), 0
                 case b"P":
                     answer = _prepare(control.recv(number), prepare), 0
                 case _:
                     answer = _end(number)
             control.send(REPLY.pack(*answer))
-        elif not is_warm:
-            _warm_up(warm_when_idle)
-            is_warm = True
         elif os.getppid() != pool_process:
             # A child of the pool's process may hold a copy of our socket open: its end never comes.
             return

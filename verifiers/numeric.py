@@ -7,8 +7,9 @@ from typing import Annotated
 from verifiers.exact import Source, TextAnswer, answer_text, response_of
 from verifiers.extract import Fallback, Think
 from verifiers.math.answer import read_answer
-from verifiers.math.arithmetic import NotNumber, real_fraction
+from verifiers.math.arithmetic import real_fraction
 from verifiers.math.nodes import Degrees, Node, Relation
+from verifiers.math.numbers import NotNumber
 from verifiers.math.operations import undone_operation
 from verifiers.math.relations import value_of_chain
 from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units

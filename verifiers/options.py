@@ -32,6 +32,14 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
+def unresolved(said: str, error: Exception) -> ValueError:
+    """The error for a plug-in with an annotation that raised `error` when it was evaluated."""
+    return ValueError(
+        f"An annotation of {said} cannot be resolved ({type(error).__name__}: {error}). Import the "
+        f"name where the module runs, not under TYPE_CHECKING alone, or write another type."
+    )
+
+
 def checked(
     said: str,
     target: Callable[..., object],
@@ -43,8 +51,11 @@ def checked(
 
     `said`: the plug-in in words, such as "Verifier 'math'". `internal`: parameters of `target` that are no
     options. Raises ValueError with a sentence that names the option."""
-    parameters = inspect.signature(target, eval_str=True).parameters
-    known = {name: found for name, found in parameters.items() if name not in internal}
+    try:
+        signature = inspect.signature(target, eval_str=True)
+    except Exception as error:  # annotations are code of the user
+        raise unresolved(said, error) from error
+    known = {name: found for name, found in signature.parameters.items() if name not in internal}
     for name in options:
         if name not in known:
             raise ValueError(

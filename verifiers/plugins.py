@@ -5,6 +5,7 @@ Verifiers and environments are found by it. Owns the sentences for names that ar
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +15,14 @@ from typing import cast
 
 from verifiers.options import nearest
 
+_OWN_MODULE = re.compile(r"asyncrl_plugin_(\w+)_[0-9a-f]{12}")
 Plugin = Callable[..., object]
 """A class, or what builds an object of one."""
+
+
+def in_words(text: str) -> str:
+    """`text` with files by their stems, where Python names the modules that they are loaded as."""
+    return _OWN_MODULE.sub(r"\1", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Plugins:
             del sys.modules[module_name]
             if isinstance(error, Exception):
                 raise ValueError(
-                    f"{self.say(name)}: {path} failed to load: {type(error).__name__}: {error}"
+                    f"{self.say(name)}: {path} failed to load: {type(error).__name__}: {in_words(str(error))}"
                 ) from error
             raise
         return module
@@ -97,8 +104,12 @@ class Plugins:
     def _attribute(self, name: str, module: ModuleType, attribute: str) -> Plugin:
         found = getattr(module, attribute, None)
         if not callable(found):
-            public = [key for key, value in vars(module).items() if isinstance(value, type) and key[0] != "_"]
+            own = [
+                each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__
+            ]
+            public = [each.__name__ for each in own if callable(each) and each.__name__[0] != "_"]
             raise ValueError(
-                f"{self.say(name)}: {module.__name__} has no class {attribute!r}.{nearest(attribute, public)}"
+                f"{self.say(name)}: {name.rpartition(':')[0] or module.__name__} has no class {attribute!r}."
+                f"{nearest(attribute, public)} It has: {', '.join(public) or 'none'}."
             )
         return cast(Plugin, found)

@@ -3,12 +3,14 @@ asked for.
 
 A name is a built-in ("math"), "package.module:Name", "./file.py:Name" (from the folder of the recipe or row
 file), or an entry point of the group `asyncrl.verifiers`. The named object is called with the options as
-keyword arguments."""
+keyword arguments; a function (response, reference) judges as it is."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from verifiers.function import from_function
 from verifiers.groups import is_group_wise, min_responses
 from verifiers.options import checked
 from verifiers.plugins import Plugins
@@ -34,6 +36,8 @@ BUILT_IN = {
     "gym": "verifiers.gym.verifier:GymVerifier",
     "code": "verifiers.code.verifier:CodeVerifier",
 }
+JUDGED = ["response", "reference"]
+"""First parameters of a function that is a verifier; one with others builds a verifier."""
 VERIFIERS = Plugins("verifier", ENTRY_POINT_GROUP, BUILT_IN)
 
 
@@ -68,12 +72,14 @@ def check_options(
 
 def build_verifier(name: str, options: Mapping[str, object], *, folder: Path | None = None) -> Verifier:
     """The verifier called `name`, with options that were checked."""
-    target = VERIFIERS.find(name, folder)
+    target: Any = VERIFIERS.find(name, folder)
     given = dict(options)
     if isinstance(target, Composite):
         # Its parts may be named by a path too, relative to the same folder.
         given["folder"] = folder
     try:
+        if inspect.isfunction(target) and list(inspect.signature(target).parameters)[:2] == JUDGED:
+            target = from_function(target)
         verifier = target(**given)
     except ValueError:
         raise
@@ -88,5 +94,11 @@ def build_verifier(name: str, options: Mapping[str, object], *, folder: Path | N
                 f"Verifier {name!r} has no method {method!r}: a verifier is a class with "
                 "parse_reference(raw) and verify(response, reference), or verify_group(responses, reference)."
             )
+    for method in ("parse_reference", "verify", "verify_group"):
+        if inspect.iscoroutinefunction(getattr(verifier, method, None)):
+            waits = (
+                "" if method == "parse_reference" else f" A verifier that waits has {method}_async beside it."
+            )
+            raise ValueError(f"Verifier {name!r}: {method} is async, expected a plain method.{waits}")
     min_responses(verifier)
     return cast(Verifier, verifier)

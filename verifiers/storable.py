@@ -8,6 +8,7 @@ import math
 import re
 import traceback
 
+from verifiers.plugins import in_words
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -94,7 +95,7 @@ def _describe(error: BaseException) -> str:
         words = str(error)
     except Exception as second:  # an exception's own __str__ may raise as well
         words = f"its message cannot be read: {type(second).__name__}"
-    return storable(f"{type(error).__name__}: {words}", limit=MAX_WORDS_CHARACTERS // 2)
+    return storable(f"{type(error).__name__}: {in_words(words)}", limit=MAX_WORDS_CHARACTERS // 2)
 
 
 def _text_of(value: object, limit: int) -> str | None:

@@ -1,5 +1,6 @@
 """The processes behind VerifierPool: workers that serve one verification at a time, forked from a template
-(`verifiers.fork_server`) which has the math verifier imported, sympy too once it was idle for a moment."""
+(`verifiers.fork_server`) which has the math verifier imported, and sympy
+before the first worker."""
 
 import contextlib
 import functools
@@ -29,8 +30,8 @@ from verifiers.verifier import (
 )
 
 _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
-# Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
-_WARM_WHEN_IDLE = "verifiers.math.algebra"
+# Sympy, which no worker may import in the time of a response.
+_WARM_TO_FORK = ("verifiers.math.algebra",)
 UNLIMITED_MEMORY = 1 << 46
 
 READY, KEY, VERIFY, VERIFY_GROUP = "ready", "key", "verify", "verify_group"
@@ -48,7 +49,7 @@ def main() -> None:
         lambda payload: _prepare(payload, loaded),
         lambda connection, memory_bytes: _serve(connection, _Worker(loaded, memory_bytes)),
         warm=_WARM,
-        warm_when_idle=_WARM_WHEN_IDLE,
+        warm_to_fork=_WARM_TO_FORK,
     )
 
 

@@ -33,7 +33,7 @@ from asyncrl.recipe.notes import notes, preset_in_short
 from asyncrl.run.folder import RunFolder
 from asyncrl.turns.shown import history_notes, turns_in_short
 
-HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
+HELP = "Validate a recipe and its data, print what it sets and what would run where."
 EXAMPLES = (
     "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml",
     "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml trainer.num_steps=20 algorithm.preset=dapo",
@@ -42,6 +42,7 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
+    parser.add_argument("--all", action="store_true", help="print every key, defaults included")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     check_names(recipe)
     recipe = fetch_models(recipe)
-    print(dump_recipe(recipe))
+    print(dump_recipe(recipe, has_defaults=arguments.all))
     if recipe.algorithm.preset is not None:
         print(f"# preset    {preset_in_short(recipe, recipe.algorithm.preset)}")
     for note in notes(recipe):

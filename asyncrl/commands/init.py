@@ -18,6 +18,7 @@ from asyncrl.launch.first_recipe.skeleton import write_new, write_skeleton
 from asyncrl.model.shape import ModelShape
 from asyncrl.planning.devices import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.data_files import EXPECTED
 from asyncrl.recipe.file import model_recipe, shown
 from asyncrl.system.gpus import find_gpus
 from asyncrl.system.run_files import RECIPE
@@ -127,7 +128,7 @@ def _check_data(arguments: argparse.Namespace) -> None:
     if arguments.data is None:
         raise InputError(
             "--data is missing: what is trained on? A benchmark with training rows (gsm8k, mbpp), a hub id "
-            "such as DigitalLearningGmbH/MATH-lighteval, or a .jsonl, .json or .parquet file."
+            f"such as DigitalLearningGmbH/MATH-lighteval, or {EXPECTED}."
         )
 
 

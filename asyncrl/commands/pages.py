@@ -52,6 +52,7 @@ PAGES = {
     "asyncrl.evaluation.difficulty": "docs/recipes.md#rows-that-teach",
     "asyncrl.examples": "docs/recipes.md#recipes-to-start-from",
     "asyncrl.journal": "docs/journal.md",
+    "asyncrl.observe.alarms": "docs/alarms.md",
     "asyncrl.launch": OF_FAILURES,
     "asyncrl.launch.base_model": "docs/recipes.md#models",
     "asyncrl.launch.doctor": "docs/doctor.md",

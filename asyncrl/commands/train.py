@@ -7,6 +7,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 
+from rich.console import Console
+
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.train_list import recipe_list
@@ -20,6 +22,7 @@ from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
+from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_end
@@ -88,6 +91,9 @@ def train(recipe: Recipe, gpus: GpuMap) -> int:
         with _interruption_said(folder, recipe):
             _report(folder, outcome="finished")
         return EXIT_CODES["finished"]
+    if not has_terminal(Console()):
+        # A pipe or a log shows no bar, and the next line may be half a minute away.
+        print(f"start   checking the model and the rows of {recipe.name}", flush=True)
     inputs, shape = read_inputs(recipe)
     prompt, evaluated = inputs.longest_prompt(), inputs.longest_evaluated()
     check_machine(recipe, shape, gpus, longest_prompt=prompt, longest_evaluated=evaluated)

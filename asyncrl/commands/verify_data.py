@@ -22,7 +22,7 @@ from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
-from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.data_files import EXPECTED, is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
 from asyncrl.records import VerifierSpec
 from asyncrl.system.rounding import as_percent
@@ -51,7 +51,7 @@ class _Asked(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser, help="a recipe, or a .jsonl, .json or .parquet file")
+    add_recipe(parser, help=f"a recipe, or {EXPECTED}")
     parser.add_argument("--columns", help="ready columns of a file, or a function; default: asyncrl")
     parser.add_argument("--verifier", help="verifier of a file's rows that name none; default: math")
     parser.add_argument("--workers", type=whole(1), default=1, help="worker processes")

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from asyncrl.journal.counters import DROPPED
 from asyncrl.records import DropReason
@@ -31,12 +31,7 @@ class AgentWork(TypedDict):
     agent_seconds_p50: float | None
     """A program's own time, without waits for the model; None where none ended."""
     agent_seconds_p99: float | None
-    agent_refused_calls: int
-    agent_faults: int
-    """Programs that crashed, those that were started again too."""
     agent_restarts: int
-    agents_late: int
-    """Programs over agent.timeout_seconds."""
     agent_abandoned_tokens: int
     """Sampled for calls that an agent left."""
 
@@ -58,22 +53,21 @@ class AgentMeter:
     queue: ReplayQueue
     _before: dict[str, int] = field(default_factory=dict)
 
-    def read(self) -> AgentWork:
+    def read(self) -> dict[str, Any]:
+        """`AgentWork` and the columns of the tally."""
         player = self.player
         seconds = sorted(player.ended_seconds)
         player.ended_seconds.clear()
         abandoned = self.queue.counters.get(DROPPED + DropReason.ABANDONED, 0)
-        return {
+        work: AgentWork = {
             "agents_running": player.num_running,
             "agents_waiting": player.num_waiting,
             "agent_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
             "agent_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
-            "agent_refused_calls": self._new("refused", player.recorder.num_refused),
-            "agent_faults": self._new("faults", player.num_faults),
             "agent_restarts": self._new("restarts", player.num_restarts),
-            "agents_late": self._new("late", player.num_late),
             "agent_abandoned_tokens": self._new("abandoned", abandoned),
         }
+        return {**work, **player.recorder.tally.row()}
 
     def _new(self, name: str, count: int) -> int:
         before, self._before[name] = self._before.get(name, 0), count

@@ -1,4 +1,4 @@
-"""The context that parts of a controller share: waits, the phase of the run, the journal, the trainer's session."""
+"""The context that parts of a controller share: waits, phase of the run, journal, the trainer's session."""
 
 import asyncio
 import contextlib

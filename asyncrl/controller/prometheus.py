@@ -163,13 +163,15 @@ class RunMetrics:
             [({"state": "running"}, player.num_running), ({"state": "waiting"}, player.num_waiting)],
         )
         yield counter("agents_ended_total", "Programs that ended in any way.", player.num_ended)
-        yield counter("agent_faults_total", "Programs that crashed.", player.num_faults)
+        counts = player.recorder.tally.counts
+        yield counter("agent_faults_total", "Programs that crashed.", counts["agent_faults"])
         yield counter("agent_restarts_total", "Further starts after a crash.", player.num_restarts)
-        yield counter("agents_late_total", "Programs over agent.timeout_seconds.", player.num_late)
+        yield counter("agents_late_total", "Programs over agent.timeout_seconds.", counts["agents_late"])
         recorder = player.recorder
         yield counter("agent_calls_total", "Calls of the model, without those on record.", recorder.num_calls)
         yield counter("agent_branches_total", "Conversations after a first one.", recorder.num_branches)
-        yield counter("agent_refused_calls_total", "Requests that were refused.", recorder.num_refused)
+        refused = counts["agent_refused_calls"]
+        yield counter("agent_refused_calls_total", "Requests that were refused.", refused)
 
     def _of_servers(self) -> Iterator[Iterator[str]]:
         servers = list(self._fleet.members.servers.values())

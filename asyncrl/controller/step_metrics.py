@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from asyncrl.algorithms.branches import mean_reward
 from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.pilot_metrics import PilotMeter
-from asyncrl.controller.turn_metrics import TurnFaults
+from asyncrl.controller.source_metrics import mean_correctness
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
@@ -218,7 +219,8 @@ def batch_metrics(batch: Batch) -> Trained:
     by_trajectory: dict[str, list[ScoredSequence]] = defaultdict(list)
     for sequence in batch.sequences:
         by_trajectory[root_id(sequence.sequence_id)].append(sequence)
-    rewards = [lines[0].reward for lines in by_trajectory.values()]
+    # As `branch_verdicts.joint_score`: the branches of one are judged each.
+    rewards = [mean_reward([line.reward for line in lines]) for lines in by_trajectory.values()]
     lengths = [sum(line.num_sampled() for line in lines) for lines in by_trajectory.values()]
     return {
         "reward_mean": statistics.fmean(rewards) if rewards else None,
@@ -256,9 +258,8 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     are_credited = [bool(own) for _, own in credited]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
     lengths = [(score.outcome, trajectory.num_sampled_in_all()) for trajectory, score in sampled]
-    correct = [score.correctness for score in scores if score.correctness is not None]
     return {
-        "correct_mean": statistics.fmean(correct) if correct else None,
+        "correct_mean": mean_correctness(groups),
         "cut_share": statistics.fmean(cut) if cut else None,
         "run_on_p95": _run_on_p95([trajectory for trajectory, _ in sampled]),
         "turn_credit_mean": sum(credits) / sum(turns) if sum(turns) else None,
@@ -375,8 +376,6 @@ class StepReport:
         self._batch: dict[str, Any] = {}
         self._num_retried = 0
         """As the grader counted when the last step ended."""
-        self._num_environment_faults = 0
-        """As the conversations counted then."""
         self._rewards: list[float] = []
         self.num_steps = 0
         """Steps of all trainers since this start, repeated ones too."""
@@ -413,7 +412,7 @@ class StepReport:
                     **self._grader.pool_metrics(),
                     **(self._teacher.metrics() if self._teacher is not None else {}),
                     **self._retried(),
-                    **(self._turn_faults(self._conversations) if self._conversations is not None else {}),
+                    **(self._conversations.tally.row() if self._conversations is not None else {}),
                     **(self._agents.read() if self._agents is not None else {}),
                     **(self._pilots.read() if self._pilots is not None else {}),
                     **trend_metrics(self._rewards, self._accuracies),
@@ -426,7 +425,3 @@ class StepReport:
     def _retried(self) -> Retried:
         before, self._num_retried = self._num_retried, self._grader.num_retried
         return {"faults_retried": self._num_retried - before}
-
-    def _turn_faults(self, conversations: Conversations) -> TurnFaults:
-        before, self._num_environment_faults = self._num_environment_faults, conversations.num_faults
-        return {"environment_faults": conversations.num_faults - before}

@@ -12,8 +12,8 @@ from typing import Any
 
 from asyncrl.controller.context import RunContext
 from asyncrl.errors import QueueError
-from asyncrl.journal.batches import load_groups
-from asyncrl.journal.statements import trained_tokens
+from asyncrl.journal.batches import load_groups, read_columns
+from asyncrl.journal.statements import batch_columns, trained_tokens
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
@@ -329,7 +329,10 @@ class TrainerWire:
                 work = self._read_back(version)
             elif taken := await self._groups(request):
                 # The next request for this step gets the same.
-                work = self._collect(version, map(sequences_of, taken), self.columns(taken, version))
+                columns = self.columns(taken, version)
+                # The step may be trained again, by a start that knows sequences alone.
+                self.context.journal.write(batch_columns(version, columns))
+                work = self._collect(version, map(sequences_of, taken), columns)
             else:
                 return None, {}
             self._prepared = _Prepared(
@@ -358,7 +361,8 @@ class TrainerWire:
     async def _read_back(self, version: PolicyVersion) -> tuple[Batch, dict[str, Any]]:
         """The batch as an earlier take was given it."""
         await self._journaled()
-        return await self._collect(version, load_groups(self.context.journal, version), {})
+        journal = self.context.journal
+        return await self._collect(version, load_groups(journal, version), read_columns(journal, version))
 
     async def _collect(
         self, version: PolicyVersion, groups: Iterable[list[ScoredSequence]], columns: dict[str, Any]

@@ -28,11 +28,6 @@ class Turns(TypedDict):
     """Share of the trajectories that were cut off in the last turn that turns.max_turns allows."""
 
 
-class TurnFaults(TypedDict):
-    environment_faults: int
-    """Faults of environments and their processes in rollouts since the last step, retried ones too."""
-
-
 def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
     played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
     turns = [len(trajectory.turn_lengths()) for trajectory in played]

@@ -62,8 +62,6 @@ class Benchmark:
     """A single sample per task is sampled, too."""
     stop: tuple[str, ...] = ()
     """Ends a response, which does not hold it. Empty: evaluation.stop or rollout.stop decides."""
-    reads_csv: bool = False
-    """Its rows are texts, which may be in a CSV file, too."""
 
     def sources(self) -> list[Source]:
         """The sources of its rows: one, but for a set that names several."""
@@ -234,7 +232,6 @@ GATED = {
         max_new_tokens=4096,
         instruction=BOXED_LETTER,
         instruction_name="boxed letter",
-        reads_csv=True,
     )
 }
 """Benchmarks whose terms forbid to fetch them for others: read from a copy of one's own."""

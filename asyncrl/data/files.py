@@ -1,13 +1,17 @@
-"""Published data as plain rows: JSONL, JSON, parquet, folders of them, and repositories of a hub.
+"""Published data as plain rows: JSONL, JSON, CSV, parquet, folders of them, and repositories of a hub.
 
-JSONL in UTF-8 is read here, so that an error names its line; what else the `datasets` library reads, it
-reads: splits and configurations as the repository declares them, into its usual cache.
+Files are read here, so that an error names its line. The `datasets` library finds the splits and
+configurations of a folder or repository, and reads them into its usual cache. Their CSV is read here too,
+so that a value is the same text in a file and in a folder.
 """
 
 import codecs
 import csv
+import gzip
 import io
 import json
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from asyncrl.data.columnar import names_read
 from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
-from asyncrl.recipe.data_files import how_to_convert, is_data_file
+from asyncrl.recipe.data_files import EXPECTED, how_to_convert, is_data_file
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.system.hub import fetch, is_hub_id
 from asyncrl.system.kinds import kind_of
@@ -28,9 +32,18 @@ if TYPE_CHECKING:
     import datasets
 
 Row = dict[str, Any]
-PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst", "README.md", "*.yaml")
+PATTERNS = (
+    *("*.parquet", "*.jsonl", "*.json", "*.csv", "*.tsv", "*.arrow", "*.gz", "*.zst"),
+    *("README.md", "*.yaml"),
+)
 """Files that are read of a hub's repository: data, and the card that declares splits and configurations."""
 JSONL = (".jsonl", ".ndjson")
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Ending -> separator."""
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Ending -> separator."""
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Ending -> separator."""
 _ROWS_PER_BATCH = 4096
 _BUFFER_BYTES = 2**20
 """Buffer of a parquet file, per column."""
@@ -54,13 +67,11 @@ def read_rows(
     split: str = "train",
     revision: str | None = None,
     make: ToRow | None = None,
-    reads_csv: bool = False,
 ) -> Iterator[PublishedRow]:
     """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
     `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. With `make`
-    rows may lack columns that it does not read; with `reads_csv` a CSV file is read, too, every value
-    as text. Raises InputError.
+    rows may lack columns that it does not read. Every value of CSV is text. Raises InputError.
     """
     advice = how_to_convert(path)
     if Path(path).is_dir() or (not advice and is_hub_id(path)):
@@ -68,12 +79,11 @@ def read_rows(
             whole, name = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder, path
         else:
             whole, name = Path(path), Path(path).name
-        if folder is None:
-            yield from _read_folder(whole, name, key, config, split, make)
-            return
-        if not (whole / folder).is_dir():
-            raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
-        yield from _read_folder(whole / folder, f"{name}/{folder}", key, config, split, make)
+        if folder is not None:
+            if not (whole / folder).is_dir():
+                raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
+            whole, name = whole / folder, f"{name}/{folder}"
+        yield from _read_folder(whole, name, key, config, split, make, is_of_hub=is_hub_id(path))
     elif Path(path).suffix in JSONL:
         with _opened(Path(path), key) as file:
             yield from _read_jsonl(Path(path), file)
@@ -81,15 +91,12 @@ def read_rows(
         yield from _read_json(Path(path), key)
     elif Path(path).suffix == ".parquet":
         yield from _read_parquet(Path(path), key, make)
-    elif reads_csv and Path(path).suffix == ".csv":
+    elif Path(path).suffix in CSV:
         yield from _read_csv(Path(path), key)
     elif not Path(path).exists():
         raise _missing(Path(path), key)
     else:
-        raise InputError(
-            f"{key} is {path}, expected a .jsonl, .json or .parquet file, a folder of them, or a hub id."
-            f"{advice}"
-        )
+        raise InputError(f"{key} is {path}, expected {EXPECTED}, a folder of them, or a hub id.{advice}")
 
 
 def _folders_of(whole: Path) -> str:
@@ -99,8 +106,8 @@ def _folders_of(whole: Path) -> str:
 
 def _missing(path: Path, key: str) -> InputError:
     return InputError(
-        f"{key} is {path}, which does not exist. Set {key} to a .jsonl, .json or .parquet file, a folder of "
-        f"them, or a hub id. {PATH_RULE}{nearest_path(path, _may_be_data)}"
+        f"{key} is {path}, which does not exist. Set {key} to {EXPECTED}, a folder of them, or a hub id. "
+        f"{PATH_RULE}{nearest_path(path, _may_be_data)}"
     )
 
 
@@ -124,8 +131,9 @@ def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
             line = line.removeprefix(codecs.BOM_UTF8)
         if not line.isspace() and line:
             where = f"{path}:{number}"
+            text = decoded(line, str(path), line=number)
             try:
-                row, flaws = parse_json(line, str(path), line=number)
+                row, flaws = parse_json(text, str(path), line=number)
             except InputError as error:
                 raise InputError(f"{error}{_table_advice(path, line) if number == 1 else ''}") from None
             if flaws:
@@ -134,11 +142,10 @@ def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
 
 
 def _table_advice(path: Path, line: bytes) -> str:
-    """For a first line that is no JSON."""
+    """For a first line that is text but not JSON."""
     for separator, ending in ((b"\t", ".tsv"), (b",", ".csv")):
         if separator in line and not line.lstrip().startswith((b"{", b"[")):
-            table = f"{path.with_suffix(ending)}"
-            return f" It looks like {ending[1:].upper()}: rename it to {table}.{how_to_convert(table)}"
+            return f" It looks like {ending[1:].upper()}: rename it to {path.with_suffix(ending)}."
     return ""
 
 
@@ -147,7 +154,7 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     with _opened(path, key) as file:
         raw = file.read()
     try:
-        content, flaws = parse_json(raw.removeprefix(codecs.BOM_UTF8), str(path))
+        content, flaws = parse_json(decoded(raw, str(path)), str(path))
     except InputError as error:
         # Lines of JSON are published under this name, too: then more follows the first object.
         if "Extra data" not in str(error):
@@ -171,18 +178,27 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
 
 
 def _read_csv(path: Path, key: str) -> Iterator[PublishedRow]:
-    """Rows of a table with a header (RFC 4180); a quoted value may hold ends of lines."""
+    """Rows of a table with a header (RFC 4180); a quoted value may hold ends of lines. Packed by gzip, as
+    hubs publish it, it is unpacked."""
     with _opened(path, key) as file:
-        text = decoded(file.read().removeprefix(codecs.BOM_UTF8), str(path), line=1)
+        raw = file.read()
+    text = decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, str(path))
+    csv.field_size_limit(sys.maxsize)  # 131,072 characters as it comes
+    separator = CSV.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix, ",")
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        names = Counter(table.fieldnames or ())
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise InputError(
+                f"{key} is {path}, in which several columns are called {repeated[0]}. Rename them."
+            )
         for number, row in enumerate(table, start=1):
             if None in row or None in row.values():
                 raise InputError(
                     f"{path}, row {number} has another number of values than the header, which has "
-                    f"{len(table.fieldnames or ())}. Correct the row."
+                    f"{len(names)}. Correct the row."
                 )
-            yield PublishedRow(f"{path}, row {number}", number, dict(row))
+            yield PublishedRow(f"{path}, row {number}", number, row)
     except csv.Error as error:
         raise InputError(
             f"{path}: not CSV after line {table.line_num}: {error}. Correct the file."
@@ -199,10 +215,9 @@ def _object(row: Any, where: str) -> Row:
     return row
 
 
-def parse_json(content: bytes, path: str, *, line: int | None = None) -> tuple[Any, list[Flaw]]:
-    """The value and its flaws; `line` of the file, or the whole of it. Raises InputError for what is not JSON
-    in UTF-8, also for half of a surrogate pair."""
-    text = decoded(content, path, line=line or 1)
+def parse_json(text: str, path: str, *, line: int | None = None) -> tuple[Any, list[Flaw]]:
+    """The value and its flaws; `line` of the file, or the whole of it. Raises InputError for what is not
+    JSON, also for half of a surrogate pair."""
     where = path if line is None else f"{path}:{line}"
     try:
         raw, flaws = loads_with_flaws(text)
@@ -246,13 +261,24 @@ def _read_parquet(path: Path, key: str, make: ToRow | None) -> Iterator[Publishe
 
 
 def _read_folder(
-    folder: Path, name: str, key: str, config: str | None, split: str, make: ToRow | None
+    folder: Path, name: str, key: str, config: str | None, split: str, make: ToRow | None, *, is_of_hub: bool
 ) -> Iterator[PublishedRow]:
     # Imported here: it takes seconds, and a file does not need it.
     import datasets
 
     try:
-        rows = datasets.load_dataset(str(folder), name=config, split=split)
+        builder = datasets.load_dataset_builder(str(folder), name=config)
+        read = {split: [Path(file) for file in files] for split, files in builder.config.data_files.items()}
+        # A repository is read as its page on the hub shows it.
+        if not is_of_hub and not _is_declared(folder):
+            _check_all_are_read(folder, {file for files in read.values() for file in files}, key)
+        if type(builder).__name__ == "Csv" and split in read:
+            yield from _read_tables(read[split], key)
+            return
+        builder.download_and_prepare()
+        rows = builder.as_dataset(split=split)
+    except InputError:
+        raise
     except Exception as error:  # the library raises whatever its readers do
         # Its own error often only says that there was one.
         cause = error.__cause__ or error
@@ -263,6 +289,39 @@ def _read_folder(
         ) from error
     for number, row in enumerate(_rows_of_dataset(rows, make), start=1):
         yield PublishedRow(f"{name} {split}, row {number}", number, row)
+
+
+def _is_declared(folder: Path) -> bool:
+    """Whether the folder's card says which files are read."""
+    cards = (folder / "README.md", folder / ".huggingface.yaml")
+    return any(re.search(rb"^configs:", card.read_bytes(), re.MULTILINE) for card in cards if card.is_file())
+
+
+def _check_all_are_read(folder: Path, read: set[Path], key: str) -> None:
+    """The library reads the format that most files have, and leaves the others out. Raises InputError."""
+    from datasets.data_files import FILES_TO_IGNORE
+
+    endings = {file.suffix for file in read}
+    for file in sorted(folder.resolve().rglob("*")):
+        inside = file.relative_to(folder.resolve())
+        is_hidden = any(part.startswith((".", "__")) for part in inside.parts)
+        if file in read or is_hidden or file.name in FILES_TO_IGNORE or not is_data_file(file.name):
+            continue
+        # Another file of the same format is of no split, by its name.
+        if file.suffix not in endings:
+            raise InputError(
+                f"{key} is {folder}, where {inside} would not be read beside {min(read).name}: a folder is "
+                f"read in one format. Move it away, or list the files in {key}, each as a path of its own."
+                f"{how_to_convert(str(inside))}"
+            )
+
+
+def _read_tables(files: list[Path], key: str) -> Iterator[PublishedRow]:
+    number = 0
+    for file in files:
+        for found in _read_csv(file, key):
+            number += 1
+            yield found._replace(number=number)
 
 
 def _rows_of_dataset(rows: "datasets.Dataset", make: ToRow | None) -> Iterator[Row]:

@@ -75,10 +75,9 @@ def rows_of(
     *,
     split: str,
     grader: VerifierSpec | None = None,
-    reads_csv: bool = False,
 ) -> Iterator[Row | Unanswered]:
     """The rows of all sources, one after the other; `split` is read where a source names none. `grader`
-    grades in place of the verifiers that rows name; with `reads_csv` CSV files are read, too.
+    grades in place of the verifiers that rows name.
 
     Raises InputError with the place of a row that cannot be read.
     """
@@ -89,13 +88,11 @@ def rows_of(
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying, grader)
         needed = None if _reads_all(use, specs, make) else make
-        for found in published_rows(source, key, split, needed, reads_csv=reads_csv):
+        for found in published_rows(source, key, split, needed):
             yield _row(found, make, index, labels[index], specs, use)
 
 
-def published_rows(
-    source: Source, key: str, split: str, make: ToRow | None = None, *, reads_csv: bool = False
-) -> Iterator[PublishedRow]:
+def published_rows(source: Source, key: str, split: str, make: ToRow | None = None) -> Iterator[PublishedRow]:
     """The rows of a source as they are published; with `make` they may lack columns that it does not read.
     Raises InputError."""
     if source.path is None:
@@ -121,7 +118,6 @@ def published_rows(
         split=source.split or split,
         revision=source.revision,
         make=make,
-        reads_csv=reads_csv,
     )
 
 

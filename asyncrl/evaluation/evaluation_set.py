@@ -152,7 +152,6 @@ def read_evaluation_set(
         *(sources, key, verifying, use_of(recipe, verifiers)),
         split=SPLIT,
         grader=grader,
-        reads_csv=benchmark.reads_csv,
     )
     tasks = maker.make(rows, sources)
     limit = recipe.evaluation.benchmark_tasks if settings is None else settings.num_tasks

@@ -19,9 +19,7 @@ def evaluated_questions(recipe: Recipe) -> set[bytes]:
     )
     for each in benchmarks_of(recipe):
         key = f"the evaluation set {each.name}"
-        sources.append(
-            rows_of(each.sources(), key, recipe.verifying, RowUse(), split=SPLIT, reads_csv=each.reads_csv)
-        )
+        sources.append(rows_of(each.sources(), key, recipe.verifying, RowUse(), split=SPLIT))
     for rows in sources:
         found.update(question_digest(row.prompt) for row in rows if not isinstance(row, Unanswered))
     return found

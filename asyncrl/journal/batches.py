@@ -4,6 +4,7 @@ Batches are named by their `taken_version`: step taken_version + 1 trains that v
 """
 
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,12 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
         rewards = dict(journal.read(_BRANCH_REWARDS, (group_id,)))
         yield _sequences(rows, rewards, read_teacher_scores(journal, group_id))
+
+
+def read_columns(journal: Readable, version: PolicyVersion) -> dict[str, Any]:
+    """What was known of the batch as the trainer of `version` took it (`statements.batch_columns`)."""
+    found = journal.read("SELECT columns FROM batch_columns WHERE taken_version = ?", (version,))
+    return dict(json.loads(found[0][0])) if found else {}
 
 
 def read_teacher_scores(journal: Readable, group_id: int) -> dict[str, TeacherScores]:

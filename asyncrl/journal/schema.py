@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "10"
+SCHEMA_VERSION = "11"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -231,6 +231,16 @@ TABLES = (
         key="taken_version, group_id",
         indices=("group_id",),
         has_rowid=False,
+    ),
+    Table(
+        "batch_columns",
+        "batch, as it was when it was taken",
+        (
+            Column("taken_version", "INTEGER PRIMARY KEY", "the trainer's when it took the batch"),
+            Column(
+                "columns", "TEXT NOT NULL", "JSON: what its verdicts, lengths and ages say in metrics.jsonl"
+            ),
+        ),
     ),
     Table(
         "trained_tokens",

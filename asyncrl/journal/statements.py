@@ -3,8 +3,10 @@
 Does not decide anything and touches no file; `Journal.write` takes what these functions return.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_scores, pack_tokens
@@ -231,6 +233,11 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
             trajectory_id,
         ),
     )
+
+
+def batch_columns(version: PolicyVersion, columns: Mapping[str, Any]) -> Statement:
+    """What is known of the batch that the trainer of `version` took."""
+    return "INSERT OR REPLACE INTO batch_columns VALUES (?, ?)", (version, json.dumps(columns))
 
 
 def branch_graded(branch_id: str, score: Score, text: str) -> Statement:

@@ -14,7 +14,7 @@ from typing import Literal
 from asyncrl.errors import InputError
 from asyncrl.launch.rank_names import is_rank_name, rank_name
 from asyncrl.recipe import Recipe
-from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
+from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
 from asyncrl.system.machine import torch_is_cpu_build
 
@@ -221,8 +221,8 @@ def _check_cache(recipe: Recipe) -> None:
 
 def _check_compilers() -> None:
     """A server would end in its first pass."""
-    if (missing := missing_compiler()) is not None:
-        raise InputError(f"SGLang compiles kernels on a GPU as it starts, but {missing}.")
+    if (missing := missing_part()) is not None:
+        raise InputError(f"SGLang loads and compiles kernels on a GPU as it starts, but {missing}.")
 
 
 def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:

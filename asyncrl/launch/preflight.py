@@ -89,10 +89,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
     heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
-    _warn_of_shared_prompts(train.tasks, heldout, "data.heldout")
-    for each in eval_sets:
-        if each.is_own:
-            _warn_of_shared_prompts(train.tasks, each.tasks, f"evaluation.sets {each.name}")
+    _warn_of_asked_prompts(train.tasks, heldout, eval_sets)
     _warn_of_few_tasks(len(train.tasks), recipe)
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     recorded = read_recorded_tasks(recipe, base.folder, base.context_tokens)
@@ -133,6 +130,9 @@ def _read_rows(recipe: Recipe, base: "_Base") -> Inputs:
     if rows and recipe.evaluation.verifier is not None:
         tasks = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
+    if rows:
+        _warn_of_shared_rows(train, rows)
+    _warn_of_asked_prompts(train, tasks, eval_sets)
     _warn_of_few_tasks(len(train), recipe)
     return replace(base.inputs(recipe, train, tasks, eval_sets), heldout_rows=rows)
 
@@ -440,16 +440,40 @@ def _warn_of_few_tasks(num_tasks: int, recipe: Recipe) -> None:
         )
 
 
-def _warn_of_shared_prompts(train: TaskTable, heldout: Sequence[Task], key: str) -> None:
-    trained = {task.prompt: task.task_id for task in train.with_prompts({task.prompt for task in heldout})}
-    shared = [task for task in heldout if task.prompt in trained]
+def _warn_of_asked_prompts(
+    train: TaskTable | list[Task], heldout: Sequence[Task], eval_sets: Sequence[EvaluationSet]
+) -> None:
+    _warn_of_shared_prompts(train, heldout, "data.heldout")
+    for each in eval_sets:
+        if each.is_own:
+            _warn_of_shared_prompts(train, each.tasks, f"evaluation.sets {each.name}")
+
+
+def _warn_of_shared_prompts(train: TaskTable | list[Task], heldout: Sequence[Task], key: str) -> None:
+    prompts = {task.prompt for task in heldout}
+    tasks = train.with_prompts(prompts) if isinstance(train, TaskTable) else train
+    trained = {task.prompt: task.task_id for task in tasks if task.prompt in prompts}
+    shared = [(task.task_id, trained[task.prompt]) for task in heldout if task.prompt in trained]
+    _warn_of_shared(shared, len(heldout), "have the prompt of a training row", "accuracy", key)
+
+
+def _warn_of_shared_rows(train: list[Task], heldout: list[Task]) -> None:
+    """Of rows that are learned, those with a conversation of a training row: prompts alone may be alike."""
+    trained = {line.tokens(): task.task_id for task in train for line in task.reference.lines()}
+    found = (
+        (task.task_id, [trained.get(line.tokens()) for line in task.reference.lines()]) for task in heldout
+    )
+    shared = [(name, next(filter(None, same))) for name, same in found if any(same)]
+    _warn_of_shared(shared, len(heldout), "have the text of a training row", "loss", "data.heldout")
+
+
+def _warn_of_shared(
+    shared: Sequence[tuple[str, str]], num_heldout: int, words: str, measured: str, key: str
+) -> None:
+    """`shared` are ids of held-out rows, each with that of a training row."""
     if shared:
         log.warning(
-            "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: "
-            "held-out accuracy then measures what was trained. Take them out of data.train or %s.",
-            len(shared),
-            len(heldout),
-            shared[0].task_id,
-            trained[shared[0].prompt],
-            key,
+            "WARNING: %d of %d held-out rows %s, first %s that of %s: held-out %s then measures what was "
+            "trained. Take them out of data.train or %s.",
+            *(len(shared), num_heldout, words, *shared[0], measured, key),
         )

@@ -8,6 +8,7 @@ from typing import Self
 from asyncrl.errors import DiskError
 from asyncrl.launch.meters.memory_limit import MemoryLimitMeter
 from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.observe.alarms.learning import TrainedTokens
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
 from asyncrl.observe.metrics.metrics_file import DROPPED, MetricsWriter, Row
@@ -27,6 +28,7 @@ class TerminalAndFile(logging.Handler):
         live: LiveLine,
         metrics: MetricsWriter,
         alarms: AlarmWatch,
+        trained: TrainedTokens,
         memory: MemoryMeter,
         events: RecentEvents,
         *,
@@ -39,16 +41,19 @@ class TerminalAndFile(logging.Handler):
         self._metrics = metrics
         self._warnings = WarningLog(metrics, step=step)
         self._alarms = alarms
+        self._trained = trained
         self._memory = memory
         self._limit = MemoryLimitMeter()
         self._events = events
 
     def step(self, row: Row) -> None:
+        """Raises TrainedNothing, which ends the run."""
         row = {**row, **self._memory.take_row(), **self._limit.row()}
         self._metrics.step(row)
         self._warnings.step = int(row["step"])
         self._live.step(row)
         self._tell(self._alarms.step(row))
+        self._trained.step(row)
 
     def evaluation(self, row: Row) -> None:
         self._metrics.evaluation(row)

@@ -147,6 +147,7 @@ def _read_shape(file: Path) -> ModelShape:
         )
     _check_sizes(file, config)
     _refuse_unsupported(file, config, family)
+    config = family.completed(config)
     refuse_unknown_settings(file, config, family)
     try:
         usual: dict[str, Any] = {
@@ -211,9 +212,8 @@ def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str
     theta = config.get("rope_theta", family.rope_theta)
     if family.sliding_rope_theta is None:
         usual = _read_kind(file, config, family, named or scaling, theta)
-        if family.served_rope_theta is not None:
-            base = config.get("rope_theta", family.served_rope_theta)
-            served = _read_kind(file, config, family, scaling, base)
+        if family.serves_old_rotary_keys:
+            served = _read_kind(file, config, family, scaling, theta)
             check_served(file, usual, Rotation(usual.theta), served)
         return rotary_fields(usual)
     if named.keys() - {"full_attention", "sliding_attention"}:
@@ -224,9 +224,8 @@ def _read_rotary(file: Path, config: dict[str, Any], family: Family) -> dict[str
     usual = _read_kind(file, config, family, named.get("full_attention") or scaling, theta)
     base = config.get("rope_local_base_freq", family.sliding_rope_theta)
     sliding = _read_kind(file, config, family, named.get("sliding_attention") or {}, base)
-    if family.served_rope_theta is not None:
-        base = config.get("rope_theta", family.served_rope_theta)
-        check_served(file, usual, sliding, _read_kind(file, config, family, scaling, base))
+    if family.serves_old_rotary_keys:
+        check_served(file, usual, sliding, _read_kind(file, config, family, scaling, theta))
     return rotary_fields(usual, sliding)
 
 

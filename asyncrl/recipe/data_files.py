@@ -3,14 +3,14 @@
 import shlex
 from pathlib import PurePath
 
-DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
+DATA_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """Read as they are."""
+EXPECTED = "a .jsonl, .json, .csv, .tsv or .parquet file"
 _PANDAS = {
-    ".csv": "read_csv({path!r})",
-    ".tsv": "read_csv({path!r}, sep='\\t')",
-    ".xlsx": "read_excel({path!r})",
-    ".xls": "read_excel({path!r})",
-    ".ods": "read_excel({path!r})",
+    # As text: a gold of 007 is not 7.
+    ".xlsx": "read_excel({path!r}, dtype=str, keep_default_na=False)",
+    ".xls": "read_excel({path!r}, dtype=str, keep_default_na=False)",
+    ".ods": "read_excel({path!r}, dtype=str, keep_default_na=False)",
     ".feather": "read_feather({path!r})",
     ".orc": "read_orc({path!r})",
     ".pkl": "read_pickle({path!r})",

@@ -161,9 +161,10 @@ def _leaves(raw: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def dump_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as YAML: every key, defaults included; `load_recipe` reads it back."""
-    return write_yaml(recipe.model_dump())
+def dump_recipe(recipe: Recipe, *, has_defaults: bool = True) -> str:
+    """The resolved recipe as YAML: every key, or those that differ from the defaults; `load_recipe` reads it
+    back."""
+    return write_yaml(recipe.model_dump(exclude_defaults=not has_defaults))
 
 
 def absolute(value: str, folder: Path) -> str:

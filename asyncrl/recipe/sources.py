@@ -64,7 +64,8 @@ class Source(Section):
     """A file, a folder, a dataset of a hub or a gym, and how its rows are read. It has a path or a gym."""
 
     path: Annotated[str | None, PATH_OR_HUB_ID] = None
-    """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
+    """A .jsonl, .json, .csv, .tsv or .parquet file, a folder of them, or a hub id such as openai/gsm8k.
+    Values of CSV are texts."""
     folder: str | None = None
     """Folder inside a folder or hub id that keeps each dataset in its own. Default: all of it."""
     gym: Annotated[str | None, GYM_ROWS] = None

@@ -1,9 +1,10 @@
 """Adaptive groups: a pilot of a few trajectories, and the others only where two rewards are likely enough.
 
-A group is extended once all of its pilot is graded. It is where the pilot is mixed, where none of it has a
-verdict, where scores lie between right and wrong, and where the chance that the whole group becomes mixed is
-`min_chance` at least, by the pilot and the record of the row (`PassRates`). Else the pilot is the group: its
-rewards are equal, its advantages 0, and replay.drops_no_signal decides as of any group without a signal.
+A group is extended once all of its pilot is graded. It is where the pilot has an advantage other than 0 or is
+mixed, where none of it has a verdict, where scores lie between right and wrong, and where the chance that the
+whole group becomes mixed is `min_chance` at least, by the pilot and the record of the row (`PassRates`). Else
+the pilot is the group: its rewards are equal, its advantages 0, and replay.drops_no_signal decides as of any
+group without a signal.
 
 That changes the weight of a row, not the direction of its gradient (docs/algorithms.md has the formula).
 
@@ -30,12 +31,13 @@ class AdaptiveGroups:
     decided: Callable[[Group, bool], None] = lambda group, is_extended: None
     """Told of each decision about a pilot."""
 
-    def extends(self, group: Group) -> bool:
-        """Whether `group`, all of which is graded, gets the rest of its trajectories."""
+    def extends(self, group: Group, *, teaches: bool) -> bool:
+        """Whether `group`, all of which is graded, gets the rest of its trajectories. `teaches`: one of its
+        advantages is not 0."""
         num_more = self.num_samples - len(group.trajectories)
         if num_more <= 0:
             return False
-        is_extended = self._is_worth(group, num_more)
+        is_extended = teaches or self._is_worth(group, num_more)
         self.decided(group, is_extended)
         return is_extended
 

@@ -76,9 +76,12 @@ class GroupCompletion:
         When it is dropped meanwhile (it became too stale), this ends too.
         """
         has_failed = await self._generate(group)
-        if self.adaptive is not None and self._is_graded(group) and self.adaptive.extends(group):
-            self.queue.extend(group)
-            has_failed = await self._generate(group)
+        if self.adaptive is not None and self._is_graded(group):
+            with naming(group):
+                teaches = any(_has_gradient(worth) for _, worth in self._worths(group))
+            if self.adaptive.extends(group, teaches=teaches):
+                self.queue.extend(group)
+                has_failed = await self._generate(group)
         if group.state is not GroupState.OPEN:
             self.ended(group, group.reason)
         elif has_failed:
@@ -206,7 +209,8 @@ class GroupCompletion:
         answer = storable(self.codec.decode(trajectory.answer_tokens()))
         self.queue.score(group, trajectory, joint_score(trajectory, scores), answer, told)
 
-    def _make_ready(self, group: Group) -> None:
+    def _worths(self, group: Group) -> list[tuple[Trajectory, Worth]]:
+        """What each sampled trajectory of a graded group is worth; none of a group that is too small."""
         graded = [
             (trajectory, score)
             for trajectory in group.trajectories
@@ -219,20 +223,26 @@ class GroupCompletion:
         min_size = self.algorithm.min_group_size() if self.has_verdicts else 1
         if len(sampled) < min_size or (self.algorithm.needs_greedy() and greedy is None):
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
-            self._drop(group, DropReason.FAULT)
-            return
+            return []
+        worths = (
+            worths_of(sampled, greedy, self.advantage, self.algorithm)
+            if self.has_verdicts
+            else [Worth(0.0)] * len(sampled)
+        )
+        return [(trajectory, worth) for (trajectory, _), worth in zip(sampled, worths, strict=True)]
+
+    def _make_ready(self, group: Group) -> None:
         # An advantage that fails does so here, while the group is open: it resumes once that is fixed.
         with naming(group):
-            worths = (
-                worths_of(sampled, greedy, self.advantage, self.algorithm)
-                if self.has_verdicts
-                else [Worth(0.0)] * len(sampled)
-            )
+            worths = self._worths(group)
+        if not worths:
+            self._drop(group, DropReason.FAULT)
+            return
         self.queue.has_signal(group)
         if not self.filter.lets_through(group):
             self._drop(group, DropReason.NO_SIGNAL)
             return
-        found = {t.trajectory_id: worth for (t, _), worth in zip(sampled, worths, strict=True)}
+        found = {trajectory.trajectory_id: worth for trajectory, worth in worths}
         self.queue.make_ready(
             group,
             {name: worth.advantage for name, worth in found.items()},
@@ -243,6 +253,10 @@ class GroupCompletion:
     def _drop(self, group: Group, reason: DropReason) -> None:
         self.queue.drop(group, reason)
         self.ended(group, reason)
+
+
+def _has_gradient(worth: Worth) -> bool:
+    return bool(worth.advantage) or any(advantage for _, advantage in worth.turns)
 
 
 def _without_verdict(group: Group) -> list[Trajectory]:

@@ -90,7 +90,7 @@ class TurnPlayer:
 
     def num_answered(self) -> int:
         """Answers and faults of environments and tools since the start: more of them is a move."""
-        return self.conversations.num_answered + self.conversations.num_faults
+        return self.conversations.num_answered + self.conversations.tally.counts["environment_faults"]
 
     def is_answering_in_time(self) -> bool:
         """Whether an answer is on its way that may still come. After a loss, what was answered is played
@@ -131,6 +131,8 @@ class TurnPlayer:
         assert finish is not None
         if not turn:
             # What was observed left no room for another turn.
+            num_before = len(line.prompt_tokens) + line.num_response_tokens()
+            self.conversations.tally.add("empty_turns", f"{group.task.task_id}, behind {num_before} tokens")
             self.queue.append(group, trajectory, [], Finish.LENGTH)
             return True
         found = await self._awaited(

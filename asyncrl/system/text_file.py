@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import shlex
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -15,6 +16,12 @@ _BEGINNINGS = {
     b"PAR1": "a parquet file",
     b"ARROW1": "an Arrow file",
     b"SQLite format 3": "an SQLite database",
+    codecs.BOM_UTF32_LE: "text in UTF-32",
+    codecs.BOM_UTF32_BE: "text in UTF-32",
+    codecs.BOM_UTF32_LE: "text in UTF-32",
+    codecs.BOM_UTF32_BE: "text in UTF-32",
+    codecs.BOM_UTF32_LE: "text in UTF-32",
+    codecs.BOM_UTF32_BE: "text in UTF-32",
     codecs.BOM_UTF16_LE: "text in UTF-16",
     codecs.BOM_UTF16_BE: "text in UTF-16",
 }
@@ -34,6 +41,9 @@ def decoded(content: bytes, path: str, *, line: int = 1) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(_complaint(error.object, error.start, path, line)) from None
+    if line == 1 and "\0" in text[:2]:
+        # UTF-16 without its mark is valid UTF-8 where all letters are ASCII.
+        raise InputError(_of_a_kind(path, "text in UTF-16"))
     return io.StringIO(text, newline=None).read()
 
 
@@ -41,10 +51,18 @@ def _complaint(content: bytes, position: int, path: str, line: int) -> str:
     # Only the file's own beginning tells what it is.
     known = (kind for first, kind in _BEGINNINGS.items() if content.startswith(first))
     if line == 1 and (kind := next(known, None)):
-        return f"{path} is {kind}, not UTF-8 text. Convert it first."
+        return _of_a_kind(path, kind)
     line += content.count(b"\n", 0, position)
     column = position - content.rfind(b"\n", 0, position)
     return (
         f"{path}:{line}: not UTF-8 text: byte 0x{content[position]:02x} in column {column}. Save the file as "
         f"UTF-8."
     )
+
+
+def _of_a_kind(path: str, kind: str) -> str:
+    way = "Convert it first."
+    if encoding := kind.partition("text in ")[2]:
+        file = shlex.quote(path)
+        way = f"Convert it with: iconv -f {encoding} -t UTF-8 {file} > utf8 && mv utf8 {file}"
+    return f"{path} is {kind}, not UTF-8 text. {way}"

@@ -36,6 +36,10 @@ class Demonstration:
     def num_tokens(self) -> int:
         return sum(len(part.tokens) for part in self.parts)
 
+    def tokens(self) -> bytes:
+        """All of them; equal for equal conversations."""
+        return b"".join(part.tokens.tobytes() for part in self.parts)
+
     def lines(self) -> "tuple[Demonstration, ...]":
         """The conversations of a row."""
         return (self,)

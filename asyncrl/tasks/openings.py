@@ -45,7 +45,8 @@ class Openings:
         # The boundary: an environment that raises has failed, whatever it raises.
         except (Exception, SystemExit) as error:
             if isinstance(error, (ValueError, ImportError)) and not _is_in_start(error):
-                raise InputError(f"{said} with options {dict(spec.options)}: {error}") from error
+                options = "" if spec.name in str(error) else f" with options {dict(spec.options)}"
+                raise InputError(f"{said}{options}: {error}") from error
             raise InputError(f"{said}: start(row) raised {_told(error)}") from error
         if opening is not None and not opening:
             raise InputError(

@@ -391,8 +391,10 @@ class TaskMaker:
 
     def _broken(self, where: str, complaint: str) -> None:
         if self.data.broken_rows == "refuse":
+            # Verifiers often say what to do.
+            way = "Or" if "Correct the row" in complaint else "Correct the row, or"
             raise InputError(
-                f"{complaint.rstrip('.')}. Correct the row, or set data.broken_rows to leave_out; "
+                f"{complaint.rstrip('.')}. {way} set data.broken_rows to leave_out; "
                 f"`asyncrl verify-data` lists all such rows."
             )
         self._leave_out(BROKEN, where)

@@ -59,9 +59,9 @@ class VerifierCache:
                         else load_verifier(spec.name, spec.options, folder=self.folder)
                     )
             except (ValueError, TypeError, ImportError) as error:
-                raise InputError(
-                    f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'
-                ) from error
+                # What the class itself raised names neither.
+                said = f'verifier "{spec.name}" with options {dict(spec.options)}: '
+                raise InputError(f"{'' if spec.name in str(error) else said}{error}") from error
         return self._loaded[key]
 
     def takes_task(self, spec: VerifierSpec) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.metrics.tally import TURNS, Tally
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
@@ -78,8 +79,7 @@ class Conversations:
     """Turns since the start."""
     answer_seconds: float = 0.0
     """Time of environments and tools since the start."""
-    num_faults: int = 0
-    """Faults of environments since the start, retried ones too."""
+    tally: Tally = field(default_factory=lambda: Tally(TURNS))
     faults: TurnFaults = field(default_factory=TurnFaults)
     """Warns of them."""
     history: RenderedHistory | None = None
@@ -96,7 +96,7 @@ class Conversations:
             calls=calls,
             num_answered=0,
             answer_seconds=0.0,
-            num_faults=0,
+            tally=Tally(TURNS, self.tally.warned),
         )
 
     def open(
@@ -161,7 +161,7 @@ class Conversation:
                 faults.answered(self._asked)
                 return Ended(finish, over_limit(str(limit)))
             except EnvironmentFault as error:
-                self.run.num_faults += 1
+                self.run.tally.add("environment_faults", f"{self._asked}: {error}", is_known=True)
                 await self._close()
                 faults.failed(self._asked, str(error), error.trace)
                 await asyncio.sleep(faults.in_a_row.pause_seconds(self._asked))
@@ -263,7 +263,12 @@ class Conversation:
         self._asked = self.answerer()
         if calls:
             # The model may have written any names.
-            known = sorted({f'"{call.name}"' for call in calls if call.name in episode.recoveries.tools})
+            tools = episode.recoveries.tools
+            for call in calls:
+                if call.name and call.name not in tools:
+                    names = f"{call.name!r}, of {', '.join(tools) or 'none'}"
+                    self.run.tally.add("unknown_tool_calls", names)
+            known = sorted({f'"{call.name}"' for call in calls if call.name in tools})
             self._asked = f"the tools {', '.join(known)}" if known else "the tools"
         self._is_final = False
         if episode.recoveries.some_are(Recovery.NEITHER):

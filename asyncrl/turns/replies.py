@@ -68,6 +68,9 @@ def pack_output(output: object, tool: str) -> str:
 
 
 def _messages(found: object, what: str) -> list[Message]:
+    # Before long texts are shortened: what is over the limit is no answer to judge.
+    if _num_characters(found) > MAX_REPLY_BYTES:
+        raise TooLarge(f"{what} have more than {MAX_REPLY_BYTES} bytes")
     if isinstance(found, str):
         return [{"role": "user", "content": _shortened(found)}]
     if not isinstance(found, Sequence) or isinstance(found, bytes | bytearray):
@@ -87,6 +90,18 @@ def _messages(found: object, what: str) -> list[Message]:
     if len(json.dumps(messages)) > MAX_REPLY_BYTES:
         raise TooLarge(f"{what} have more than {MAX_REPLY_BYTES} bytes")
     return messages
+
+
+def _num_characters(value: object) -> int:
+    """Of all texts inside; raises RecursionError for a value without an end."""
+    match value:
+        case str():
+            return len(value)
+        case Mapping():
+            return sum(map(_num_characters, value.values()))
+        case list() | tuple():
+            return sum(map(_num_characters, value))
+    return 0
 
 
 def _plain(value: Any, what: str, depth: int) -> Any:

@@ -104,7 +104,7 @@ def replay(groups: Sequence[Graded], pilot: int, min_chance: float) -> Spent:
         adaptive = AdaptiveGroups(
             whole, min_chance, record.rates, lambda _, row=row: row, lambda each=each: each.version
         )
-        num_samples = whole if adaptive.extends(_pilot_of(each, pilot)) else pilot
+        num_samples = whole if adaptive.extends(_pilot_of(each, pilot), teaches=False) else pilot
         spent.add(each, num_samples)
         correct = sum(each.correct[:num_samples]) / num_samples
         record.visited(row, RowVisit(number, each.version, num_samples, correct))

@@ -7,6 +7,7 @@ import pytest
 from fakes.newcomer import write_project
 
 from asyncrl import cli
+from asyncrl.recipe.file import load_recipe
 
 RECIPE = """
 name: own
@@ -54,6 +55,23 @@ def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(
     assert "\n  surrogate: gspo\n" in said and "\n  clip_high: 0.1\n" in said
     assert cli.main([*words[:2], "algorithm.preset=gsp"]) == 2
     assert "Did you mean gspo?" in capsys.readouterr().err
+
+
+def test_what_differs_from_the_defaults_is_printed_and_all_of_it_with_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    words = ["check", str(tmp_path / "recipe.yaml"), "trainer.num_steps=7"]
+    assert cli.main(words) == 0
+    short = capsys.readouterr().out
+    assert "\n  num_steps: 7\n" in short and "adam_beta1" not in short and len(short.splitlines()) < 40
+    assert cli.main([*words, "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert "\n  adam_beta1: " in whole and len(whole.splitlines()) > 200
+    # What is printed means the same recipe.
+    for name, said in (("short", short), ("whole", whole)):
+        (tmp_path / f"{name}.yaml").write_text(said)
+    assert load_recipe(tmp_path / "short.yaml") == load_recipe(tmp_path / "whole.yaml")
 
 
 def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

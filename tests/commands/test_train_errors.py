@@ -14,6 +14,7 @@ from fakes.base_model import write_base_model
 from fakes.records import make_queue, make_task
 
 from asyncrl import cli
+from asyncrl.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def refuse(tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[
 def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
     tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.main(["check", written(tmp_path, recipe)])
+    code = cli.main(["check", written(tmp_path, recipe), "--all"])
     said = capfd.readouterr()
     assert code == 0, said.err
     assert "4 training tasks" in said.out and "1 SGLang server(s)" in said.out
@@ -113,6 +114,23 @@ def test_a_mistake_in_the_data_is_said_with_file_and_line(
 def test_a_model_folder_that_is_none_is_said(tmp_path: Path, refuse: Callable[..., str]) -> None:
     (tmp_path / "empty").mkdir()
     assert "config.json" in refuse(f"model.path={tmp_path / 'empty'}")
+
+
+def test_a_start_without_a_terminal_speaks_before_it_reads(
+    tmp_path: Path,
+    recipe: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = []
+
+    def read(recipe: object) -> None:
+        said.append(capsys.readouterr().out)
+        raise InputError("no rows")
+
+    monkeypatch.setattr("asyncrl.commands.train.read_inputs", read)
+    assert cli.main(["train", written(tmp_path, recipe)]) == 2
+    assert said == ["start   checking the model and the rows of t\n"]
 
 
 def test_a_port_that_is_taken_is_said(refuse: Callable[..., str]) -> None:

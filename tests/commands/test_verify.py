@@ -22,7 +22,7 @@ def verify(*arguments: str, cwd: Path, rows: list[dict[str, Any]] | None = None,
         input="".join(json.dumps(row) + "\n" for row in rows) if rows is not None else text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -4,6 +4,7 @@ Longer than other files: one set of fakes, one test for each thing that the cont
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -359,7 +360,7 @@ async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_na
 ) -> None:
     monkeypatch.setattr("asyncrl.controller.controller.WATCH_INTERVAL_SECONDS", 0.05)
     recipe = make_recipe(
-        evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
+        evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 1.0}
     )
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
         engine.hold()
@@ -368,7 +369,7 @@ async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_na
         cause = first_cause(caught.value)
         assert isinstance(cause, AsyncrlError)
         assert "No rollout server is left" in str(cause)
-        assert f"{engine.url}: nothing moved for 0 s" in str(cause)
+        assert re.search(f"{engine.url}: nothing moved for \\d+ s", str(cause)), cause
         state = controller.run_tasks.state_at_failure
         assert state is not None
         assert "take waits for groups for step 1" in state["What waited for what"]

@@ -35,7 +35,7 @@ def test_pilots_that_stop_are_counted_once_per_step_and_by_source(has_sources: b
         # A group that is whole has no pilot to decide about.
         pilot_of("hard:2", 0.0, 0.0, 0.0, 0.0),
     ):
-        adaptive.extends(group)
+        adaptive.extends(group, teaches=False)
     found = dict(meter.read())
     assert (found["pilots_stopped"], found["pilots_stopped_share"]) == (2, 0.5)
     by_source = {"easy": pytest.approx(2 / 3), "hard": 0.0} if has_sources else None

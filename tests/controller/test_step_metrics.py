@@ -7,6 +7,7 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
+from asyncrl.controller.source_metrics import source_metrics
 from asyncrl.controller.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
@@ -57,6 +58,38 @@ def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:
     metrics = batch_metrics(Batch(0, 1.0, sequences))
     assert metrics["reward_mean"] == pytest.approx(2 / 3)
     assert (metrics["response_tokens_mean"], metrics["response_tokens_max"]) == (2.0, 3)
+
+
+def test_branches_that_are_judged_each_have_the_mean_of_their_rewards() -> None:
+    rewards = {"00000000-00": 0.5, "00000000-00.1": 0.0, "00000000-00.2": 0.0, "00000000-00.3": 0.0}
+    sequences = [
+        ScoredSequence(name, [1], [5], [-1.0], [0], [False], 0.0, reward) for name, reward in rewards.items()
+    ]
+    other = ScoredSequence("00000000-01", [1], [5], [-1.0], [0], [False], 0.0, 0.375)
+    # 0.5 / 4, beside the reward of a trajectory without branches.
+    assert batch_metrics(Batch(0, 1.0, sequences))["reward_mean"] == 0.125
+    assert batch_metrics(Batch(0, 1.0, [*sequences, other]))["reward_mean"] == 0.25
+
+
+def test_each_row_counts_once_in_accuracy_however_many_samples_its_group_has() -> None:
+    def group(number: int, *correct: float | None) -> Group:
+        own = Group(
+            number, make_task(number), 0, [Trajectory(f"{number}-{i}", (1,)) for i in range(len(correct))]
+        )
+        own.scores = {f"{number}-{i}": make_score(each) for i, each in enumerate(correct)}
+        return own
+
+    # A pilot of 2 right ones, a whole group with 3 of 6, and one where two had faults: not 6 of 9.
+    groups = [
+        group(0, 1.0, 1.0),
+        group(1, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0),
+        group(2, None, None, 1.0),
+        group(3, None),
+    ]
+    assert group_metrics(groups, correctness_differs)["correct_mean"] == pytest.approx((1 + 0.5 + 1) / 3)
+    assert source_metrics(groups, has_turns=False)["correct_mean_by_source"] == {
+        "train": pytest.approx(2.5 / 3)
+    }
 
 
 def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
@@ -123,7 +156,7 @@ def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_coun
     assert metrics["groups_zero_signal"] == 2
     assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "no_answer": 0, "fault": 1}
     assert metrics["outcomes_by_verifier"] == {"math": metrics["outcomes"]}
-    assert metrics["correct_mean"] == pytest.approx(3 / 5)
+    assert metrics["correct_mean"] == pytest.approx((1 / 2 + 1 + 0) / 3)
 
 
 def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -> None:

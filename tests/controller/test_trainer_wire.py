@@ -8,17 +8,55 @@ from typing import Any
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
-from fakes.records import generate, make_queue, make_score, make_task
+from fakes.records import generate, make_queue, make_score, make_task, reopen
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.trainer_wire import TakePart, TrainerWire
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.wire.messages import TakeRequest
 
 UNASKED: dict[str, Any] = dict.fromkeys(("generator", "drainer", "copies", "keys"))
 """A batch that is read back asks none of these before it is whole."""
+
+
+async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1, samples=2)
+    queue.announce(0)
+    group = queue.admit(make_task())
+    generate(queue, group, version=0, num_tokens=3)
+    for trajectory, reward in zip(group.trajectories, (1.0, 0.0), strict=True):
+        queue.score(group, trajectory, make_score(reward), "")
+    queue.make_ready(group, {t.trajectory_id: 0.5 for t in group.trajectories})
+
+    async def batch_of(queue: ReplayQueue, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        waits = Waits()
+        state = RunPhase(waits)
+        context = RunContext(waits, state, queue.journal, TrainerSession(waits, state))
+        owner = SimpleNamespace(is_with_trainer=False, wants_publication=False)
+        wire = TrainerWire(
+            context=context,
+            queue=queue,
+            fleet=SimpleNamespace(weight_owner=owner),  # type: ignore[arg-type]
+            num_steps=2,
+            temperature=1.0,
+            columns=lambda taken, version: columns,
+            **UNASKED,
+        )
+        state.open()
+        request = TakeRequest(version=0)
+        context.session.begin(request)
+        return await wire._batch(request)
+
+    known = {"correct_mean": 0.5, "outcomes": {"correct": 1, "wrong": 1}}
+    first = await batch_of(queue, known)
+    assert first[1] == known
+    # As after a restart from an earlier checkpoint: the step is trained again.
+    again = reopen(queue, tmp_path)
+    assert await batch_of(again, {}) == first
+    again.journal.close()
 
 
 async def test_a_batch_that_is_read_back_ends_with_its_controller(

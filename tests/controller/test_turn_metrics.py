@@ -74,9 +74,9 @@ def test_faults_of_environments_are_counted_per_step() -> None:
     grader.num_retried, grader.pool_metrics = 0, dict
     report = StepReport(notebook, meters, grader, [], conversations=playing)  # type: ignore[arg-type]
     report.asked(TakeRequest(0))
-    playing.num_faults = 3
+    playing.tally.counts["environment_faults"] = 3
     report.asked(TakeRequest(1, step_metrics={}))
-    playing.num_faults = 4
+    playing.tally.counts["environment_faults"] = 4
     report.asked(TakeRequest(2, step_metrics={}))
     assert [row["environment_faults"] for row in notebook.steps] == [3, 1]
 

@@ -1,5 +1,6 @@
 """Rows of every format in which data is published, also of a hub."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -46,6 +47,62 @@ def test_json_may_name_its_list_of_rows(tmp_path: Path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps({"version": 1, "data": ROWS}))
     assert [found.row for found in read_rows(str(path), key="data.train")] == ROWS
+
+
+TABLE = 'prompt,answer,note\n"1,2",007,NA\n"a ""b""\nc",1.50,\n'
+TEXTS = [
+    {"prompt": "1,2", "answer": "007", "note": "NA"},
+    {"prompt": 'a "b"\nc', "answer": "1.50", "note": ""},
+]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+def test_every_value_of_csv_is_its_text_in_a_file_and_in_a_folder(cache: Path, tmp_path: Path, name: str):
+    text = "\n".join("\t".join(("p", "007", "1.50")) for _ in "ab") if name.endswith("tsv") else TABLE
+    rows = [{"p": "p", "007": "007", "1.50": "1.50"}] if name.endswith("tsv") else TEXTS
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / name).write_text(text, encoding="utf-8-sig")
+    of_file = list(read_rows(str(folder / name), key="data.train"))
+    assert [found.row for found in of_file] == rows and of_file[
+        -1
+    ].where == f"{folder / name}, row {len(rows)}"
+    assert list(read_rows(str(folder), key="data.train")) == of_file
+    with gzip.open(folder / f"{name}.gz", "wt") as file:
+        file.write(text)
+    both = list(read_rows(str(folder), key="data.train"))
+    assert [found.row for found in both] == rows * 2 and [found.number for found in both] == [
+        *range(1, len(both) + 1)
+    ]
+    with pytest.raises(InputError, match="data.train is published, whose split 'test' cannot be read"):
+        list(read_rows(str(folder), key="data.train", split="test"))
+
+
+def test_csv_as_a_clumsy_editor_leaves_it_is_refused_with_its_place(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,a\n1,2\n")
+    with pytest.raises(InputError, match="several columns are called a. Rename them."):
+        list(read_rows(str(path), key="data.train"))
+    path.write_text(f"a,b\n{'x' * 200_000},2\n1\n")
+    with pytest.raises(InputError, match="row 2 has another number of values than the header, which has 2"):
+        list(read_rows(str(path), key="data.train"))
+
+
+@pytest.mark.parametrize("name", ["more.csv", "train.csv", "sub/more.parquet", "more.xlsx"])
+def test_a_folder_leaves_no_format_out_without_a_word(cache: Path, tmp_path: Path, name: str):
+    folder = tmp_path / "published"
+    write(folder / "train.jsonl")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(TABLE)
+    (folder / "notes.txt").write_text("none")
+    with pytest.raises(
+        InputError, match=rf"where {name} would not be read beside train.jsonl: .* list the files"
+    ):
+        list(read_rows(str(folder), key="data.train"))
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: train.jsonl\n---\n"
+    )
+    assert [found.row for found in read_rows(str(folder), key="data.train")] == ROWS
 
 
 @pytest.fixture
@@ -133,10 +190,17 @@ def test_a_repository_of_a_hub_is_fetched_once(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("rows.txt", b"", "expected a .jsonl, .json or .parquet file, a folder of them, or a hub id"),
+        (
+            "rows.txt",
+            b"",
+            "expected a .jsonl, .json, .csv, .tsv or .parquet file, a folder of them, or a hub id",
+        ),
         ("rows.jsonl", b'{"a": 1}\n{"a"', "rows.jsonl:2: not JSON"),
         ("rows.jsonl", b"[1]", "rows.jsonl:1 is a list, expected an object"),
         ("rows.jsonl", b'{"a": "\\ud800"}', "half of a surrogate pair"),
+        ("rows.jsonl", '{"a": 1, "b": 2}'.encode("utf-16"), "Convert it with: iconv -f UTF-16 -t UTF-8"),
+        ("rows.jsonl", "a,b".encode("utf-16-be"), "Convert it with: iconv -f UTF-16 -t UTF-8"),
+        ("rows.jsonl", b"a,b", "rows.csv."),
         ("rows.json", b"{}", "holds an object with keys, expected a list of rows"),
         ("rows.parquet", b"PAR1 no", "cannot be read as parquet"),
     ],

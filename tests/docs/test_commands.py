@@ -103,7 +103,7 @@ def test_a_make_command_has_a_target_whose_commands_read_its_variables(shown: Sh
     recipe = variables.get("RECIPE")
     assert recipe is None or Path(recipe).is_file() or "/" not in recipe
     printed = subprocess.run(
-        ["make", "--dry-run", *words], capture_output=True, text=True, check=False, timeout=60
+        ["make", "--dry-run", *words], capture_output=True, text=True, check=False, timeout=300
     )
     assert printed.returncode == 0, printed.stderr
     for line in printed.stdout.replace("\\\n", " ").splitlines():

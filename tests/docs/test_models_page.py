@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.recipes import make_recipe
 from families.known import TINY
-from families.properties import MARKERS, PROPERTIES, Property, cell, of_each_family
+from families.properties import MARKERS, PROPERTIES, cell, of_each_family
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
@@ -48,8 +48,6 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         config["rope_parameters"] = {"rope_type": "default"}
     if "full_attention_interval" in read:
         config["full_attention_interval"] = 2
-    if family.served_rope_theta is not None:
-        config["rope_theta"] = family.rope_theta
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_shape(folder)
 
@@ -110,17 +108,10 @@ def test_the_page_has_the_cell_of_each_property_of_each_family() -> None:
 
 def test_the_page_says_what_is_compared_in_each_cell_and_how_it_is_run() -> None:
     rows = [
-        [f"**{name}**", each.checked, f"`tests/{each.test}`", run_by(each)]
+        [f"**{name}**", each.checked, f"`tests/{each.test}`", MARKERS[each.marker]]
         for name, each in PROPERTIES.items()
     ]
     assert table("property", "compared") == [["property", "compared", "test", "run by"], *rows]
-
-
-def run_by(one: Property) -> str:
-    if not one.typical or not one.marker:
-        return MARKERS[one.marker]
-    typical = ", ".join(f"`{FAMILIES[each].model_type}`" for each in one.typical)
-    return f"{MARKERS[one.marker]}; {MARKERS['']} has {typical}"
 
 
 def table(*first: str) -> list[list[str]]:

@@ -62,7 +62,7 @@ class Job:
 
     def wait_for(self, name: str, shell: "subprocess.Popen[bytes]") -> int:
         path = self.folder / name
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (path.exists() and path.read_text()):
             assert shell.poll() is None and time.monotonic() < deadline, f"no {name}"
             time.sleep(0.02)

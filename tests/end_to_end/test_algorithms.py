@@ -94,7 +94,7 @@ def test_an_own_advantage_that_breaks_ends_the_run_and_a_mended_one_trains_what_
 
 
 @pytest.mark.slow
-def test_a_run_of_which_no_token_survives_says_so_and_keeps_its_weights(
+def test_a_run_of_which_no_token_survives_fails_with_the_cause_and_keeps_its_weights(
     tmp_path: Path, elsewhere: dict[str, list[str]]
 ) -> None:
     (tmp_path / "own.py").write_text("def none(inputs, algorithm): return inputs.behavior < -1e9\n")
@@ -105,17 +105,21 @@ def test_a_run_of_which_no_token_survives_says_so_and_keeps_its_weights(
         trainer={"num_steps": 3, "checkpoint_every_steps": 1, "optimizer_steps_per_batch": 2},
         serving=elsewhere,
     ).start()
-    assert run.finish() == 0, run.output()
+    assert run.finish() == 1, run.output()
     steps = run.steps()
     assert [(row["step"], row["surviving_tokens"], row["optimizer_steps"]) for row in steps] == [
         (1, 0.0, 0.0),
         (2, 0.0, 0.0),
         (3, 0.0, 0.0),
     ]
-    assert "alarm left_out_tokens: step 1 trained no token" in " ".join(run.output().split())
-    # The batches are used up all the same, each once.
-    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12)]
-    (newest,) = (run.run_folder / "checkpoints").glob("step-*3/hf/model.safetensors")
+    said = " ".join(run.output().split())
+    assert "alarm left_out_tokens: step 1 trained no token" in said
+    assert "TrainedNothing: no token was trained in steps 1 to 3:" in said
+    assert "tokens were masked or rejected (algorithm.rejection)" in said
+    # The batches are used up all the same, each once; the last one is not saved.
+    states = dict(run.query("SELECT state, count(*) FROM groups WHERE state != 'open' GROUP BY state"))
+    assert states.keys() == {"taken", "trained"} and sum(states.values()) == 12
+    newest = run.run_folder / "publications" / "v3" / "model.safetensors"
     base, trained = (load_file(path) for path in (tmp_path / "model" / "model.safetensors", newest))
     assert all(torch.equal(base[name], tensor) for name, tensor in trained.items())
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from fakes.whole_run import WholeRun
 
+from asyncrl.run.checkpoints import saved_versions
+
 VERIFIER = '''
 from verifiers.verdict import Outcome, Verdict
 
@@ -40,12 +42,13 @@ def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(
     (tmp_path / "echo.py").write_text(VERIFIER)
     numbers = list(range(100, 160))
     write_rows(run, numbers)
-    run.start().wait_for_step(6)
+    checkpoints = run.run_folder / "checkpoints"
+    run.start().wait_for(lambda: len(saved_versions(checkpoints)) >= 2, "two checkpoints")
     # At once: what is in flight has no verdict yet.
     run.kill(signal.SIGKILL)
     run.finish()
-    saved = sorted(int(path.name[5:]) for path in (run.run_folder / "checkpoints").glob("step-*"))
-    newest = run.run_folder / "checkpoints" / f"step-{saved[-1]}"
+    saved = saved_versions(checkpoints)
+    newest = checkpoints / f"step-{saved[-1]}"
     (newest / "__0_0.distcp").write_bytes(b"garbage")
     random.Random(1).shuffle(numbers)
     write_rows(run, numbers)

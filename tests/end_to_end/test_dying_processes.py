@@ -52,7 +52,7 @@ def test_trainers_dead_at_the_start_and_later_and_a_dead_server_are_replaced_and
     run.wait_for_step(len(run.steps()) + 3)
     family = run.family()
     run.kill(signal.SIGINT)
-    assert run.finish(seconds=60.0) == 130, run.output()
+    assert run.finish() == 130, run.output()
     assert not wait_for_end(family)
     counters = dict(run.query("SELECT name, value FROM counters"))
     live = run.query("SELECT sum(length(tokens) / 4) FROM segments")[0][0]

@@ -1,5 +1,6 @@
 """A script trains by `asyncrl.train`, on real engines: processes and run folder are the command line's."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -8,13 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fakes.base_model import write_base_model
+from fakes.processes import is_alive
 
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch.python.run import Run
 from asyncrl.launch.python.train import resume
+from asyncrl.run.status import read_status
 
 SCRIPT = Path(__file__).parents[1] / "fakes" / "python_caller.py"
 LONG = 100_000
@@ -34,12 +38,18 @@ def call(folder: Path, **settings: Any) -> subprocess.CompletedProcess[str]:
 
 
 def ended(run: Run) -> str:
-    """The state of a run of no process of ours, once it has ended."""
-    while run.is_running:
-        time.sleep(0.2)
+    """The state of a run of no process of ours, once its process is gone: it holds its folder while it writes
+    its report, which comes after the state."""
+    status = read_status(run.folder)
+    assert status is not None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(status["pid"])
+        while is_alive(process):
+            time.sleep(0.2)
     return run.state
 
 
+@pytest.mark.exhaustive
 def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     folder: Path, elsewhere: dict[str, list[str]]
 ) -> None:
@@ -47,13 +57,8 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert left.returncode == 0 and "the same call resumes it" in left.stderr, left.stderr
     run = Run(folder / "runs" / "sevens")
     assert run.state == "stopped" and 2 <= run.status.step < LONG
-    # The run exported its last step as it stopped; here it had no time for that.
-    shutil.rmtree(run.folder / f"checkpoints/step-{run.status.step}/hf")
-    assert (run.model_path / "model.safetensors").is_file()
-    killed = call(folder, steps=LONG, serving=elsewhere, until=len(run.metrics) + 1, is_killed=True)
-    assert killed.returncode == -9
-    # Nothing told it: it has seen that its parent is gone.
-    assert ended(run) == "stopped"
+    # In order, with its last step exported.
+    assert (run.folder / f"checkpoints/step-{run.status.step}/hf").is_dir(), run.output
     end = run.status.step + 2
     resumed = call(folder, resumes=end)
     assert resumed.returncode == 0, resumed.stderr
@@ -65,6 +70,23 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert generated == sum(fates) > 0
 
 
+@pytest.mark.exhaustive
+def test_a_run_stops_when_its_script_is_killed_and_exports_its_model_when_asked(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    write_base_model(tmp_path / "model")
+    killed = call(tmp_path, steps=LONG, serving=elsewhere, until=2, is_killed=True)
+    assert killed.returncode == -9
+    run = Run(tmp_path / "runs" / "sevens")
+    # Nothing told it: it has seen that its parent is gone.
+    assert ended(run) == "stopped"
+    # As of a run that had no time for it.
+    exported = run.folder / f"checkpoints/step-{run.status.step}/hf"
+    shutil.rmtree(exported)
+    assert run.model_path == exported and (exported / "model.safetensors").is_file()
+
+
+@pytest.mark.exhaustive
 def test_a_verifier_that_was_edited_or_is_another_one_is_refused(folder: Path) -> None:
     place = folder / "runs" / "sevens"
     (file,) = (place / "call").glob("writes_sevens-*.py")

@@ -38,7 +38,7 @@ def start_ray(host: Host, *words: str) -> None:
     own = {"RAY_memory_monitor_refresh_ms": "0", **quick}
     log, address = host.folder / "ray", f"--node-ip-address={host.address}"
     process = host.start(*RAY, *SIZE, address, *words, log=log, **own)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while "Ray runtime started" not in log.read_text():
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)

@@ -15,10 +15,13 @@ from fakes.whole_run import WholeRun
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.recipe.file import load_recipe
 
+pytestmark = pytest.mark.exhaustive
 NUM_STEPS = 12
+"""At least: a stage that was killed ends after its next checkpoint."""
 NUM_PAIRS = 40
 STAGES = {"sft": "run", "dpo": "second"}
 """Stage -> its run folder."""
+RECIPES = {"sft": "recipe.yaml", "dpo": "pairs.yaml"}
 PAIRS = {
     "name": "pairs",
     "stage": "dpo",
@@ -36,6 +39,10 @@ class ChainedRun(WholeRun):
 
     command = "chain"
 
+    def __init__(self, *arguments: Any, **sections: Any) -> None:
+        super().__init__(*arguments, **sections)
+        self.num_steps = dict.fromkeys(STAGES, NUM_STEPS)
+
     def words(self) -> list[str]:
         return [str(self.folder / "chain.yaml")]
 
@@ -47,12 +54,22 @@ class ChainedRun(WholeRun):
         rows = [json.loads(line) for line in lines if line.endswith("}")]
         return [row for row in rows if row["kind"] == "step"]
 
+    def take(self, stage: str, num_steps: int) -> None:
+        """Writes into the stage's recipe where it ends."""
+        self.num_steps[stage] = num_steps
+        path = self.folder / RECIPES[stage]
+        recipe = yaml.safe_load(path.read_text())
+        recipe["trainer"]["num_steps"] = num_steps
+        path.write_text(yaml.safe_dump(recipe))
+
     def kill_in(self, stage: str) -> None:
-        """Kills it after a step that no checkpoint has."""
-        self.wait_for(lambda: len(self.metrics(stage)) >= 6, f"step 6 of {stage}", seconds=600.0)
+        """Kills it behind its first checkpoint, before its end, which then is at a later checkpoint."""
+        self.take(stage, 100_000)
+        self.start().wait_for(lambda: len(self.metrics(stage)) >= 6, f"step 6 of {stage}", seconds=600.0)
         self.kill()
         assert self.process is not None
         self.process.wait()
+        self.take(stage, max(NUM_STEPS, 4 * (self.metrics(stage)[-1]["step"] // 4 + 1)))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +89,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ChainedRun:
     (run.folder / "pairs.yaml").write_text(yaml.safe_dump(PAIRS))
     (run.folder / "chain.yaml").write_text(yaml.safe_dump({"stages": ["recipe.yaml", second]}))
     for stage in STAGES:
-        run.start().kill_in(stage)
+        run.kill_in(stage)
     assert run.start().finish(seconds=900.0) == 0, run.output()
     return run
 
@@ -94,7 +111,8 @@ def test_a_killed_run_takes_the_same_steps_again_to_the_last_digit(run: ChainedR
     for row in rows:
         numbers = (row["loss"], row["grad_norm"], row.get("dpo_margin", 0.0))
         found.setdefault(row["step"], set()).add(numbers)
-    assert len(rows) > NUM_STEPS and list(found) == [*range(1, NUM_STEPS + 1)]
+    # Those behind the checkpoint, again.
+    assert len(rows) > run.num_steps[stage] and list(found) == [*range(1, run.num_steps[stage] + 1)]
     assert all(len(each) == 1 for each in found.values()), found
 
 
@@ -103,20 +121,21 @@ def test_the_loss_falls_on_the_rows_and_on_held_out_ones(run: ChainedRun) -> Non
     assert steps[-1]["loss"] < 0.7 * steps[0]["loss"]
     # A step that was taken again was measured again.
     heldout = {row["step"]: row["heldout_loss"] for row in steps if "heldout_loss" in row}
-    assert list(heldout) == [4, 8, 12]
-    assert heldout[NUM_STEPS] < 0.7 * steps[0]["heldout_loss_at_start"]
+    assert list(heldout) == [*range(4, run.num_steps["sft"] + 1, 4)]
+    assert heldout[steps[-1]["step"]] < 0.7 * steps[0]["heldout_loss_at_start"]
     assert "reward_mean" not in steps[0] and "staleness_max" not in steps[0]
 
 
 def test_each_row_that_was_taken_is_trained_once_and_no_server_started(run: ChainedRun) -> None:
-    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", NUM_STEPS * 8)]
+    num_steps = run.num_steps["sft"]
+    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", num_steps * 8)]
     # The first epoch has each row once.
     assert run.query("SELECT count(DISTINCT task_id) FROM groups WHERE group_id < 70") == [(70,)]
     counters = dict(run.query("SELECT name, value FROM counters"))
     assert counters["tokens_generated"] == counters["tokens_trained"] > 0
     assert not list((run.run_folder / "logs").glob("server*"))
     assert (run.run_folder / "report.html").is_file()
-    assert (run.run_folder / f"checkpoints/step-{NUM_STEPS}/hf/model.safetensors").is_file()
+    assert (run.run_folder / f"checkpoints/step-{num_steps}/hf/model.safetensors").is_file()
 
 
 def test_the_second_stage_begins_with_the_best_step_of_the_first(run: ChainedRun) -> None:
@@ -127,10 +146,11 @@ def test_the_second_stage_begins_with_the_best_step_of_the_first(run: ChainedRun
 
 
 def test_a_step_that_has_its_checkpoint_alone_is_exported_when_a_model_names_it(run: ChainedRun) -> None:
-    own = run.run_folder / f"checkpoints/step-{NUM_STEPS}/hf"
+    last = run.num_steps["sft"]
+    own = run.run_folder / f"checkpoints/step-{last}/hf"
     before = (own / "model.safetensors").read_bytes()
     shutil.rmtree(own)
-    recipe = load_recipe(run.folder / "pairs.yaml", [f"model.path={run.run_folder}@{NUM_STEPS}"])
+    recipe = load_recipe(run.folder / "pairs.yaml", [f"model.path={run.run_folder}@{last}"])
     assert fetch_model(recipe).model.path == str(own)
     assert (own / "model.safetensors").read_bytes() == before and (own / "tokenizer.json").is_file()
 

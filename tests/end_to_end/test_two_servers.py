@@ -52,13 +52,13 @@ def test_servers_that_are_killed_removed_and_added_do_not_stop_the_run(tmp_path:
     change_servers(run.run_folder, "remove", first)
     run.wait_for(lambda: states(run) == {second: "serving"}, "the other server's leave")
     run.kill(signal.SIGINT)
-    assert run.finish(seconds=60.0) == 130, run.output()
+    assert run.finish() == 130, run.output()
     steps = len(run.steps())
     run.start().wait_for_step(steps + 2)
     # The journal remembers that one was removed.
     assert len(run.children("sglang.launch_server")) == len(states(run)) == 1
     run.kill(signal.SIGINT)
-    assert run.finish(seconds=60.0) == 130, run.output()
+    assert run.finish() == 130, run.output()
     counters = dict(run.query("SELECT name, value FROM counters"))
     held = run.query("SELECT sum(length(tokens) / 4) FROM segments")[0][0]
     assert counters["tokens_generated"] - counters.get("tokens_dropped:unconfirmed", 0) == held

@@ -20,7 +20,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(PROGRAM is None, reason="no Chromium on this machine")
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 120.0
 OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--mute-audio"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server"),

@@ -79,6 +79,8 @@ class FakeEngine:
         self.aborted: set[str] = set()
         self.num_running = 0
         """Requests to generate that are not answered to their end."""
+        self.num_asked = 0
+        """Answers of its scheduler."""
         self.num_running_at_updates: list[int] = []
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -146,6 +148,7 @@ class FakeEngine:
         await self._is_scheduling.wait()
         if not self.is_ready:
             return web.Response(status=503)
+        self.num_asked += 1
         state: dict[str, Any] = {"effective_max_running_requests_per_dp": self.running_requests}
         return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
 

@@ -76,7 +76,7 @@ class Crew:
         await self.fleet.announce(self.write(version), outcomes or {})
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        is_met = await self.waits.wait_until(condition, owner="test", blocker="it", timeout_seconds=10.0)
+        is_met = await self.waits.wait_until(condition, owner="test", blocker="it", timeout_seconds=30.0)
         assert is_met, [(s.url, s.state, s.reason) for s in self.fleet.members.servers.values()]
 
     async def until_serving(self, count: int) -> None:

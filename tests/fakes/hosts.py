@@ -43,7 +43,7 @@ class Keeper:
     def end(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._inner.kill()
-        self._outer.wait(timeout=30)
+        self._outer.wait(timeout=300)
 
     def network(self, command: str) -> None:
         """Runs `command` in its network, with this machine's folders."""
@@ -103,7 +103,7 @@ class Host:
         """Every process of the host is killed at once."""
         self._keeper.end()
         for process in self._started:
-            process.wait(timeout=30)
+            process.wait(timeout=300)
 
     def plug_into(self, switch: Keeper) -> None:
         """An address on the switch's network, and a way to all others, as behind a gateway."""

@@ -47,11 +47,11 @@ class PseudoTerminal:
     def send(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def read_until(self, words: str, *, seconds: float = 60.0) -> str:
+    def read_until(self, words: str, *, seconds: float = 300.0) -> str:
         """All that was written so far, once `words` are among it."""
         return self._read(lambda: words in self.text, words, seconds)
 
-    def read_all(self, *, seconds: float = 60.0) -> str:
+    def read_all(self, *, seconds: float = 300.0) -> str:
         """What it wrote until it ended."""
         return self._read(lambda: False, "its end", seconds)
 

@@ -4,7 +4,6 @@ A family joins by an entry: a `Tiny` in one of the files beside this one, listed
 Without it the tests of the family fail. torch is imported where a model is written.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,7 @@ def write_tiny(
     settings = {"num_hidden_layers": models.SIZES["num_hidden_layers"], "eos_token_id": END}
     settings |= _settings(entry, variant) | more
     _repeat_layer_types(settings)
-    models.write_model(folder, entry.config, seed=seed, **settings)
-    return _finish(folder, architecture)
+    return models.write_model(folder, entry.config, seed=seed, **settings)
 
 
 def write_served(
@@ -70,8 +68,7 @@ def write_served(
     own.pop("head_dim", None)
     settings = {"num_hidden_layers": NUM_LAYERS, **own, **entry.served, **more}
     _repeat_layer_types(settings)
-    write_model(folder, seed=seed, family=FAMILIES[architecture].model_type, **settings)
-    return _finish(folder, architecture)
+    return write_model(folder, seed=seed, family=FAMILIES[architecture].model_type, **settings)
 
 
 def _settings(entry: Tiny, variant: str | None) -> dict[str, Any]:
@@ -83,16 +80,3 @@ def _repeat_layer_types(settings: dict[str, Any]) -> None:
     if settings.get("layer_types"):
         kinds, count = settings["layer_types"], settings["num_hidden_layers"]
         settings["layer_types"] = (list(kinds) * count)[:count]
-
-
-def _finish(folder: Path, architecture: str) -> Path:
-    """Where servers read the keys of transformers 4 alone, rotary positions once more in these."""
-    if FAMILIES[architecture].served_rope_theta is not None:
-        file = folder / "config.json"
-        config = json.loads(file.read_text())
-        scaling = config["rope_parameters"]
-        scaling = dict(scaling.get("full_attention", scaling))
-        config["rope_theta"] = scaling.pop("rope_theta")
-        plain_keys = {} if scaling.get("rope_type") == "default" else {"rope_scaling": scaling}
-        file.write_text(json.dumps(config | plain_keys))
-    return folder

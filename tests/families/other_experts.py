@@ -62,7 +62,7 @@ QWEN3_NEXT = Tiny(
     config="Qwen3Next",
     settings=EXPERTS
     | UNTIED
-    | {"shared_expert_intermediate_size": 64, "head_dim": 16, "full_attention_interval": 2}
+    | {"shared_expert_intermediate_size": 64, "head_dim": 16}
     | {"layer_types": ["linear_attention", "full_attention"]}
     | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
     | {"linear_key_head_dim": 8, "linear_value_head_dim": 12}
@@ -106,7 +106,7 @@ QWEN3_NEXT = Tiny(
     },
     lacks={"CP 2": "no: states of linear attention"},
 )
-LATENT = {"num_key_value_heads": 4, "first_k_dense_replace": 1, "moe_layer_freq": 1}
+LATENT = {"num_key_value_heads": 4, "first_k_dense_replace": 1}
 LATENT |= {"kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
 LATENT |= {"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 32}
 WHOLE_QUERIES = {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
@@ -117,7 +117,7 @@ DEEPSEEK_V3 = Tiny(
     settings=UNTIED
     | LATENT
     | {"q_lora_rank": 24, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.8}
-    | {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "rope_parameters": MSCALES},
+    | {"rope_parameters": MSCALES},
     variants={
         "plain rotation": {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
         "whole queries": WHOLE_QUERIES
@@ -182,8 +182,7 @@ DEEPSEEK_V2 = Tiny(
     settings=UNTIED
     | LATENT
     | WHOLE_QUERIES
-    | {"topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False}
-    | {"routed_scaling_factor": 1.3, "rope_parameters": MSCALES},
+    | {"norm_topk_prob": False, "routed_scaling_factor": 1.3, "rope_parameters": MSCALES},
     served=SERVED | {"context": 128},
     chat=Chat(
         template="deepseek_v2",

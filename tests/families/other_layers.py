@@ -3,12 +3,7 @@
 from families.tiny import LINEAR, YARN, Chat, Tiny, published
 
 SLIDING = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
-GEMMA = SLIDING | {
-    "head_dim": 16,
-    "query_pre_attn_scalar": 9,
-    # transformers 5 does not write it, SGLang reads it.
-    "hidden_act": "gelu_pytorch_tanh",
-}
+GEMMA = SLIDING | {"head_dim": 16, "query_pre_attn_scalar": 9}
 GEMMAS = {"hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}
 """Settings of all published ones."""
 GEMMA_CHAT = Chat(

@@ -25,8 +25,6 @@ class Property:
     """path::name of the test that `of_each_family` gives the families."""
     marker: str = ""
     """That of its cases; "" for none."""
-    typical: tuple[str, ...] = ()
-    """Architectures whose case has no marker."""
 
 
 PROPERTIES = {
@@ -38,22 +36,22 @@ PROPERTIES = {
         "log-probs and gradients of sequences packed as a prefix tree, and packed with nothing to share, "
         "against each alone",
         "trainer/network/test_families.py::test_packed_sequences_are_those_of_each_alone",
+        "exhaustive",
     ),
     "export": Property(
         "weights return bit for bit, and transformers loads an export to the same logits",
         "trainer/network/test_families.py::test_transformers_loads_an_export_to_the_same_logits",
+        "exhaustive",
     ),
     "server": Property(
         "log-probs that SGLang sends on a CPU, against the trainer's at lag 0, to 1e-4; again after steps",
         "trainer/test_families.py::test_server_and_trainer_agree_after_a_publish_by_each_transport",
         "exhaustive",
-        ("GraniteForCausalLM",),
     ),
     "publish": Property(
         "a running server takes versions from disk, over HTTP and by broadcast: digests equal the trainer's",
         "trainer/test_families.py::test_server_and_trainer_agree_after_a_publish_by_each_transport",
         "exhaustive",
-        ("GraniteForCausalLM",),
     ),
     **{
         f"{name} 2": Property(
@@ -104,12 +102,10 @@ def of_each_family(*names: str) -> pytest.MarkDecorator:
     """Gives a test `architecture`: every family that does not say of one of the properties that it lacks it.
     One without an entry is given, too, and fails."""
     cases = []
+    marks = [
+        getattr(pytest.mark, mark) for mark in sorted({PROPERTIES[name].marker for name in names} - {""})
+    ]
     for architecture in FAMILIES:
         if all(cell(architecture, name) == "yes" for name in names):
-            cases.append(pytest.param(architecture, marks=_marks(architecture, names), id=architecture))
+            cases.append(pytest.param(architecture, marks=marks, id=architecture))
     return pytest.mark.parametrize("architecture", cases)
-
-
-def _marks(architecture: str, names: tuple[str, ...]) -> list[pytest.MarkDecorator]:
-    marks = {PROPERTIES[name].marker for name in names if architecture not in PROPERTIES[name].typical} - {""}
-    return [getattr(pytest.mark, mark) for mark in sorted(marks)]

@@ -106,3 +106,31 @@ def test_a_critic_of_another_shape_or_tokenizer_is_refused(
     tokenizer.write_text(tokenizer.read_text() + "\n")
     with pytest.raises(InputError, match=sentence):
         read_inputs(load_recipe(tmp_path / "recipe.yaml", keys))
+
+
+@pytest.mark.parametrize(
+    ("stage", "answer"), [("sft", {"response": "2"}), ("dpo", {"chosen": "2", "rejected": "3"})]
+)
+def test_held_out_rows_that_are_learned_are_warned_of_in_every_stage(
+    tmp_path: Path, stage: str, answer: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_project(tmp_path)
+    (tmp_path / "own.yaml").write_text(
+        f"name: mine\nstage: {stage}\nmodel: {{path: model}}\n"
+        "data: {train: train.jsonl, heldout: heldout.jsonl}\n"
+    )
+
+    def warned_of(*numbers: int) -> bool:
+        caplog.clear()
+        for name, chosen in (("train", (1, 2, 3)), ("heldout", numbers)):
+            # Every row asks the same: that alone is no row of both.
+            rows = [{key: f"{value}{n}" for key, value in answer.items()} for n in chosen]
+            lines = [json.dumps({"prompt": "1+1=", **one}) for one in rows]
+            (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        read_inputs(load_recipe(tmp_path / "own.yaml"))
+        return "1 of 2 held-out rows have the text of a training row, first heldout:2 that of train:3" in (
+            caplog.text
+        )
+
+    assert warned_of(7, 3)
+    assert not warned_of(7, 8) and "held-out" not in caplog.text

@@ -48,7 +48,7 @@ def stop(how: str, *, seconds: float, times: int = 1) -> tuple[int, str, str]:
         process.send_signal(signal.SIGTERM)
         # Two signals at once would be one.
         heard += process.stdout.readline() if times > 1 else ""
-    said, complained = process.communicate(timeout=60)
+    said, complained = process.communicate(timeout=300)
     return process.returncode, heard + said, complained
 
 

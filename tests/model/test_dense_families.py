@@ -56,24 +56,19 @@ NESTED = {
 """The rotary positions of OLMo 3 as transformers 5 writes them."""
 
 
-def test_olmo_3_as_transformers_5_writes_it_needs_the_keys_that_servers_read(tmp_path: Path) -> None:
+def test_olmo_3_as_transformers_5_writes_it_is_read_as_the_published_one(tmp_path: Path) -> None:
     bare = {key: value for key, value in OLMO3.items() if not key.startswith("rope")}
-    both = OLMO3 | {"rope_parameters": NESTED}
-    assert read(tmp_path, both) == read(tmp_path, OLMO3)
+    for keys in (OLMO3, bare, bare | {"rope_theta": 500000}):
+        assert read(tmp_path, keys | {"rope_parameters": NESTED}) == read(tmp_path, OLMO3)
+    # transformers takes 500000 where none is written.
+    assert read(tmp_path, bare).rope_theta == 500000
+    plain = dict.fromkeys(NESTED, {"rope_type": "default", "rope_theta": 777.0})
+    assert read(tmp_path, bare | {"rope_parameters": plain}).rope_theta == 777.0
     message = (
-        r"servers would take default \(base 10000\): .* set rope_theta to 500000.0 and rope_scaling to .*yarn"
+        r"servers would take yarn \(base 10000, .* set rope_theta to 500000.0 and rope_scaling to .*yarn"
     )
     with pytest.raises(InputError, match=message):
-        read(tmp_path, bare | {"rope_parameters": NESTED})
-    with pytest.raises(InputError, match=r"servers would take default \(base 500000\)"):
-        read(tmp_path, bare | {"rope_parameters": NESTED, "rope_theta": 500000})
-    # transformers takes 500000 where none is written.
-    with pytest.raises(
-        InputError, match=r"default \(base 500000\), but servers would take default \(base 10000"
-    ):
-        read(tmp_path, bare)
-    plain = dict.fromkeys(NESTED, {"rope_type": "default", "rope_theta": 777.0})
-    assert read(tmp_path, bare | {"rope_parameters": plain, "rope_theta": 777.0}).rope_theta == 777.0
+        read(tmp_path, OLMO3 | {"rope_parameters": NESTED, "rope_theta": 10000})
 
 
 def test_sliding_layers_of_olmo_3_with_a_rotation_of_their_own_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.models import SIZES, write_model
+from families.known import TINY, write_tiny
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import score_flops, token_flops
@@ -41,6 +42,11 @@ def test_positions_are_read_as_transformers_4_wrote_them(folder: Path):
 def test_every_tensor_that_transformers_saves_is_expected(family: str, is_tied: bool, tmp_path: Path):
     shape = check_model_folder(write_model(tmp_path, family, tie_word_embeddings=is_tied))
     assert len(list(expected_tensors(shape))) == len(set(expected_tensors(shape)))
+
+
+@pytest.mark.parametrize("architecture", TINY)
+def test_a_model_of_each_family_passes_as_transformers_saves_it(architecture: str, tmp_path: Path):
+    assert check_model_folder(write_tiny(tmp_path, architecture)).architecture == architecture
 
 
 def test_experts_are_read_under_the_names_of_transformers_4_and_5(tmp_path: Path):
@@ -91,7 +97,6 @@ def write_latent(folder: Path, family: str = "DeepseekV3", **overrides: object) 
     sizes = {"num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6}
     sizes |= {"qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1, "n_routed_experts": 8}
     sizes |= {"num_experts_per_tok": 4, "moe_intermediate_size": 24, "n_group": 4, "topk_group": 2}
-    sizes |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
     return write_model(folder, family, **sizes | overrides)
 
 
@@ -118,7 +123,7 @@ def test_the_matrices_of_latent_attention_cost_what_they_have_and_a_cache_holds_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topk_method": None}, "has no 'topk_method', which DeepseekV3ForCausalLM needs"),
+        ({"topk_method": "greedy"}, "topk_method is 'greedy'; only 'noaux_tc'"),
         ({"scoring_func": "softmax"}, "scoring_func is 'softmax'; only 'sigmoid'"),
         ({"norm_topk_prob": False}, "norm_topk_prob is false; only true"),
         ({"topk_group": 1}, "n_group is 4 and topk_group 1, of 8 experts .* best two"),

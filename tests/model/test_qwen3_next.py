@@ -33,6 +33,15 @@ def test_the_published_model_has_80_billion_parameters_of_which_a_token_meets_3(
     assert shape.attention_layers() == 12 and 3 not in shape.delta_layers
 
 
+@pytest.mark.parametrize("interval", [2, 4])
+def test_a_config_of_transformers_5_is_read_as_the_published_one(interval: int, tmp_path: Path) -> None:
+    kinds = ["full_attention" if layer % interval == 0 else "linear_attention" for layer in range(1, 49)]
+    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+    missing = {"full_attention_interval": ..., "rope_theta": ..., "rope_scaling": ...}
+    saved = read(tmp_path, **missing, layer_types=kinds, rope_parameters=rope)
+    assert saved == read(tmp_path, full_attention_interval=interval)
+
+
 def test_only_layers_with_attention_have_keys_and_values(tmp_path: Path) -> None:
     shape, recipe = read(tmp_path), make_recipe(tmp_path, serving={"max_total_tokens": 1000})
     memory = server_memory(shape, recipe)
@@ -46,12 +55,7 @@ def test_only_layers_with_attention_have_keys_and_values(tmp_path: Path) -> None
     ("settings", "sentence"),
     [
         ({"layer_types": ["linear_attention"] * 47 + ["full_attention"]}, "full_attention_interval 4"),
-        ({"full_attention_interval": ...}, "full_attention_interval"),
-        # As transformers 5 writes it.
-        (
-            {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}},
-            "set rope_theta",
-        ),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "set rope_theta"),
         ({"mlp_only_layers": [0]}, "mlp_only_layers"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings"),
         ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0"),

@@ -27,7 +27,7 @@ RUN_COMMANDS = (
 def run(words: list[str], folder: Path, **options: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "asyncrl.cli", *words]
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.run(command, cwd=folder, text=True, check=False, timeout=120, **given)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, cwd=folder, text=True, check=False, timeout=300, **given)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.model.shape import ModelShape
 from asyncrl.model.tensors import num_parameters
 from asyncrl.planning.devices import GPUS
 from asyncrl.planning.estimated import assumed_lengths, estimate_costs
@@ -43,6 +44,27 @@ def test_an_estimate_follows_the_data_sheet(recipe: Recipe) -> None:
     # Gradients of two copies have to be summed.
     assert two.train_seconds > costs.train_seconds
     assert "estimated for H100" in costs.origin
+
+
+def test_a_figure_is_the_measured_one_or_said_to_be_a_guess(recipe: Recipe) -> None:
+    small = tiny_shape()
+    large = replace(small, vocab_size=3 * 10**9 // small.hidden_size)
+
+    def costs_of(shape: ModelShape, transport: str) -> Costs:
+        serving = recipe.serving.model_copy(update={"weight_transport": transport})
+        own = recipe.model_copy(update={"serving": serving})
+        return estimate_costs(shape, own, assumed_lengths(recipe, prompt_tokens=256.0), H100, num_ranks=1)
+
+    measured, guessed = costs_of(small, "disk"), costs_of(large, "distributed")
+    assert (
+        "training at 17% of the peak (16 to 18% were measured of Qwen3 0.6 B on one H200);" in measured.origin
+    )
+    assert "training at 35% of the peak (a guess); guesses: decoding at 60%" in guessed.origin
+    # Half a second, and 2 bytes for each parameter at 2 or 20 GB/s.
+    assert "and 2 GB/s to servers (disk)" in measured.origin
+    assert measured.publish_seconds == pytest.approx(0.5 + 2 * num_parameters(small) / 2e9)
+    assert "and 20 GB/s to servers (distributed)" in guessed.origin
+    assert guessed.publish_seconds == pytest.approx(0.5 + 2 * num_parameters(large) / 20e9)
 
 
 def test_assumed_lengths_have_the_mean_and_the_limit_of_the_recipe(recipe: Recipe) -> None:

@@ -2,24 +2,25 @@
 
 import gzip
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 
 from asyncrl.data.files import read_rows
 from asyncrl.errors import InputError
 from asyncrl.recipe.data_files import OTHER_FILES, how_to_convert, is_data_file
 
-TABLE = "prompt,answer\n1+1=,2\n"
+TABLE_OF_PANDAS = pickle.dumps(pandas.DataFrame({"prompt": ["1+1="], "answer": [2]}))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "made"),
     [
-        ("a table's rows.csv", TABLE.encode(), "a table's rows.jsonl"),
-        ("rows.tsv", TABLE.replace(",", "\t").encode(), "rows.jsonl"),
+        ("a table's rows.pkl", TABLE_OF_PANDAS, "a table's rows.jsonl"),
         ("rows.jsonl.gz", gzip.compress(b'{"prompt": "1+1=", "answer": 2}\n', mtime=0), "rows.jsonl"),
     ],
 )

@@ -1,6 +1,7 @@
 """Adaptive groups: which are extended, what a restart continues, and what they do to the gradient."""
 
 import asyncio
+import dataclasses
 import functools
 import math
 from collections.abc import AsyncIterator, Sequence
@@ -52,7 +53,13 @@ class Model:
     async def grade(
         self, task: Task, response: str, conversation: object, *, num_turns: int | None = None
     ) -> Score:
-        return make_score(self.rewards[int(response)])
+        score = make_score(self.rewards[int(response)])
+        return (
+            score if self.penalty is None else dataclasses.replace(score, reward=self.penalty[int(response)])
+        )
+
+    penalty: Sequence[float] | None = None
+    """Rewards after shaping, by sample."""
 
     def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
         return 10
@@ -122,6 +129,20 @@ def test_a_pilot_is_extended_where_two_rewards_are_likely(
     queue.journal.close()
 
 
+def test_a_pilot_that_stops_has_no_gradient_whatever_shaped_its_rewards(tmp_path: Path) -> None:
+    for number, (penalty, is_extended) in enumerate((([1.0, 0.5], True), ([0.5, 0.5], False))):
+        (folder := tmp_path / str(number)).mkdir()
+        queue = new_queue(folder)
+        queue.announce(0)
+        group, model = queue.admit(make_task()), Model(queue, [1.0] * WHOLE)
+        model.penalty = [*penalty, *[0.5] * (WHOLE - PILOT)]
+        complete(queue, group, model, 1.0)
+        # Both are right, and the longer one earns less: with a baseline of the mean 0.25 and -0.25.
+        assert (len(group.trajectories) == WHOLE) is is_extended
+        assert any(group.advantages.values()) is is_extended
+        queue.journal.close()
+
+
 def test_the_record_of_the_row_decides(tmp_path: Path) -> None:
     for number, (correct, is_extended) in enumerate(((0.0, False), (0.5, True))):
         folder = tmp_path / str(number)
@@ -189,7 +210,7 @@ def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the
         rewards = [float(reward) for reward in random.random(whole) < s]
         scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
         trajectories = [Trajectory(str(i), (1,)) for i in range(pilot)]
-        if adaptive.extends(Group(0, make_task(), 0, trajectories, scores=scores)):
+        if adaptive.extends(Group(0, make_task(), 0, trajectories, scores=scores), teaches=False):
             found = group_advantages(
                 GroupRewards(rewards, [1] * whole, None, min_size=2), advantage, algorithm
             )
@@ -268,7 +289,7 @@ def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:
             rewards = [float(reward) for reward in random.random(whole) < s]
             scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
             group = Group(0, make_task(), 0, [Trajectory(str(i), (1,)) for i in range(pilot)], scores=scores)
-            rewards = rewards if groups.extends(group) else rewards[:pilot]
+            rewards = rewards if groups.extends(group, teaches=False) else rewards[:pilot]
             spent[is_adaptive] += len(rewards)
             mean = sum(rewards) / len(rewards)
             # rloo's advantages times the scores of the policy that answers right with chance s.

@@ -25,7 +25,7 @@ def check_resumed(found: StreamingStage, there: FakeEngine) -> None:
 
 
 async def test_a_group_that_gets_no_token_resumes_elsewhere_from_its_prefixes(tmp_path: Path) -> None:
-    async with stage(tmp_path, hedge_seconds=0.2) as found:
+    async with stage(tmp_path, hedge_seconds=1.0) as found:
         _, there = await found.stream_some()
         await asyncio.wait_for(found.work, 60.0)
         check_resumed(found, there)

@@ -115,6 +115,8 @@ async def test_an_observation_that_fills_the_context_ends_the_trajectory(tmp_pat
         (first, _) = await play(player, group)
         assert first.turns() == [TURN, []] and first.finish is Finish.LENGTH
         assert first.answer_tokens() == TURN
+        row = player.conversations.tally.row()
+        assert row["empty_turns"] == 2 and "turns without room for a token: 2 (the first: " in row["causes"]
 
 
 async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_answered(
@@ -131,7 +133,7 @@ async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_a
     async with player_of(tmp_path, episodes) as (player, group, engine):
         await play(player, group)
         assert [score.outcome for score in group.scores.values()] == ["correct"] * 2
-        assert len(episodes.opened) == 3 and player.conversations.num_faults == 1
+        assert len(episodes.opened) == 3 and player.conversations.tally.counts["environment_faults"] == 1
     (warning,) = caplog.messages
     assert warning.startswith('the environment "game" failed and is asked again in a new process: it broke.')
 
@@ -183,7 +185,7 @@ async def test_an_answer_or_a_limit_between_faults_ends_nothing(tmp_path: Path) 
         faults = player.conversations.faults = TurnFaults(FaultsInARow(3, clock))
         await play(player, group)
         assert {score.outcome for score in group.scores.values()} <= {"wrong", "fault"}
-        assert player.conversations.num_faults == 2
+        assert player.conversations.tally.counts["environment_faults"] == 2
     for _ in range(2):
         faults.failed('the environment "game"', "it broke", "")
     with pytest.raises(EnvironmentFailed):
@@ -475,7 +477,7 @@ async def test_a_conversation_that_outgrows_a_servers_cache_waits_for_an_idle_on
         (server,) = player.generator.fleet.members.servers.values()
         # Room for the prompt and two turns of one trajectory.
         server.capacity = Capacity(cache_tokens=12, running_requests=100)
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(300):
             ended = await play(player, group)
         assert [len(trajectory.turns()) for trajectory in ended] == [6, 6]
         assert (server.expected_tokens, server.held_tokens, server.num_running) == (0, 0, 0)

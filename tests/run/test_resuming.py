@@ -172,7 +172,7 @@ def test_the_command_says_it_in_one_sentence(run_folder: Path, tmp_path: Path) -
         [sys.executable, "-m", "asyncrl.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2

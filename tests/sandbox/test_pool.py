@@ -20,7 +20,7 @@ from sandbox.result import Result, SandboxError, Status, Tier
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 
-LIMITS = Limits(cpu_seconds=4, wall_seconds=6, memory_bytes=256 << 20, stack_bytes=64 << 20)
+LIMITS = Limits(cpu_seconds=20, wall_seconds=60, memory_bytes=256 << 20, stack_bytes=64 << 20)
 ONE = SandboxSettings(workers=1)
 BROKEN = replace(ONE, command=(sys.executable, "-c", "raise SystemExit(1)"))
 
@@ -252,7 +252,7 @@ def groups():
 
 def assert_groups_are_gone(before, *, sweeps=False):
     """But for those that others left. A worker cleans up when it ends; a killed one is swept up after."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while groups() - before and time.monotonic() < deadline:
         if sweeps:
             cgroup.sweep(cgroup.this_machine())
@@ -295,7 +295,7 @@ async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
         await sandbox.start()
         num_inside = len(descendants() - others)
         before, after = await soak(sandbox, num_runs)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             while len(descendants() - others) != num_inside:
                 await asyncio.sleep(0.02)
     assert after[0] <= before[0], "descriptors of the host process"
@@ -342,7 +342,7 @@ def test_everything_dies_with_its_parent(victim, tier):
     host = subprocess.Popen([sys.executable, "-c", ORPHAN_MAKER.format(root=root, tier=tier, more=more)])
     try:
         family: set[psutil.Process] = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         # The worker, its zygote, the init, and eight processes of the program.
         while len(family) < 11 and time.monotonic() < deadline:
             family = descendants(host.pid)

@@ -78,7 +78,7 @@ async def test_a_box_that_the_zygote_could_not_name_any_more_ends_with_its_worke
             sandbox.settings = unlucky(settings, ZYGOTE_DIES_BEFORE_ITS_REPLY)
             with pytest.raises(SandboxError, match="the zygote has died"):
                 await sandbox.run(command)
-        assert not wait_for_end(descendants() - before, seconds=5)
+        assert not wait_for_end(descendants() - before)
         assert not left_behind() - left_before
 
 
@@ -108,8 +108,8 @@ def test_a_process_ends_together_with_the_group_of_its_session():
     with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as leader:
         forked = psutil.Process(int(leader.stdout.readline()))
         strays.end(leader.pid)
-        assert leader.wait(timeout=30) == -signal.SIGKILL
-    assert not wait_for_end([forked], seconds=5)
+        assert leader.wait(timeout=300) == -signal.SIGKILL
+    assert not wait_for_end([forked])
 
 
 def test_of_the_callers_own_session_only_the_process_itself_ends():
@@ -118,7 +118,7 @@ def test_of_the_callers_own_session_only_the_process_itself_ends():
         "strays.end(ended.pid)\nprint(ended.wait())\n"
     )
     caller = subprocess.run(
-        [sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True, timeout=300
     )
     assert (caller.returncode, caller.stdout) == (0, "-9\n"), caller.stderr
 
@@ -133,5 +133,5 @@ def test_all_children_and_their_orphans_are_ended_and_reaped():
         "    assert started.stdout.readline() == b'up\\n'\n"
         "strays.end_children()\nprint(watch.children(os.getpid()))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ended.stdout == "[]\n", ended.stderr

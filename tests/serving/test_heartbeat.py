@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,21 @@ from asyncrl.errors import ServerError
 from asyncrl.serving.server import Server
 
 LIMIT_SECONDS = 0.08
+LONG_SECONDS = 1.5
+"""Limit of a server that must not be left: half of it is longer than a busy machine pauses."""
+
+
+@asynccontextmanager
+async def solo_on(engine: FakeEngine, folder: Path, silence_seconds: float) -> AsyncIterator[Crew]:
+    async with crew_on([engine], folder, silence_seconds=silence_seconds) as crew:
+        await crew.announce(0)
+        await crew.until_serving(1)
+        yield crew
 
 
 @pytest.fixture
 async def solo(one: FakeEngine, tmp_path: Path) -> AsyncIterator[Crew]:
-    async with crew_on([one], tmp_path, silence_seconds=LIMIT_SECONDS) as crew:
-        await crew.announce(0)
-        await crew.until_serving(1)
+    async with solo_on(one, tmp_path, LIMIT_SECONDS) as crew:
         yield crew
 
 
@@ -32,13 +41,22 @@ async def stream_nothing(crew: Crew, server: Server) -> None:
         crew.fleet.router.release(server)
 
 
-async def test_a_server_that_answers_may_let_a_request_wait(solo: Crew, one: FakeEngine) -> None:
+async def answered_for_longer_than_its_limit(engine: FakeEngine, streaming: asyncio.Task[None]) -> None:
+    """It is asked half-way into each limit; returns early where what streams from it breaks off."""
+    wanted = engine.num_asked + 3
+    while engine.num_asked < wanted and not streaming.done():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_answers_may_let_a_request_wait(one: FakeEngine, tmp_path: Path) -> None:
     # It is paused for weights, or computes others first.
     one.hold()
-    (server,) = solo.fleet.members.serving()
-    waiting = asyncio.create_task(stream_nothing(solo, server))
-    await solo.never(lambda: not server.is_serving() or waiting.done())
-    waiting.cancel()
+    async with solo_on(one, tmp_path, LONG_SECONDS) as solo:
+        (server,) = solo.fleet.members.serving()
+        waiting = asyncio.create_task(stream_nothing(solo, server))
+        await answered_for_longer_than_its_limit(one, waiting)
+        assert server.is_serving() and not waiting.done()
+        waiting.cancel()
 
 
 async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_once(
@@ -51,8 +69,8 @@ async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_o
     (server,) = solo.fleet.members.serving()
     one.hang()
     # Its front end answers on that it is ready.
-    with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
-        await asyncio.wait_for(stream_nothing(solo, server), 10.0)
+    with pytest.raises(ServerError, match="streamed nothing for .* and does not answer"):
+        await asyncio.wait_for(stream_nothing(solo, server), 60.0)
     await solo.until_serving(1)
     assert solo.processes.done == [("restart", one.url)] and server.num_running == 0
 
@@ -60,7 +78,7 @@ async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_o
 async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_ends(
     one: FakeEngine, two: FakeEngine, tmp_path: Path
 ) -> None:
-    async with crew_on([one, two], tmp_path, silence_seconds=LIMIT_SECONDS) as crew:
+    async with crew_on([one, two], tmp_path, silence_seconds=LONG_SECONDS) as crew:
         await crew.announce(0)
         await crew.until_serving(2)
         server = crew.fleet.members.servers[one.url]
@@ -68,9 +86,10 @@ async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_en
         await asyncio.sleep(0)
         crew.fleet.members.remove(one.url)
         # It answers: what streams may end.
-        await crew.never(waiting.done)
+        await answered_for_longer_than_its_limit(one, waiting)
+        assert not waiting.done()
         one.hang()
-        with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
+        with pytest.raises(ServerError, match="streamed nothing for .* and does not answer"):
             await asyncio.wait_for(waiting, 60.0)
         await crew.waits.wait_until(
             lambda: bool(crew.processes.done), owner="test", blocker="", timeout_seconds=10
@@ -79,17 +98,13 @@ async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_en
 
 
 async def test_any_token_of_any_stream_is_a_sign_of_life(one: FakeEngine, tmp_path: Path) -> None:
-    # Long beside the pauses of a busy machine.
-    limit_seconds = 2.0
-    async with crew_on([one], tmp_path, silence_seconds=limit_seconds) as crew:
-        await crew.announce(0)
-        await crew.until_serving(1)
+    async with solo_on(one, tmp_path, LONG_SECONDS) as crew:
         (server,) = crew.fleet.members.serving()
         one.hang()
         waiting = asyncio.create_task(stream_nothing(crew, server))
         for _ in range(12):
             await crew.waits.wait_until(
-                lambda: False, owner="test", blocker="", timeout_seconds=0.1 * limit_seconds
+                lambda: False, owner="test", blocker="", timeout_seconds=0.1 * LONG_SECONDS
             )
             server.count_tokens(1)
         assert server.is_serving()

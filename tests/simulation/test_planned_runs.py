@@ -160,7 +160,7 @@ CASES = {
 }
 
 
-TYPICAL = ("synchronous", "two servers", "rounds")
+TYPICAL = ("two servers",)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from simulation.schedule import run_schedule
 
-NUM_QUICK = 100
+NUM_QUICK = 40
 NUM_ALL = 10_000
 PART = 50
 SHOWN = 200
@@ -39,8 +39,10 @@ def failures_of(seeds: list[int]) -> list[str]:
 
 
 def run_all(seeds: list[int]) -> list[str]:
-    """Over all cores that this process may use."""
+    """Over all cores that this process may use; a few here: each process that starts imports for seconds."""
     parts = [seeds[i : i + PART] for i in range(0, len(seeds), PART)]
+    if len(parts) == 1:
+        return failures_of(seeds)
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
         return [text for texts in pool.imap(failures_of, parts) for text in texts]
 
@@ -63,15 +65,12 @@ def test_a_seed_replays_to_the_last_event_in_another_process() -> None:
     # Wherever pytest was started.
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent)))}
-    replays = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**environment, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert replays[0] == replays[1]
-    assert replays[0].splitlines() == run_schedule(7).events
+    replay = subprocess.run(
+        [sys.executable, "-c", code],
+        # Ours is another one, drawn at the start of Python.
+        env={**environment, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert replay.splitlines() == run_schedule(7).events

@@ -65,7 +65,7 @@ async def test_a_run_trains_with_a_trainer_on_another_disk(engines: list[FakeEng
     """Servers join and evaluations run on copies of publications, and a commit leaves a checkpoint here."""
     rollout, evaluation = engines
     there = tmp_path / "there"
-    async with asyncio.timeout(60), controller_on(tmp_path, make_recipe(), [rollout], [evaluation]) as parts:
+    async with asyncio.timeout(300), controller_on(tmp_path, make_recipe(), [rollout], [evaluation]) as parts:
         controller, notebook = parts
         async with serving_files(there) as url:
             trainer = OtherDisk(controller.queue_url, there, url)

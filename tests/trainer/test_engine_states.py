@@ -3,10 +3,11 @@ back, aborted, continued from the prefix cache, or sampled while weights changed
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from fakes.learners import make_learner
 from families.known import write_served
@@ -87,15 +88,25 @@ def test_a_prefix_in_the_cache_has_the_state_of_its_end(server: tuple[str, Path]
     assert difference(model, *map(sequence, others, replies)) < 1e-4
 
 
+async def reply_with(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], happens: Callable[[], Awaitable[None]]
+) -> Any:
+    """The whole reply of a stream; `happens` runs at its first tokens."""
+    tokens, entries, last = [], [], {}
+    async for event in stream(session, url, body):
+        if not tokens:
+            await happens()
+        tokens += event["output_ids"]
+        entries += event["meta_info"]["output_token_logprobs"]
+        last = event["meta_info"]
+    return {"output_ids": tokens, "meta_info": last | {"output_token_logprobs": entries}}
+
+
 async def aborted(url: str, prompt: list[int]) -> Any:
+    """A reply that was aborted after its first tokens."""
     async with new_session() as session:
         body = asked(prompt, 200, rid="a" * 32)
-        running = asyncio.create_task(post(session, f"{url}/generate", body))
-        while not running.done():
-            # A decode step takes milliseconds; the abort may come before the request.
-            await abort(session, url, "a" * 32)
-            await asyncio.wait([running], timeout=0.3)
-        return running.result()
+        return await reply_with(session, url, body, lambda: abort(session, url, "a" * 32))
 
 
 def test_an_aborted_request_is_resumed_from_its_tokens(server: tuple[str, Path]) -> None:
@@ -110,15 +121,8 @@ def test_an_aborted_request_is_resumed_from_its_tokens(server: tuple[str, Path])
 
 async def sampled_while_weights_change(url: str, model: Path, prompt: list[int]) -> Any:
     """A reply whose weights were loaded once more after the first tokens."""
-    tokens, entries, last = [], [], {}
     async with new_session() as session:
-        async for event in stream(session, url, asked(prompt, 200)):
-            if not tokens:
-                await publish(session, url, model, 1)
-            tokens += event["output_ids"]
-            entries += event["meta_info"]["output_token_logprobs"]
-            last = event["meta_info"]
-    return {"output_ids": tokens, "meta_info": last | {"output_token_logprobs": entries}}
+        return await reply_with(session, url, asked(prompt, 200), lambda: publish(session, url, model, 1))
 
 
 def test_states_survive_a_publish(server: tuple[str, Path]) -> None:

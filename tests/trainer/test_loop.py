@@ -219,7 +219,7 @@ def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
     else:
         command += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports(1)[0])]
     command += ["-m", "asyncrl.trainer.main", "--run-folder", str(run), "--queue-url", queue.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [take.version for take in queue.takes] == list(range(NUM_STEPS + 1))
     assert [commit.version for commit in queue.commits] == [2, 4]
@@ -252,5 +252,5 @@ def test_a_trainer_dies_with_its_parent(folder: Path, queue: FakeQueueService, t
     queue.wait_for_take(0)
     trainer = os.pidfd_open(process.pid)
     process.orphan()
-    assert readable(trainer, timeout_seconds=10) == [trainer], "the trainer outlived its parent by 10 s"
+    assert readable(trainer, timeout_seconds=60) == [trainer], "the trainer outlived its parent by a minute"
     os.close(trainer)

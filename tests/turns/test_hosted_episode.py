@@ -10,13 +10,14 @@ from typing import Any
 
 import psutil
 import pytest
-from fakes.episodes import OBSERVED, conversations
+from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.processes import wait_for_end
 from fakes.turn_tools import LOADER
 
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call
 from asyncrl.turns.conversation import Ended, Played
+from asyncrl.turns.environment import End
 from asyncrl.turns.hosted_episode import HostedEpisode
 from asyncrl.turns.pool import EpisodePool
 from verifiers.verdict import Outcome
@@ -65,7 +66,7 @@ async def test_a_process_that_is_lost_between_two_turns_costs_nothing_but_a_retr
             lose(conversation)
         end = await conversation.answer([1], Finish.STOP)
         assert isinstance(end, Ended) and end.verdict.outcome is Outcome.CORRECT
-        assert conversation.run.num_faults == 2
+        assert conversation.run.tally.counts["environment_faults"] == 2
 
 
 async def test_a_restart_plays_what_the_journal_has(pool: EpisodePool) -> None:
@@ -91,7 +92,7 @@ async def test_a_bug_is_a_fault_with_its_traceback_after_a_retry(pool: EpisodePo
     async with opened(pool, "Counts") as conversation:
         end = await conversation.answer([9], Finish.STOP)
         assert end.verdict.outcome is Outcome.FAULT and "step raised KeyError" in end.verdict.detail
-        assert "game.py" in end.verdict.trace and conversation.run.num_faults == 2
+        assert "game.py" in end.verdict.trace and conversation.run.tally.counts["environment_faults"] == 2
 
 
 class CallsByNumber:
@@ -127,6 +128,15 @@ async def test_tools_are_played_again_from_where_they_lost_their_state_and_state
             ]
             # Played again, `odd` would have hung once more.
             assert pool.num_killed == 1
+
+
+async def test_a_call_of_a_tool_that_the_recipe_lacks_is_counted_with_its_name() -> None:
+    episodes = FakeEpisodes(lambda turn, text: End())
+    run = dataclasses.replace(conversations(episodes), calls=CallsByNumber())
+    async with run.open(None, {}) as conversation:
+        await conversation.answer([5], Finish.STOP)
+    row = run.tally.row()
+    assert row["unknown_tool_calls"] == 1 and "(the first: 'count', of tool)" in row["causes"]
 
 
 async def test_each_conversation_gives_its_place_back(tmp_path: Path) -> None:

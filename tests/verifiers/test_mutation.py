@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from verifiers.letter_choice import LetterChoice
-from verifiers.math.functions import NUMERIC_FUNCTIONS
+from verifiers.math.functions import FUNCTIONS
 from verifiers.math.verifier import MathVerifier
 
 FOLDER = Path(__file__).parent / "cases"
@@ -78,8 +78,8 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("pieces", "verifiers.math.scalars", "pieces", always([])),
     ("matrices", "verifiers.math.comparison", "as_vector", always(None)),
     ("fractions", "verifiers.math.parser", "is_proper_fraction", always(False)),
-    ("logs", "verifiers.math.arithmetic", "NUMERIC_FUNCTIONS",
-     NUMERIC_FUNCTIONS | {"log": first, "ln": first}),
+    ("logs", "verifiers.math.arithmetic", "FUNCTIONS",
+     FUNCTIONS | {"log": first, "ln": first}),
     ("words", "verifiers.math.letters", "_is_short_word", always(False)),
     ("words", "verifiers.math.letters", "_is_short_word", always(True)),
     ("words", "verifiers.math.letters", "_are_neighbours", always(True)),

@@ -144,7 +144,7 @@ async def test_closing_leaves_no_process_behind(folder: Path) -> None:
 
 
 async def test_closing_while_a_worker_is_being_forked_ends_that_verification_as_a_fault(folder: Path) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         async with pool_of(2, 30.0) as pool:
             job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "a", None, folder=folder))
             # One turn of the loop: the request to fork is on its way, its reply is not.

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
+from verifiers.math.chemistry import is_marked_formula
 from verifiers.math.dates import date_of
 from verifiers.math.letters import Letters, LettersAre, has_short_word, is_prose, letters_are, spaced_letters
 from verifiers.math.literals import read_number
-from verifiers.math.nodes import Node, Number, Opaque, Text
+from verifiers.math.nodes import Node, Number, Opaque, Quotient, Text
 from verifiers.math.notation import split_label, usual_notation
 from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
 from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
+from verifiers.math.trees import negative
 from verifiers.math.units import DEGREE, Unit, is_prefixed, known_unit, parse_unit
 from verifiers.math.words import TEN_POWERS, clean_words
 
@@ -32,6 +34,7 @@ _MAX_UNIT_TOKENS = 14
 _PLAIN_SYMBOLS = frozenset("km cm mm dm um nm kg mg ms mL ml kJ kW kHz MHz kPa".split())
 _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
+_DOTTED = re.compile(r"\d*\.\d+\.\.\.$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
 
 
@@ -49,12 +52,19 @@ class Answer:
     letters: LettersAre | None = None
     """The kind of an answer of letters alone: of a gold, whether its reading is a guess."""
 
+    @property
+    def is_chemical(self) -> bool:
+        return is_marked_formula(self.text)
+
 
 def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
     while True:
         before = text
-        text = _END_SPACE.sub("", _END_MARKS.sub("", text.strip())).lstrip(":").strip()
+        text = text.strip()
+        if not (text.endswith("...") and _DOTTED.search(text)):
+            text = _END_MARKS.sub("", text)
+        text = _END_SPACE.sub("", text).lstrip(":").strip()
         for opening, closing in _WRAPPERS:
             if (
                 len(text) >= len(opening) + len(closing)
@@ -105,7 +115,7 @@ _OHM = re.compile(r"\\(?:text|mathrm)\s*\{\s*([nuμmkMG])\s*\}\s*\\Omega(?![A-Za
 def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
     """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
     they are, by `letters` or else by `letters_are`."""
-    text = strip_wrapping(usual_notation(plain_characters(raw)))
+    text = raw if plain_number(raw) is not None else strip_wrapping(usual_notation(plain_characters(raw)))
     if "\\text" in text or "\\mathrm" in text:
         if "frac" in text:
             text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
@@ -114,7 +124,7 @@ def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -
     if "\\boxed" in text or "\\fbox" in text:
         text = strip_wrapping(last_box(text) or text)
     number = plain_number(text)
-    if number is not None and "." not in text:
+    if number is not None:
         return Answer(text, number, text, (_plain_node(text, number),), None)
     text = strip_wrapping(_PREFIX.sub("", text)) or text
     if "m" in text or "M" in text:
@@ -201,10 +211,13 @@ def _is_balanced(text: str) -> bool:
 
 
 def _plain_node(text: str, number: Fraction) -> Node:
-    if "/" not in text:
-        return Number(number)
-    node, _ = _read(text)
-    return node
+    """The node of an integer, a decimal or a fraction as the parser makes it."""
+    if text[0] in "+-":
+        unsigned = _plain_node(text[1:], abs(number))
+        return negative(unsigned) if text[0] == "-" else unsigned
+    if "/" in text:
+        return Quotient(*(Number(Fraction(int(part))) for part in text.split("/")))
+    return read_number(Token("number", text)) if "." in text else Number(number)
 
 
 def _read(text: str, *, short_words: bool = True) -> tuple[Node, Unit | None]:

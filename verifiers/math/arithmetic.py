@@ -1,43 +1,32 @@
-"""The value of a tree: an exact fraction, or any number of digits. Owns every budget of the arithmetic.
+"""The value of a tree: an exact fraction as long as it lasts, else a ball that encloses it (Arb, by
+python-flint). Owns every budget of the arithmetic.
 
-Nothing here runs long: results above MAX_BITS, powers of more than MAX_EXPONENT_BITS and arguments that would
-need an enormous reduction raise NotNumber before the work is done. Each thread has its own mpmath context."""
+A tree becomes a function once and is evaluated at many places. Numbers are fmpq, arb or acb; letters of
+vectors and matrices are acb_mat, so that their products keep their order. Nothing here runs long: fractions
+above MAX_BITS are refused or become balls, and balls have a fixed precision. Arb's precision is a global, so
+one thread evaluates at a time."""
 
-import math
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
-import mpmath
+from flint import acb, acb_mat, arb, ctx, fmpq, nmod
 
 from verifiers.math import nodes
-from verifiers.math.functions import NUMERIC_FUNCTIONS
+from verifiers.math.functions import EXACT_FUNCTIONS, FUNCTIONS, power
 from verifiers.math.nodes import Node
+from verifiers.math.numbers import MAX_BITS, NotExact, NotNumber, OutOfBudget, Place, Value
 from verifiers.math.quadrature import integral
 
-MAX_BITS = 200_000
-MAX_TOTAL_BITS = 600_000
-MAX_EXPONENT_BITS = 10**30
-MAX_FACTORIAL = 5_000
-_MAX_REDUCTION = 10**300
-_NOTABLE_LOSS_BITS = 20
+_BITS_PER_DIGIT = 3.3219
+_GUARD_BITS = 56
+_MAX_EXTRA_BITS = 3_000
+_TRANSPOSED = (nodes.Symbol("T"), nodes.Symbol("top"))
 
-Decimal = Any
-"""An mpmath number, real or complex."""
-
-
-class NotExact(Exception):
-    """The value exists, but not as a fraction that we can reach exactly."""
-
-
-class NotNumber(Exception):
-    """There is no value, or it is out of every budget."""
-
-
-class OutOfBudget(NotNumber):
-    """A value that may exist, but is out of every budget."""
+Evaluate = Callable[[Place], Value]
 
 
 class Undecided(Exception):
@@ -46,354 +35,371 @@ class Undecided(Exception):
 
 def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:
     """The value as a fraction, with `values` for the symbols. Raises NotExact or NotNumber."""
-    return _Exact(values).value(node)
+    if type(node) is nodes.Number:
+        return node.value
+    place = Place({name: fraction(value) for name, value in values.items()}, is_exact=True)
+    value = value_at(compiled(node), place)
+    return Fraction(int(value.p), int(value.q))
 
 
-class _Exact:
-    def __init__(self, values: Mapping[str, Fraction]) -> None:
-        self._values = values
-        self._bits_left = MAX_TOTAL_BITS
-
-    def value(self, node: Node) -> Fraction:
-        match node:
-            case nodes.Number():
-                return node.value
-            case nodes.Symbol(name) if name in self._values:
-                return self._values[name]
-            case nodes.Sum(terms):
-                total = self.value(terms[0])
-                for term in terms[1:]:
-                    total = self._checked(total + self.value(term))
-                return total
-            case nodes.Product(factors):
-                result = self.value(factors[0])
-                for factor in factors[1:]:
-                    result = self._checked(result * self.value(factor))
-                return result
-            case nodes.Quotient():
-                top, bottom = self.value(node.top), self.value(node.bottom)
-                if bottom == 0:
-                    raise NotNumber("a division by zero")
-                return self._checked(top / bottom)
-            case nodes.Power(base, exponent):
-                return self._power(self.value(base), self.value(exponent))
-            case nodes.Percent(hundredths):
-                return self.value(hundredths) / 100
-            case nodes.Based():
-                return Fraction(based_value(node))
-            case nodes.FunctionCall(known=True):
-                return self._call(node)
-        raise NotExact
-
-    def _checked(self, value: Fraction) -> Fraction:
-        bits = value.numerator.bit_length() + value.denominator.bit_length()
-        if bits > 512:
-            self._bits_left -= bits
-            if bits > MAX_BITS or self._bits_left < 0:
-                raise NotExact
-        return value
-
-    def _power(self, base: Fraction, exponent: Fraction) -> Fraction:
-        if exponent.denominator != 1:
-            return self._root(base, exponent)
-        power = exponent.numerator
-        if base == 0 and power <= 0:
-            raise NotNumber("0 to a power that is not positive")
-        if base in (0, 1, -1):
-            return base if power % 2 else base * base
-        bits = (base.numerator.bit_length() + base.denominator.bit_length()) * abs(power)
-        if bits > MAX_BITS:
-            raise NotExact
-        return self._checked(base**power)
-
-    @staticmethod
-    def _root(base: Fraction, exponent: Fraction) -> Fraction:
-        """A square root that comes out even; every other root is left to the digits."""
-        if exponent not in (Fraction(1, 2), Fraction(-1, 2)) or base <= 0:
-            raise NotExact
-        top, bottom = math.isqrt(base.numerator), math.isqrt(base.denominator)
-        if top * top != base.numerator or bottom * bottom != base.denominator:
-            raise NotExact
-        return Fraction(top, bottom) if exponent > 0 else Fraction(bottom, top)
-
-    def _call(self, node: nodes.FunctionCall) -> Fraction:
-        if node.name not in _EXACT_CALLS:
-            raise NotExact
-        arguments = [self.value(argument) for argument in node.arguments]
-        return self._checked(_EXACT_CALLS[node.name](arguments))
-
-
-def _whole(value: Fraction, limit: int) -> int:
-    if value.denominator != 1 or value < 0:
-        raise NotExact
-    if value > limit:
-        raise NotExact
-    return value.numerator
-
-
-def _factorial(arguments: list[Fraction]) -> Fraction:
-    return Fraction(math.factorial(_whole(arguments[0], MAX_FACTORIAL)))
-
-
-def _double_factorial(arguments: list[Fraction]) -> Fraction:
-    return Fraction(math.prod(range(_whole(arguments[0], MAX_FACTORIAL), 0, -2)))
-
-
-def _binomial(arguments: list[Fraction]) -> Fraction:
-    return Fraction(math.comb(_whole(arguments[0], MAX_FACTORIAL), _whole(arguments[1], MAX_FACTORIAL)))
-
-
-def _all_whole(arguments: list[Fraction]) -> list[int]:
-    if any(argument.denominator != 1 for argument in arguments):
-        raise NotExact
-    return [argument.numerator for argument in arguments]
-
-
-_EXACT_CALLS: dict[str, Callable[[list[Fraction]], Fraction]] = {
-    "sqrt": lambda arguments: _Exact._root(arguments[0], Fraction(1, 2)) if arguments[0] else Fraction(0),
-    "factorial": _factorial,
-    "double_factorial": _double_factorial,
-    "binomial": _binomial,
-    "abs": lambda arguments: abs(arguments[0]),
-    "floor": lambda arguments: Fraction(math.floor(arguments[0])),
-    "ceiling": lambda arguments: Fraction(math.ceil(arguments[0])),
-    "gcd": lambda arguments: Fraction(math.gcd(*_all_whole(arguments))),
-    "lcm": lambda arguments: Fraction(math.lcm(*_all_whole(arguments))),
-    "max": lambda arguments: max(arguments),
-    "min": lambda arguments: min(arguments),
-}
-
-
-def based_value(node: nodes.Based) -> int:
-    try:
-        return int(node.digits, node.base)
-    except ValueError as error:
-        raise NotNumber(f"{node.digits} is no number in base {node.base}") from error
-
-
-_local = threading.local()
-
-
-def thread_context() -> Any:
-    """The mpmath context of this thread, at the precision that was last asked for."""
-    if not hasattr(_local, "context"):
-        _local.context = mpmath.MPContext()
-    return _local.context
-
-
-class Evaluation(NamedTuple):
-    """The value of a tree, and what was met on the way to it."""
-
-    value: Decimal
-    largest: float
-    """log2 of the largest magnitude."""
-    smallest: float
-    """log2 of the smallest."""
-    lost_bits: float
-    """Precision that was lost where small errors grow: in large exponents, beside branch points."""
-    stayed_real: bool
-    """Whether no part of the tree was off the real line."""
-
-
-def numeric_value(
-    node: Node,
-    values: Mapping[str, Fraction] = {},
-    *,
-    digits: int = 40,
-) -> Evaluation:
-    """The value to `digits` digits. Raises NotNumber."""
-    context = thread_context()
-    context.dps = digits
-    numeric = _Numeric(context, values)
-    try:
-        value = numeric.value(node)
-    except (ZeroDivisionError, ValueError, OverflowError, ArithmeticError, TypeError) as error:
-        raise NotNumber(str(error)) from error
-    if not context.isfinite(value):
-        raise NotNumber("an infinite or undefined value")
-    return Evaluation(value, numeric.largest, numeric.smallest, numeric.lost_bits, numeric.stayed_real)
+def numeric_value(node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 40) -> Value:
+    """The value, exact or as a ball of `digits` digits. Raises NotNumber."""
+    evaluate, given = compiled(node), {name: fraction(value) for name, value in values.items()}
+    wanted = int(digits * _BITS_PER_DIGIT)
+    for extra in (_GUARD_BITS, _GUARD_BITS + wanted, _MAX_EXTRA_BITS + wanted):
+        with precision(wanted + extra):
+            value = value_at(evaluate, Place(given))
+            if accuracy(value) >= wanted:
+                return value
+    raise OutOfBudget("a value that cancels to nothing")
 
 
 def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 60) -> Fraction:
     """The value of a real expression, to `digits` digits when it is irrational. Raises NotNumber."""
-    try:
-        return exact_value(node, values)
-    except NotExact:
-        value, largest, *_ = numeric_value(node, values, digits=digits)
-    if getattr(value, "imag", 0) != 0 or largest > 10_000:
+    value = numeric_value(node, values, digits=digits)
+    if type(value) is acb and value.imag == 0:
+        value = value.real
+    if type(value) is arb:
+        value = value.mid().fmpq() if abs(value) < 1 << 40_000 else None
+    if type(value) is not fmpq:
         raise NotNumber("not a real number of ordinary size")
-    sign, mantissa, exponent, _ = value.real._mpf_
-    fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
-    return -fraction if sign else fraction
+    return Fraction(int(value.p), int(value.q))
 
 
-class _Numeric:
-    """One evaluation. Keeps the range of magnitudes it met, which says how many digits a comparison needs."""
+def fraction(value: Fraction) -> fmpq:
+    return fmpq(value.numerator, value.denominator)
 
-    def __init__(
-        self, context: Any, values: Mapping[str, Fraction], bound: Mapping[int, Decimal] = {}
-    ) -> None:
-        self.context = context
-        self._values = values
-        self._bound = bound
-        self.largest = 0.0
-        self.smallest = 0.0
-        self.lost_bits = 0.0
-        self.stayed_real = True
 
-    def value(self, node: Node) -> Decimal:
-        result = self._value(node)
-        self._note(result)
-        return result
+_PRECISION = threading.RLock()
 
-    def _note(self, result: Decimal) -> None:
-        if result:
-            size = float(self.context.mag(result))
-            if size > self.largest:
-                self.largest = size
-            elif size < self.smallest:
-                self.smallest = size
-            if self.stayed_real and self.context.im(result):
-                self.stayed_real = False
 
-    def _value(self, node: Node) -> Decimal:
-        match node:
-            case nodes.Number():
-                return self._fraction(node.value)
-            case nodes.Symbol(name):
-                if name not in self._values:
-                    raise NotNumber(f"no value for {name}")
-                return self._fraction(self._values[name])
-            case nodes.Sum(terms):
-                total = self.value(terms[0])
-                for term in terms[1:]:
-                    total = total + self.value(term)
-                return total
-            case nodes.Product(factors):
-                result = self.value(factors[0])
-                for factor in factors[1:]:
-                    result = result * self.value(factor)
-                return result
-            case nodes.Quotient(top, bottom):
-                return self.value(top) / self.value(bottom)
-            case nodes.Power(base, exponent):
-                return self.power(self.value(base), self.value(exponent))
-            case nodes.Constant(name):
-                return self._constant(name)
-            case nodes.Percent(hundredths):
-                return self.value(hundredths) / 100
-            case nodes.Degrees(degrees):
-                return self.value(degrees) * self.context.pi / 180
-            case nodes.Based():
-                return self.context.mpf(based_value(node))
-            case nodes.FunctionCall():
-                return self._call(node)
-            case nodes.Bound(height):
-                return self._bound[height]
-            case nodes.Operation("integral", bound=nodes.Bound(height)) if not self._bound:
-                return self._integral(node, height)
+@contextmanager
+def precision(bits: int) -> Iterator[None]:
+    """Sets the precision of Arb, for this thread alone."""
+    with _PRECISION:
+        before, ctx.prec = ctx.prec, bits
+        try:
+            yield
+        finally:
+            ctx.prec = before
+
+
+def value_at(evaluate: Evaluate, place: Place) -> Value:
+    """The value at one place. Raises NotNumber, OutOfBudget when a ball is unbounded, NotExact when exact."""
+    try:
+        value = evaluate(place)
+    except (
+        ZeroDivisionError,
+        ValueError,
+        OverflowError,
+        ArithmeticError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise NotNumber(str(error)) from error
+    if type(value) is not fmpq and not is_finite(value):
+        raise OutOfBudget("a value without bounds")
+    return value
+
+
+def is_finite(value: Value) -> bool:
+    if type(value) is acb_mat:
+        return all(entry.is_finite() for entry in value.entries())
+    return bool(value.is_finite())
+
+
+def accuracy(value: Value) -> int:
+    """Bits of the value that its ball guarantees; of one that may be 0, bits after the point."""
+    if type(value) is fmpq:
+        return MAX_BITS
+    if type(value) is acb_mat:
+        return min(map(accuracy, value.entries()))
+    return int(value.rel_one_accuracy_bits() if value.contains(0) else value.rel_accuracy_bits())
+
+
+def residue(node: Node, values: Mapping[str, nmod], modulus: int) -> nmod:
+    """The value of a rational expression modulo a prime. Raises NotExact for any other, NotNumber for a
+    division by 0."""
+    match node:
+        case nodes.Number(value):
+            top, bottom = nmod(value.numerator, modulus), value.denominator
+            return top if bottom == 1 else _divided(top, nmod(bottom, modulus))
+        case nodes.Symbol(name) if name in values:
+            return values[name]
+        case nodes.Sum((first, *rest)):
+            total = residue(first, values, modulus)
+            for term in rest:
+                total += residue(term, values, modulus)
+            return total
+        case nodes.Product((first, *rest)):
+            product = residue(first, values, modulus)
+            for factor in rest:
+                product *= residue(factor, values, modulus)
+            return product
+        case nodes.Quotient(top, bottom):
+            return _divided(residue(top, values, modulus), residue(bottom, values, modulus))
+        case nodes.Power(base, exponent):
+            power_of = exact_value(exponent)
+            if power_of.denominator != 1:
+                raise NotExact
+            below = residue(base, values, modulus)
+            if below == 0 and power_of <= 0:
+                raise NotNumber("0 to a power that is not positive")
+            return below ** (int(power_of) % (modulus - 1))
+        case nodes.Percent(value):
+            return _divided(residue(value, values, modulus), nmod(100, modulus))
+    raise NotExact
+
+
+def _divided(top: nmod, bottom: nmod) -> nmod:
+    if bottom == 0:
+        raise NotNumber("a division by 0")
+    return top / bottom
+
+
+# From a tree to a function
+
+
+def compiled(node: Node) -> Evaluate:
+    """The function from a place to the value of the tree there."""
+    compile_one = _COMPILERS.get(type(node))
+    if compile_one is None:
+        return _without_value(node)
+    return compile_one(node)
+
+
+def _without_value(node: Node) -> Evaluate:
+    def evaluate(place: Place) -> Value:
+        if place.is_exact:
+            raise NotExact
         raise NotNumber(f"a {type(node).__name__} has no value")
 
-    def _integral(self, node: nodes.Operation, height: int) -> Decimal:
-        def integrand(point: Decimal) -> Decimal:
-            # On its own, because what it meets near the ends says nothing about the digits of the integral.
-            return _Numeric(self.context, self._values, {height: point}).value(node.body)
+    return evaluate
 
-        return integral(self.context, node, self.value, integrand, is_closed=not self._values)
 
-    def _fraction(self, value: Fraction) -> Decimal:
-        return self.context.mpf(value.numerator) / value.denominator
+def _number(node: nodes.Number) -> Evaluate:
+    value = fraction(node.value)
+    return lambda place: value
 
-    def _constant(self, name: str) -> Decimal:
-        match name:
-            case "pi":
-                return +self.context.pi
-            case "e":
-                return +self.context.e
-            case "i":
-                return self.context.mpc(0, 1)
-        raise NotNumber("infinity has no value")
 
-    def power(self, base: Decimal, exponent: Decimal) -> Decimal:
-        context = self.context
-        if not base:
-            if context.re(exponent) > 0:
-                return context.mpf(0)
-            raise NotNumber("0 to a power that is not positive")
-        self.bounded_exponent(exponent, abs(context.mag(base)) + 2)
-        return context.power(base, exponent)
+def _symbol(node: nodes.Symbol) -> Evaluate:
+    name = node.name
 
-    def bounded_exponent(self, exponent: Decimal, bits: float = 2.0) -> None:
-        if not exponent:
-            return
-        size = float(self.context.mag(exponent)) + math.log2(bits)
-        if size > math.log2(MAX_EXPONENT_BITS):
-            raise OutOfBudget("a power out of every budget")
-        if size > _NOTABLE_LOSS_BITS:
-            self.lost_bits += size
+    def evaluate(place: Place) -> Value:
+        value = place.values.get(name)
+        if value is None:
+            if place.is_exact:
+                raise NotExact
+            raise NotNumber(f"no value for {name}")
+        return value
 
-    def note_branch_point(self, argument: Decimal) -> None:
-        """Beside 1 and -1 an error e of the argument may become its root, or e over the distance."""
-        distance = abs(1 - abs(argument))
-        size = float(self.context.mag(distance)) if distance else -float(self.context.prec)
-        if -size > _NOTABLE_LOSS_BITS:
-            self.lost_bits += min(-size, self.context.prec / 2)
+    return evaluate
 
-    def bounded(self, argument: Decimal, limit: int = _MAX_REDUCTION) -> Decimal:
-        if abs(argument) > limit:
-            raise OutOfBudget("an argument out of every budget")
-        return argument
 
-    def _call(self, node: nodes.FunctionCall) -> Decimal:
-        arguments = [self.value(argument) for argument in node.arguments]
-        if not node.known:
-            return self._unknown(node.name, arguments)
-        function = NUMERIC_FUNCTIONS.get(node.name)
-        if function is None:
-            raise NotNumber(f"{node.name} has no value")
-        return function(self, *arguments)
+def _sum(node: nodes.Sum) -> Evaluate:
+    parts = tuple(map(compiled, node.terms))
 
-    def _unknown(self, name: str, arguments: list[Decimal]) -> Decimal:
-        """The writer's own f: some fixed generic function, so that f(x+1) = f(1+x) but f(x) != f(y)."""
-        seed = zlib.crc32(f"{name}/{len(arguments)}".encode())
-        total = self.context.mpf(seed % 997 + 1) / 991
-        for position, argument in enumerate(arguments, start=1):
-            weight = self.context.mpf(seed % (89 + position) + 7) / 53
-            total = total + self.context.sin(self.bounded(argument) * weight + position) * (position + 1)
+    def evaluate(place: Place) -> Value:
+        values = [part(place) for part in parts]
+        total = sum(values[1:], values[0])
+        if type(total) is fmpq:
+            return place.checked(total)
+        if type(total) is acb_mat and any(type(value) is not acb_mat for value in values):
+            raise NotNumber("a matrix plus a number")
+        if place.notes_spread:
+            place.note_spread(values)
         return total
 
-    def root(self, radicand: Decimal, degree: Decimal) -> Decimal:
-        context = self.context
-        if degree == 3 or (context.isint(degree) and int(self.bounded(degree)) % 2 == 1):
-            # The real root of a negative number, as every schoolbook means it.
-            if context.im(radicand) == 0 and context.re(radicand) < 0:
-                return -self.power(-context.re(radicand), 1 / degree)
-        return self.power(radicand, 1 / degree)
+    return evaluate
 
-    def log(self, argument: Decimal, base: Decimal | None = None) -> Decimal:
-        context = self.context
-        return context.log(argument) / context.log(10 if base is None else base)
 
-    def exp(self, argument: Decimal) -> Decimal:
-        self.bounded_exponent(argument)
-        return self.context.exp(argument)
+def _product(node: nodes.Product) -> Evaluate:
+    first, *rest = map(compiled, node.factors)
 
-    def factorial(self, argument: Decimal) -> Decimal:
-        return self.context.factorial(self.bounded(argument, 10**6))
+    def evaluate(place: Place) -> Value:
+        result = first(place)
+        for factor in rest:
+            result = result * factor(place)
+            if type(result) is fmpq:
+                result = place.checked(result)
+        return result
 
-    def double_factorial(self, argument: Decimal) -> Decimal:
-        return self.context.fac2(self.bounded(argument, 10**6))
+    return evaluate
 
-    def binomial(self, top: Decimal, bottom: Decimal) -> Decimal:
-        return self.context.binomial(self.bounded(top, 10**6), self.bounded(bottom, 10**6))
 
-    def real(self, argument: Decimal) -> Decimal:
-        if self.context.im(argument) != 0:
-            raise NotNumber("a complex number where an order is needed")
-        return self.context.re(argument)
+def _quotient(node: nodes.Quotient) -> Evaluate:
+    top, bottom = compiled(node.top), compiled(node.bottom)
 
-    def rounded(self, argument: Decimal, function: str) -> Decimal:
-        return getattr(self.context, function)(self.bounded(self.real(argument)))
+    def evaluate(place: Place) -> Value:
+        over, under = top(place), bottom(place)
+        if under == 0:
+            raise NotNumber("a division by 0")
+        result = over * (1 / under)
+        return place.checked(result) if type(result) is fmpq else result
 
-    def extreme(self, choose: Callable[..., Decimal], arguments: tuple[Decimal, ...]) -> Decimal:
-        return choose(self.real(argument) for argument in arguments)
+    return evaluate
+
+
+def _power(node: nodes.Power) -> Evaluate:
+    base, exponent = compiled(node.base), compiled(node.exponent)
+    if node.base == nodes.Constant("e"):
+        exponential = FUNCTIONS["exp"]
+        return lambda place: exponential(place, exponent(place))
+    is_transposed = node.exponent in _TRANSPOSED
+
+    def evaluate(place: Place) -> Value:
+        below = base(place)
+        if is_transposed and type(below) is acb_mat:
+            return below.transpose()
+        return power(place, below, exponent(place))
+
+    return evaluate
+
+
+def _remainder(node: nodes.Modulo) -> Evaluate:
+    value, modulus = compiled(node.value), compiled(node.modulus)
+
+    def evaluate(place: Place) -> Value:
+        number, divisor = value(place), modulus(place)
+        if type(number) is not fmpq or type(divisor) is not fmpq:
+            raise NotNumber("a remainder of what is not rational")
+        return number - divisor * fmpq((number / divisor).floor())
+
+    return evaluate
+
+
+def _constant(node: nodes.Constant) -> Evaluate:
+    name = node.name
+    make = {"pi": arb.pi, "e": arb.const_e, "i": lambda: acb(0, 1)}.get(name)
+
+    def evaluate(place: Place) -> Value:
+        if make is None:
+            raise NotNumber("infinity has no value")
+        if place.is_exact:
+            raise NotExact
+        return make()
+
+    return evaluate
+
+
+def _percent(node: nodes.Percent) -> Evaluate:
+    inner = compiled(node.value)
+    return lambda place: inner(place) / 100
+
+
+def _degrees(node: nodes.Degrees) -> Evaluate:
+    inner = compiled(node.value)
+
+    def evaluate(place: Place) -> Value:
+        if place.is_exact:
+            raise NotExact
+        return inner(place) * arb.pi() / 180
+
+    return evaluate
+
+
+def _based(node: nodes.Based) -> Evaluate:
+    def evaluate(place: Place) -> Value:
+        try:
+            return fmpq(int(node.digits, node.base))
+        except ValueError as error:
+            raise NotNumber(f"{node.digits} is no number in base {node.base}") from error
+
+    return evaluate
+
+
+def _matrix(node: nodes.Matrix) -> Evaluate:
+    rows = [list(map(compiled, row)) for row in node.rows]
+
+    def evaluate(place: Place) -> Value:
+        if place.is_exact:
+            raise NotExact
+        return acb_mat([[entry(place) for entry in row] for row in rows])
+
+    return evaluate
+
+
+def _call(node: nodes.FunctionCall) -> Evaluate:
+    arguments = tuple(map(compiled, node.arguments))
+    if not node.known:
+        return _own_function(node, arguments)
+    function, exact = FUNCTIONS.get(node.name), EXACT_FUNCTIONS.get(node.name)
+    if exact is None and function is None:
+        return _without_value(node)
+
+    def evaluate(place: Place) -> Value:
+        if exact is None and place.is_exact:
+            raise NotExact
+        values = [argument(place) for argument in arguments]
+        if exact is not None and all(type(value) is fmpq for value in values):
+            found = exact(*values)
+            if found is not None:
+                return place.checked(found)
+        if place.is_exact:
+            raise NotExact
+        if function is None:
+            raise NotNumber(f"the {node.name} of what is not whole")
+        return function(place, *values)
+
+    return evaluate
+
+
+def _own_function(node: nodes.FunctionCall, arguments: tuple[Evaluate, ...]) -> Evaluate:
+    """The writer's own f: some fixed generic function, so that f(x+1) = f(1+x) but f(x) != f(y)."""
+    seed = zlib.crc32(f"{node.name}/{len(arguments)}".encode())
+
+    def evaluate(place: Place) -> Value:
+        if place.is_exact:
+            raise NotExact
+        total = arb(fmpq(seed % 99_991 + 1, 99_989))
+        for position, argument in enumerate(arguments, start=1):
+            weight = fmpq(seed % (89 + position) + 7, 53)
+            total = total + place.ball(argument(place) * weight + position).sin() * (position + 1)
+        return total
+
+    return evaluate
+
+
+def _bound(node: nodes.Bound) -> Evaluate:
+    return lambda place: place.bound[node.height]
+
+
+def _operation(node: nodes.Operation) -> Evaluate:
+    if node.name != "integral" or node.bound is None:
+        return _without_value(node)
+    ends = [None if nodes.Constant("infinity") in _leaves(part) else compiled(part) for part in node.parts]
+    body, height = compiled(node.body), node.bound.height
+
+    def evaluate(place: Place) -> Value:
+        if place.is_exact:
+            raise NotExact
+        if place.bound:
+            raise NotNumber("an integral inside an integral")
+        limits = [None if end is None else place.ball(end(place)) for end in ends]
+        return integral(node, limits, lambda point: body(Place(place.values, {height: point})), ctx.prec)
+
+    return evaluate
+
+
+def _leaves(part: Node) -> tuple[Node, ...]:
+    """The factors of an end: infinity, or minus infinity."""
+    return part.factors if isinstance(part, nodes.Product) else (part,)
+
+
+_COMPILERS: dict[type, Callable[[Any], Evaluate]] = {
+    nodes.Number: _number,
+    nodes.Symbol: _symbol,
+    nodes.Sum: _sum,
+    nodes.Product: _product,
+    nodes.Quotient: _quotient,
+    nodes.Power: _power,
+    nodes.Constant: _constant,
+    nodes.Percent: _percent,
+    nodes.Degrees: _degrees,
+    nodes.Based: _based,
+    nodes.Matrix: _matrix,
+    nodes.Modulo: _remainder,
+    nodes.FunctionCall: _call,
+    nodes.Bound: _bound,
+    nodes.Operation: _operation,
+}

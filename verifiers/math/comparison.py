@@ -4,8 +4,8 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 not foreseen here, is wrong."""
 
-from verifiers.math.added_constant import with_constant_of
-from verifiers.math.families import same_family, without_qualifier
+from verifiers.math.added_constant import respelled, with_constant_of
+from verifiers.math.families import is_class, same_family, without_qualifier
 from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
@@ -30,7 +30,7 @@ from verifiers.math.nodes import (
     SetOperation,
     Text,
 )
-from verifiers.math.regions import Region, same_region, to_region
+from verifiers.math.regions import Region, same_piecewise, same_region, to_region
 from verifiers.math.relations import (
     same_equation,
     same_inequality,
@@ -56,7 +56,9 @@ def same_answer(gold: Node, response: Node) -> bool:
     if gold == response:
         return True
     both = settled(gold, with_constant_of(gold, response))
-    return both is not None and _same(*both)
+    if both is not None and _same(*both):
+        return True
+    return any(_same(gold, other) for other in respelled(gold, response))
 
 
 def _same(gold: Node, response: Node) -> bool:
@@ -139,10 +141,17 @@ def _same_modulo(gold: Node, response: Node) -> bool:
         case Modulo(), Modulo():
             return _same_residues(gold, response)
         case Modulo(), _:
-            return _same(gold.value, response)
+            return (_is_residue(gold) and _same(gold.value, response)) or _same_class(gold, response)
         case _, Modulo():
-            return _is_residue(response) and _same(gold, response.value)
+            return (_is_residue(response) and _same(gold, response.value)) or _same_class(response, gold)
     return False
+
+
+def _same_class(congruence: Modulo, other: Node) -> bool:
+    r"""x \equiv 3 \pmod 7 and 7k + 3."""
+    name, value = _named_residue(congruence.value)
+    residue, modulus = exact_or_none(value), exact_or_none(congruence.modulus)
+    return residue is not None and modulus is not None and is_class(other, name, residue, modulus)
 
 
 def _same_residues(gold: Modulo, response: Modulo) -> bool:
@@ -153,16 +162,13 @@ def _same_residues(gold: Modulo, response: Modulo) -> bool:
     (gold_name, gold_value), (name, value) = _named_residue(gold.value), _named_residue(response.value)
     if gold_name is not None and name is not None and gold_name != name:
         return False
-    wanted, given, modulus = map(exact_or_none, (gold_value, value, gold.modulus))
-    if wanted is None or given is None or modulus is None or modulus < 1:
-        return False
-    return (wanted - given) % modulus == 0
+    return same_scalar(Modulo(gold_value, gold.modulus), Modulo(value, gold.modulus))
 
 
 def _is_residue(node: Modulo) -> bool:
-    """Whether the value is smaller than the modulus: 17 \\bmod 5 is not 17."""
+    """Whether the value is a number below the modulus: 17 \\bmod 5 is not 17, n \\bmod 5 is not n."""
     value, modulus = exact_or_none(_named_residue(node.value)[1]), exact_or_none(node.modulus)
-    return value is None or modulus is None or abs(value) < abs(modulus)
+    return value is not None and modulus is not None and abs(value) < abs(modulus)
 
 
 def _named_residue(node: Node) -> tuple[Node | None, Node]:
@@ -230,8 +236,9 @@ def _same_region_as(region: Region, response: Node) -> bool:
 
 def _same_as_listing(gold: Listing, response: Node) -> bool:
     region = to_region(gold)
-    if region is not None and _same_region_as(region, response):
-        return True
+    other = to_region(response) if region is not None else None
+    if region is not None and other is not None:
+        return same_region(region, other)
     if isinstance(response, Relation):
         response = _relation_of_many(response)
     match response:
@@ -249,6 +256,8 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
 
 
 def _same_listings(gold: Listing, response: Listing) -> bool:
+    if _are_conditions(gold.items) and (gold.joined_by == "or") is not (response.joined_by == "or"):
+        return False
     if distinct_labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)
     if are_of_many(response.items) and not _have_relation(gold.items):
@@ -257,6 +266,12 @@ def _same_listings(gold: Listing, response: Listing) -> bool:
         # "x = 1, 2" gives two values to x and none to y.
         return False
     return _same_in_any_order(shared_names(gold), shared_names(response))
+
+
+def _are_conditions(items: tuple[Node, ...]) -> bool:
+    """Whether "or" between the items says something else than "and": not between values of one unknown."""
+    are_values = all(isinstance(item, Relation) and item.operators == ("=",) for item in items)
+    return _have_relation(items) and (are_of_many(items) or not are_values)
 
 
 def _have_relation(items: tuple[Node, ...]) -> bool:
@@ -374,8 +389,12 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
 
 
 def _same_pieces(gold: Piecewise, response: Node) -> bool:
-    return (
+    if isinstance(response, (Listing, Relation, Text, Bracket, *SETS)):
+        return False
+    if (
         isinstance(response, Piecewise)
         and len(gold.pieces) == len(response.pieces)
         and pair_off(gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other)))
-    )
+    ):
+        return True
+    return same_piecewise(gold, response, _same)

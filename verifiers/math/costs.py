@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.math import nodes
-from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.arithmetic import Undecided, exact_value, real_fraction
 from verifiers.math.nodes import Node
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.trees import children, free_symbols, walk
 
 MAX_WORK = 1_500_000
@@ -297,7 +298,7 @@ def _size(node: Node, bounds: Bounds) -> float:
     except (NotExact, NotNumber):
         pass
     try:
-        return float(min(abs(numeric_value(node, digits=15).value), largest))
+        return float(abs(real_fraction(node, digits=15)))
     except NotNumber:
         return float(largest)
 

@@ -3,15 +3,29 @@ member."""
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
-from verifiers.math.arithmetic import NotNumber, real_fraction
+from verifiers.math.arithmetic import real_fraction
 from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, spelled
-from verifiers.math.nodes import Listing, NamedSet, Node, Relation, SetBuilder, Symbol
+from verifiers.math.nodes import (
+    Listing,
+    NamedSet,
+    Node,
+    Number,
+    Product,
+    Quotient,
+    Relation,
+    SetBuilder,
+    Sum,
+    Symbol,
+)
+from verifiers.math.numbers import NotNumber
 from verifiers.math.scalars import same_scalar
-from verifiers.math.trees import free_symbols, replaced
+from verifiers.math.trees import difference, free_symbols, negative, replaced
 
 _REAL_LETTERS = frozenset("xyzt")
+_INTEGER_LETTERS = frozenset("ijklmnpqt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,8 @@ def _same_renamed(one: Family, other: Family) -> bool:
         return False
     old, new = Symbol(other.letter), Symbol(one.letter)
     renamed = tuple(replaced(node, old, new) for node in other.expressions)
-    return pair_off(one.expressions, renamed, same_scalar)
+    integers = frozenset((one.letter,)) if one.numbers.name[0] in "ZN" else frozenset()
+    return pair_off(one.expressions, renamed, partial(same_scalar, integers=integers))
 
 
 def _same_lattices(one: Family, other: Family) -> bool:
@@ -108,24 +123,46 @@ def _same_lattices(one: Family, other: Family) -> bool:
     return None not in lines and None not in others and pair_off(lines, others, _same_lattice)
 
 
-def _line(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
-    """(start, step) of start + step * letter, to 40 digits; None when it is no such line."""
-    try:
-        values = [real_fraction(node, {letter: Fraction(x)}, digits=40) for x in (0, 1, 2, 5)]
-    except NotNumber:
+def is_class(node: Node, name: Node | None, residue: Fraction, modulus: Fraction) -> bool:
+    """Whether the node is a class of residues: 7k + 3, x = 7k + 3, whether or not k is said to be whole."""
+    match node:
+        case Relation(("=",), (side, value)):
+            return (name is None or side == name) and is_class(value, None, residue, modulus)
+    family = _family(node)
+    if family is not None and family.numbers == NamedSet("Z") and len(family.expressions) == 1:
+        if family.name and name is not None and spelled(name) != family.name:
+            return False
+        expression, letter = family.expressions[0], family.letter
+    else:
+        letters = free_symbols(node)
+        expression, letter = node, next(iter(letters), "")
+        if len(letters) != 1 or letter not in _INTEGER_LETTERS:
+            return False
+    line = _line(expression, letter)
+    return line is not None and _same_lattice(line, (Number(residue), Number(modulus)))
+
+
+_Line = tuple[Node, Node]
+"""(start, step) of start + step * letter."""
+
+
+def _line(node: Node, letter: str) -> _Line | None:
+    """The line that the node is for all whole numbers; None when it is none."""
+    start, second = (replaced(node, Symbol(letter), Number(Fraction(at))) for at in (0, 1))
+    step = difference(second, start)
+    if free_symbols(start) or same_scalar(step, Number(Fraction(0))):
         return None
-    step = values[1] - values[0]
-    straight = _near(values[2], values[0] + 2 * step) and _near(values[3], values[0] + 5 * step)
-    return (values[0], step) if straight and step else None
+    line = Sum((start, Product((step, Symbol(letter)))))
+    return (start, step) if same_scalar(node, line, integers=frozenset((letter,))) else None
 
 
-def _near(one: Fraction, other: Fraction) -> bool:
-    return abs(one - other) <= Fraction(1, 10**25) * max(Fraction(1), abs(one))
-
-
-def _same_lattice(one: tuple[Fraction, Fraction] | None, other: tuple[Fraction, Fraction] | None) -> bool:
+def _same_lattice(one: _Line | None, other: _Line | None) -> bool:
     assert one is not None and other is not None
-    if not _near(abs(one[1]), abs(other[1])):
+    (start, step), (other_start, other_step) = one, other
+    if not (same_scalar(step, other_step) or same_scalar(step, negative(other_step))):
         return False
-    shift = (one[0] - other[0]) / one[1]
-    return _near(shift, Fraction(round(shift)))
+    try:
+        shift = round(real_fraction(Quotient(difference(start, other_start), step), digits=40))
+    except NotNumber:
+        return False
+    return same_scalar(start, Sum((other_start, Product((Number(Fraction(shift)), step)))))

@@ -22,6 +22,8 @@ _BASE_WORDS = {
 def read_number(token: Token) -> Number:
     """The exact value of a literal, with the digits it was written with."""
     text = token.value
+    if len(text) < 4500 and text.isdecimal():
+        return Number(Fraction(int(text)))
     mantissa, letter, exponent = text.lower().partition("e")
     if letter and abs(int(exponent)) > 5000:
         raise Unreadable(f"the exponent {exponent}")

@@ -1,16 +1,13 @@
 r"""Names of quantities: x, f(x), \angle ABC, a segment AB or \overline{AB}, \text{area}; ratios of them."""
 
 from verifiers.math.nodes import Bracket, FunctionCall, Node, Product, Quotient, Ratio, Symbol, Text
-from verifiers.math.trees import free_symbols
+from verifiers.math.trees import free_symbols, replaced
 
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
     match node:
         case Symbol() | Text() | FunctionCall(known=False):
-            return True
-        case Quotient(Product((Symbol("d"), _)), Product((Symbol("d"), _))):
-            # dy/dx
             return True
         case Bracket(_, _, items):
             return all(map(is_name, items))
@@ -38,6 +35,19 @@ def named_terms(node: Node) -> tuple[Node, ...]:
 def names_ratio(node: Node, value: Node) -> bool:
     """Whether `node` is a ratio of names that `value` tells: no letter of the names is part of the value."""
     return bool(named_terms(node)) and free_symbols(node).isdisjoint(free_symbols(value))
+
+
+def with_marks_of(gold: Node, response: Node) -> Node:
+    r"""The response with the marks of the gold on its letters: \vec a for a, which may be bold, and the other
+    way round for one letter."""
+    wanted = free_symbols(gold)
+    for name in free_symbols(response) - wanted:
+        mark, _, letter = name.rpartition(" ")
+        if mark in ("vector", "hat") and letter in wanted:
+            response = replaced(response, Symbol(name), Symbol(letter))
+        elif not mark and f"vector {name}" in wanted:
+            response = replaced(response, Symbol(name), Symbol(f"vector {name}"))
+    return response
 
 
 def spelled(name: Node) -> str | None:

@@ -26,8 +26,20 @@ _LABELLED = re.compile(
 )
 
 
+# _nC_k, {}^nC_k, _{10}P_{3}, with \mathrm or without.
+_COUNTED = re.compile(
+    r"(?<![\w)\]}])(?:\{\s*\})?[_^](?:\{([\w+ -]+)\}|(\w))\s*\{?(?:\\(?:mathrm|text|rm)\s*)?"
+    r"\{?([CP])\}{0,2}_(?:\{([\w+ -]+)\}|(\w))"
+)
+_MODULUS = re.compile(r"(\\equiv\s*-?\w+)\s*\((\d+)\)$")
+
+
 def usual_notation(text: str) -> str:
     """The text with such spellings replaced; most texts come back as they are, at the cost of a few looks."""
+    if "C" in text or "P" in text:
+        text = _COUNTED.sub(_chosen, text)
+    if r"\equiv" in text:
+        text = _MODULUS.sub(r"\1 \\pmod{\2}", text)
     if "!=" in text:
         text = _FACTORIAL_IS.sub(r"\1! =", text)
     if r"\prime" in text:
@@ -47,6 +59,12 @@ def _sign_for_word(match: re.Match[str]) -> str:
     return (
         before.partition("\\text")[0] + "-" + between.replace("}", "", 1) if "}" in between else before + "-"
     )
+
+
+def _chosen(match: re.Match[str]) -> str:
+    first, other_first, kind, second, other_second = match.groups()
+    top, bottom = first or other_first, second or other_second
+    return rf"\binom{{{top}}}{{{bottom}}}" if kind == "C" else rf"\frac{{{top}!}}{{({top}-{bottom})!}}"
 
 
 def _without_module(match: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
+from verifiers.math.domains import is_alternating
 from verifiers.math.names import is_name
 from verifiers.math.nodes import (
     Based,
@@ -102,6 +103,9 @@ def operation_kinds(gold: Node) -> frozenset[str]:
     kinds = set(_kinds(gold, frozenset()))
     if any(isinstance(item, Power) and "i" in constants(item.exponent) for item in walk(gold)):
         # e^{i\pi/3} and its trigonometric form.
+        kinds.add(_TRIGONOMETRY)
+    if any(isinstance(item, Power) and is_alternating(item) for item in walk(gold)):
+        # (-1)^n is \\cos n\\pi.
         kinds.add(_TRIGONOMETRY)
     if any(isinstance(item, Operation) for item in walk(gold)):
         # \int \frac{dx}{1+x^2} is an arctangent, \prod_{k=1}^n k a factorial, \int \frac{dx}{x} has |x|.

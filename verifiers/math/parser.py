@@ -25,6 +25,7 @@ Longer than a file should be, because the grammar is one circle: a bracket holds
 a matrix relations. Wherever it is cut, each half needs the other. What needs no grammar is elsewhere: tables
 in `words`, questions to the tokens in `cursor`, `literals` and `calculus`."""
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeVar
@@ -75,8 +76,8 @@ from verifiers.math.nodes import (
     Symbol,
     Text,
 )
-from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
-from verifiers.math.trees import INFINITY, MINUS_ONE, bind, contains, negative
+from verifiers.math.tokens import VECTOR, Token, Unreadable, plain_characters, tokenize
+from verifiers.math.trees import INFINITY, MINUS_ONE, bind, contains, negative, walk
 from verifiers.math.words import (
     BINOMIALS,
     CONSTANTS,
@@ -101,6 +102,8 @@ from verifiers.math.words import (
 )
 
 MAX_DEPTH = 40
+COMPLEX_LETTERS = frozenset("zwi")
+"""A line over these alone is the conjugate; over others it is a segment or a mean."""
 _T = TypeVar("_T")
 
 
@@ -120,6 +123,8 @@ def parse_tokens(tokens: list[Token], *, short_words: bool = True) -> Node:
     parser = Parser(tokens, short_words=short_words)
     node = parser.whole()
     parser.expect_end()
+    if parser.has_partial and contains(node, Symbol("partial")):
+        raise Unreadable("a \\partial that is part of no derivative")
     return node
 
 
@@ -135,6 +140,7 @@ class Parser(Cursor):
         short_words: bool = True,
     ) -> None:
         super().__init__(tokens)
+        self.has_partial = any(token.value == r"\partial" for token in tokens)
         self._short_words = short_words
         self._depth = depth
         self._bars = 0
@@ -149,7 +155,9 @@ class Parser(Cursor):
 
     def whole(self) -> Node:
         node = self.listing()
-        return Quotient(node, self.listing()) if self.take(r"\over") else node
+        if self.take(r"\over"):
+            return Quotient(node, self.listing())
+        return FunctionCall("binomial", (node, self.listing())) if self.take(r"\choose") else node
 
     def listing(self) -> Node:
         items, joiners = [self.relation()], set()
@@ -268,10 +276,10 @@ class Parser(Cursor):
             token = self.here
             if token.value in TIMES_SIGNS and token.kind in ("operator", "command"):
                 self.advance()
-                result = _times(result, self._factor())
+                result = _typed_product(token.value, result, self._factor())
             elif token.value in DIVISION_SIGNS and token.kind in ("operator", "command"):
                 self.advance()
-                result = Quotient(result, self._factor())
+                result = typed_quotient(result, self._factor())
             elif self.starts_primary() and self.may_follow(result):
                 result = _times(result, self.power())
             else:
@@ -294,6 +302,9 @@ class Parser(Cursor):
             elif self.sees("{") and self.peek().value in DEGREE_SIGNS and self.peek(2).value == "}":
                 self.go_to(self.at + 3)
                 base = take_minutes(self, base)
+            elif self.here.value in ("*", r"\ast") and is_complex_letter(base):
+                self.advance()
+                base = FunctionCall("conjugate", (base,))
             else:
                 base = self._postfix(Power(base, self.argument()))
         return base
@@ -306,6 +317,8 @@ class Parser(Cursor):
             elif self.take(r"\%") or self.take("%"):
                 node = Percent(node)
             elif token.value in DEGREE_SIGNS and token.kind == "command":
+                if isinstance(node, Symbol):
+                    raise Unreadable("a composition of functions")
                 self.advance()
                 node = take_minutes(self, node)
             elif (power := TEN_POWERS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
@@ -456,7 +469,8 @@ class Parser(Cursor):
 
     # Letters, words and functions
 
-    def _letter(self, name: str) -> Node:
+    def _letter(self, name: str, *, is_last: bool = True) -> Node:
+        """`is_last`: what follows in the tokens is next to this letter, not to a later one of its word."""
         if name in ("e", "pi"):
             return Constant(name)
         if name in ("i", "imath") and not self.sees("_") and name not in self._index_letters:
@@ -466,14 +480,32 @@ class Parser(Cursor):
         bare = name.partition("_")[0].rstrip("'")
         while self.take("'"):
             name += "'"
-        if bare in OWN_FUNCTIONS and self.sees("("):
+        if is_last and self.sees("(") and (bare in OWN_FUNCTIONS or self._applies()):
             group = self._round()
-            return FunctionCall(name, group.items if isinstance(group, Bracket) else (group,), known=False)
+            arguments = group.items if isinstance(group, Bracket) else (group,)
+            if name == "C" and len(arguments) == 2:
+                return FunctionCall("binomial", arguments)
+            return FunctionCall(name, arguments, known=False)
         return Symbol(name)
+
+    def _applies(self) -> bool:
+        """Whether the brackets after a letter hold arguments, as in d(n) and C(5, 2): letters alone, numbers
+        between commas. k(n+1) and k(2n) are products."""
+        inside = list(itertools.takewhile(lambda token: token.value != ")", self.tokens[self.at + 1 :]))
+        if self.tokens[self.at - 1].value == "C" and any(token.value == "," for token in inside):
+            return True
+        kinds = [token.kind if token.value[1:] not in GREEK else "symbol" for token in inside]
+        commas = [token.value == "," for token in inside[1::2]]
+        return (
+            bool(inside)
+            and len(inside) % 2 == 1
+            and all(commas)
+            and (set(kinds[::2]) <= {"symbol", "number"} and (bool(commas) or kinds == ["symbol"]))
+        )
 
     def _word(self) -> Node:
         word = self.advance().value
-        if word in FUNCTIONS:
+        if word in FUNCTIONS and not (FUNCTIONS[word] == "trace" and not self.sees("(")):
             return self._function(FUNCTIONS[word])
         if word in CONSTANTS:
             return Constant(CONSTANTS[word])
@@ -487,7 +519,7 @@ class Parser(Cursor):
             return self._function(FUNCTIONS[function])
         if len(word) > 3 or self.sees("_") or (self._short_words and self._is_item(word)):
             return Text(clean_words(word))
-        letters = [self._letter(letter) for letter in word[:-1]]
+        letters = [self._letter(letter, is_last=False) for letter in word[:-1]]
         # The last letter takes what follows it: the subscript, the power of xy^2 is y's.
         last = self._letter(word[-1])
         if self.take_power_sign():
@@ -649,7 +681,7 @@ class Parser(Cursor):
         if derivative is not None:
             return derivative
         top = self._single()
-        return Quotient(top, self._single())
+        return typed_quotient(top, self._single())
 
     def _binomial(self) -> Node:
         self.advance()
@@ -662,7 +694,11 @@ class Parser(Cursor):
 
     def _overline(self) -> Node:
         self.advance()
+        start = self.at
         name = self.raw_argument()
+        if (letters := set(filter(str.isalpha, name))) and letters <= COMPLEX_LETTERS:
+            self.go_to(start)
+            return FunctionCall("conjugate", (self.argument(),))
         if not name.isalnum():
             raise Unreadable(f"a line over {name!r}")
         if name.isdecimal():
@@ -675,6 +711,16 @@ class Parser(Cursor):
         if self.here.kind not in ("word", "symbol"):
             raise Unreadable(f"a lone \\{mark}")
         return Symbol(f"{mark} {self.advance().value}")
+
+    def _arrow(self) -> Node:
+        r"""\vec{a}, \overrightarrow{AB}, \hat{p}: a letter with its type, and the subscript that follows."""
+        mark = "hat " if self.advance().value in (r"\hat", r"\widehat") else VECTOR
+        name = self.raw_argument().removeprefix("\\")
+        if not (name.isalpha() or name == "0"):
+            raise Unreadable(f"a mark over {name!r}")
+        if mark == VECTOR and len(name) == 2 and name.isupper() and name[0] > name[1]:
+            return negative(Symbol(mark + name[::-1]))
+        return self._letter(mark + name)
 
     def _dotted(self) -> Node:
         r"""\dot{x}, \ddot{\theta}: a name, with the subscript that follows."""
@@ -890,6 +936,7 @@ _READERS: dict[str, Callable[[Parser], Node]] = {
     **dict.fromkeys((r"\overline", r"\bar"), Parser._overline),
     **dict.fromkeys((r"\angle", r"\triangle"), Parser._marked),
     **dict.fromkeys((r"\dot", r"\ddot", r"\dddot"), Parser._dotted),
+    **dict.fromkeys((r"\vec", r"\overrightarrow", r"\hat", r"\widehat"), Parser._arrow),
     r"\mathbb": Parser._blackboard,
     **dict.fromkeys((r"\emptyset", r"\varnothing"), Parser._empty_set),
     r"\begin": Parser._environment,
@@ -913,6 +960,35 @@ def _times(left: Node, right: Node) -> Node:
         case Product(factors):
             return Product((*factors, right))
     return Product((left, right))
+
+
+def _typed_product(sign: str, left: Node, right: Node) -> Node:
+    r"""The dot or cross product where both sides hold vectors. Else a product."""
+    if sign in (r"\times", r"\cdot") and _has_vector(left) and _has_vector(right):
+        return FunctionCall("cross" if sign == r"\times" else "dot", (left, right))
+    return _times(left, right)
+
+
+def _has_vector(node: Node) -> bool:
+    return any(isinstance(item, Symbol) and item.name.startswith(VECTOR) for item in walk(node))
+
+
+def typed_quotient(top: Node, bottom: Node) -> Node:
+    r"""The derivative \frac{dy}{dx} or \frac{\partial^2 u}{\partial x^2} as one name, else the quotient."""
+    match top, bottom:
+        case Product((sign, Symbol(name))), Product((Symbol(d), below)) if d in ("d", "partial"):
+            match sign, below:
+                case Symbol(other), Symbol(letter) if other == d:
+                    return Symbol(f"{d} {name}/{d} {letter}")
+                case Power(Symbol(other), Number(order)), Power(Symbol(letter), Number(same)) if (
+                    other == d and order == same
+                ):
+                    return Symbol(f"{d} {order} {name}/{d} {letter}")
+    return Quotient(top, bottom)
+
+
+def is_complex_letter(node: Node) -> bool:
+    return isinstance(node, Symbol) and node.name.partition("_")[0] in ("z", "w")
 
 
 def _separates(token: Token) -> bool:

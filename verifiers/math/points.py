@@ -1,35 +1,31 @@
-r"""Where two functions are compared: near 0, at every magnitude, and on every piece.
+r"""Where two functions are compared: near 0, at every magnitude, on every piece, at jumps and integers.
 
 Functions that are equal on a window may differ outside of it: \sqrt{(x-10)^2} is 10-x up to 10, \ln(e^{ix})/i
-is x up to pi. So there are three kinds of points, all drawn from a source that the response cannot choose:
-near ones of both signs; spread ones, of both signs and many magnitudes; and one in each gap between the
-places where a side may turn into another function: the zeros of what stands under a root, in a logarithm or
-in any other call, and the numbers that are written out. A rational function has no such places: it is the
-same everywhere when it is on a window."""
+is x up to pi. So there are several kinds of points, all drawn from a source that the response cannot choose,
+with a large random prime below them: near ones of both signs; spread ones, of both signs and many magnitudes;
+one in each gap between the places where a side may turn into another function (the zeros of what stands under
+a root, in a logarithm or in another call, and the numbers that are written out); and, where a side rounds,
+the integers and both sides of its jumps. Each letter has values of its domain only."""
 
 import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from verifiers.math.arithmetic import (
-    NotExact,
-    NotNumber,
-    exact_value,
-    numeric_value,
-    real_fraction,
-    thread_context,
-)
-from verifiers.math.nodes import FunctionCall, Node, Number, Power, Product, Quotient, Sum, Symbol
+from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpz
+
+from verifiers.math.arithmetic import compiled, exact_value, fraction, real_fraction, value_at
+from verifiers.math.domains import JUMPING, Domain
+from verifiers.math.functions import MAX_DEGREE
+from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Quotient, Sum
+from verifiers.math.numbers import NotExact, NotNumber, Place, Value
 from verifiers.math.roots import real_parts_of_roots, sign_changes
-from verifiers.math.trees import children, difference, free_symbols, size, walk
+from verifiers.math.trees import children, constants, difference, free_symbols, size, walk
 
-Point = dict[str, Fraction]
+Point = dict[str, Value]
 """A value for each letter."""
 
-_PRIME = 97
-"""The denominator of every point, which keeps it off special values."""
 _DECADES = (-4, -2, 1, 2, 3, 4, 6, 9, 12)
 _MAX_PIECES = 48
 _MAX_WORK = 20_000
@@ -37,39 +33,183 @@ _MAX_WORK = 20_000
 _MAX_TURNING = 24
 _MAX_SEARCHED = 6
 _MAX_LETTERS = 4
-_MAX_DEGREE = 12
-_BESIDE = Fraction(1, 50)
-_SAME_CUT = Fraction(1, 10**12)
+_NUM_SMALL_INTEGERS = 40
+_OPPOSITE = fmpq(-1)
+_BESIDE = fmpq(1, 50)
+_SAME_CUT = fmpq(1, 10**12)
 _ONE = Number(Fraction(1))
+_SIDE = 3
+"""Rows of random vectors and matrices."""
 
 
-def near_point(
-    source: random.Random, symbols: list[str], attempt: int, *, other: Fraction = Fraction(-1)
-) -> Point:
-    """One point of 0.2 to 3.1: positive at even attempts, else in part multiplied by `other`."""
-    values = {}
-    for name in symbols:
-        value = Fraction(source.randint(20, 300), _PRIME)
-        values[name] = value * other if attempt % 2 and source.random() < 0.7 else value
-    return values
+class Drawing:
+    """Draws points for one pair of expressions."""
 
+    def __init__(self, source: random.Random, domains: dict[str, Domain]) -> None:
+        self.source = source
+        self.domains = domains
+        self.letters = sorted(domains)
+        self.prime = random_prime(source, 31)
 
-def spread_points(source: random.Random, symbols: list[str]) -> Iterator[Point]:
-    """Points of 10^-4 to 10^13. Each letter has each magnitude once with each sign, in an order of its own;
-    several letters have them all positive, too, where functions of lengths are defined."""
-    both = [(sign, decade) for sign in (1, -1) for decade in _DECADES]
-    positive = [(1, decade) for decade in _DECADES] if len(symbols) > 1 else []
-    for strata in (both, positive):
-        orders = [source.sample(strata, len(strata)) for _ in symbols]
-        for row in zip(*orders, strict=True):
-            yield {
-                name: sign * _of_decade(source, decade)
-                for name, (sign, decade) in zip(symbols, row, strict=True)
-            }
+    def of_kind(self, *kinds: Domain) -> list[str]:
+        return [name for name in self.letters if self.domains[name] in kinds]
 
+    # Near
 
-def _of_decade(source: random.Random, decade: int) -> Fraction:
-    return Fraction(source.randint(10**4, 10**5), _PRIME) * Fraction(10) ** (decade - 2)
+    def near(self, attempt: int, *, other: fmpq = _OPPOSITE) -> Point:
+        """One point of 0.2 to 3.1: positive at even attempts, else in part multiplied by `other`."""
+        values: Point = {}
+        for name in self.letters:
+            match self.domains[name]:
+                case Domain.NATURAL:
+                    values[name] = fmpq(self.source.randint(0, 12))
+                    continue
+                case Domain.INTEGER:
+                    value: Value = fmpq(self.source.randint(0, 12))
+                case Domain.COMPLEX:
+                    values[name] = acb(self._dyadic(), self._dyadic() * self.source.choice((1, -1)))
+                    continue
+                case Domain.VECTOR | Domain.MATRIX as kind:
+                    columns = 1 if kind is Domain.VECTOR else _SIDE
+                    rows = [[self._dyadic() for _ in range(columns)] for _ in range(_SIDE)]
+                    values[name] = acb_mat(rows)
+                    continue
+                case _:
+                    value = self._number()
+            values[name] = value * other if attempt % 2 and self.source.random() < 0.7 else value
+        return values
+
+    def _number(self) -> fmpq:
+        return fmpq(self.source.randint(self.prime // 5, 3 * self.prime), self.prime)
+
+    def _dyadic(self) -> arb:
+        """The like of `_number` as an exact ball."""
+        return arb((self.source.randint(self.prime // 5, 3 * self.prime), 1 - self.prime.bit_length()))
+
+    # Far
+
+    def spread(self) -> Iterator[Point]:
+        """Points of 10^-4 to 10^13. Each letter has each magnitude once with each sign, in an order of its
+        own; several letters have them all positive, too, where functions of lengths are defined."""
+        both = [(sign, decade) for sign in (1, -1) for decade in _DECADES]
+        positive = [(1, decade) for decade in _DECADES] if len(self.letters) > 1 else []
+        for strata in (both, positive):
+            orders = [self.source.sample(strata, len(strata)) for _ in self.letters]
+            for row in zip(*orders, strict=True):
+                yield {
+                    name: self._of_decade(name, *stratum)
+                    for name, stratum in zip(self.letters, row, strict=True)
+                }
+
+    def _of_decade(self, name: str, sign: int, decade: int) -> Value:
+        share = fmpq(self.source.randint(self.prime, 10 * self.prime), self.prime)
+        value = sign * share * fmpq(10) ** decade
+        match self.domains[name]:
+            case Domain.INTEGER | Domain.NATURAL as kind:
+                return fmpq(abs(value).floor() if kind is Domain.NATURAL else value.floor())
+            case Domain.COMPLEX:
+                return acb(arb((int(value.floor()), 0)), self._dyadic())
+        return value
+
+    # Integers and jumps
+
+    def integers(self, sides: tuple[Node, Node]) -> Iterator[Point]:
+        """Points at which the integers among the letters are small, have common factors, or lie at a jump of
+        a side; and, where a side rounds, real letters are integers and lie at its jumps."""
+        whole = self.of_kind(Domain.INTEGER, Domain.NATURAL)
+        jumps = [_argument_of_jump(item) for side in sides for item in walk(side) if _jumps(item)]
+        names = whole + (self.of_kind(Domain.REAL) if jumps else [])
+        if not names:
+            return
+        if len(names) == 1:
+            for number in range(0 if self.domains[names[0]] is Domain.NATURAL else -12, 13):
+                yield self.near(0) | {names[0]: fmpq(number)}
+        else:
+            for _ in range(_NUM_SMALL_INTEGERS):
+                factor = self.source.choice((1, 1, 2, 3, 4, 6, 12))
+                yield self.near(0) | {
+                    name: fmpq(
+                        factor * self.source.randint(-5 * (self.domains[name] is not Domain.NATURAL), 9)
+                    )
+                    for name in names
+                }
+        for argument in dict.fromkeys(jumps):
+            for name in set(names) & free_symbols(argument):
+                yield from self._at_jumps(argument, name, names)
+
+    def _at_jumps(self, argument: Node, name: str, names: list[str]) -> Iterator[Point]:
+        """Where the argument, a line in the letter, is an integer, and on both sides of it."""
+        base = self.near(0) | {other: fmpq(self.source.randint(-9, 9)) for other in names}
+        evaluate = compiled(argument)
+        try:
+            values = [value_at(evaluate, Place(base | {name: fmpq(at)}, is_exact=True)) for at in (0, 1, 2)]
+        except (NotExact, NotNumber):
+            return
+        start, slope = values[0], values[1] - values[0]
+        if slope == 0 or values[2] != start + 2 * slope:
+            return
+        for number in (0, 1, -1, self.source.randint(2, 99), -self.source.randint(2, 10**6)):
+            at = (number - start) / slope
+            if self.domains[name] is not Domain.REAL:
+                places = {at.floor() - 1, at.floor(), at.ceil(), at.ceil() + 1}
+            else:
+                places = {at, at + abs(1 / slope) / 1000, at - abs(1 / slope) / 1000}
+            for place in sorted(places):
+                yield base | {name: fmpq(place)}
+
+    # Pieces
+
+    def pieces(self, sides: tuple[Node, Node]) -> "list[Piece]":
+        """The gaps between the cuts, along one letter while the others stay: those beside a cut, then
+        others."""
+        letters = self.of_kind(Domain.REAL)
+        is_complex = "i" in constants(sides[0]) | constants(sides[1])
+        turning = list(dict.fromkeys(item for side in sides for item in _turning(side, is_complex)))
+        if not turning or not letters:
+            return []
+        if len(turning) > _MAX_TURNING:
+            turning = self.source.sample(turning, _MAX_TURNING)
+        numbers = _numbers(sides)
+        if len(letters) > _MAX_LETTERS:
+            letters = self.source.sample(letters, _MAX_LETTERS)
+        bases = [self.near(0)]
+        if len(self.letters) > 1:
+            bases.append(next(self.spread()))
+        found = []
+        for base in bases:
+            for letter in letters:
+                for values, must_decide in self._between(numbers, _cuts(turning, letter, base)):
+                    found.append(Piece([{**base, letter: value} for value in values], must_decide))
+        wanted = min(_MAX_PIECES, max(8, _MAX_WORK // (size(sides[0]) + size(sides[1]))))
+        # Those beside a cut first: gaps between numbers alone, of each letter, would crowd them out.
+        self.source.shuffle(found)
+        return sorted(found, key=lambda piece: not piece.must_decide)[:wanted]
+
+    def _between(self, numbers: set[fmpq], cuts: set[fmpq]) -> Iterator[tuple[list[fmpq], bool]]:
+        """Values in each gap, and near and far beyond each end, and whether the gap begins or ends with a
+        cut.
+
+        Those beside a cut come last, for functions that are too large to evaluate farther off."""
+        places = sorted(numbers | cuts)
+        for end, sign in ((places[0], -1), (places[-1], 1)):
+            reach = max(abs(end), fmpq(1))
+            for is_near, distance in enumerate((self.source.randint(100, 2000), self.source.randint(1, 13))):
+                distances = [reach * distance / 130, reach * distance / 130 * _BESIDE]
+                yield [end + sign * far * self._blur() for far in distances], bool(is_near) and end in cuts
+        for low, high in pairwise(places):
+            width = high - low
+            if width < abs(high) * _SAME_CUT:
+                continue
+            share = fmpq(self.source.randint(self.prime // 10, self.prime * 9 // 10), self.prime)
+            beside = share * _BESIDE
+            yield (
+                [low + width * share, low + width * beside, high - width * beside],
+                low in cuts or high in cuts,
+            )
+
+    def _blur(self) -> fmpq:
+        """A number near 1, off all special values."""
+        return 1 + fmpq(self.source.randint(1, self.prime), 1000 * self.prime)
 
 
 class Piece(NamedTuple):
@@ -80,43 +220,39 @@ class Piece(NamedTuple):
     """Whether a side may turn into another function here."""
 
 
-def pieces(source: random.Random, symbols: list[str], sides: tuple[Node, Node]) -> list[Piece]:
-    """The gaps between the cuts, along one letter while the others stay: those beside a cut, then others."""
-    turning = list(dict.fromkeys(item for side in sides for item in _turning(side)))
-    if not turning:
-        return []
-    if len(turning) > _MAX_TURNING:
-        turning = source.sample(turning, _MAX_TURNING)
-    numbers = _numbers(sides)
-    letters = symbols if len(symbols) <= _MAX_LETTERS else source.sample(symbols, _MAX_LETTERS)
-    bases = [near_point(source, symbols, 0)]
-    if len(symbols) > 1:
-        bases.append(next(spread_points(source, symbols)))
-    found = []
-    for base in bases:
-        for letter in letters:
-            for values, must_decide in _between(source, numbers, _cuts(turning, letter, base)):
-                found.append(Piece([{**base, letter: value} for value in values], must_decide))
-    wanted = min(_MAX_PIECES, max(8, _MAX_WORK // (size(sides[0]) + size(sides[1]))))
-    # Those beside a cut first: gaps between numbers alone, of each letter, would crowd them out.
-    source.shuffle(found)
-    return sorted(found, key=lambda piece: not piece.must_decide)[:wanted]
+def random_prime(source: random.Random, bits: int) -> int:
+    while True:
+        number = source.getrandbits(bits) | 1 << (bits - 1) | 1
+        if fmpz(number).is_prime():
+            return number
+
+
+def _jumps(item: object) -> bool:
+    return isinstance(item, Modulo) or (
+        isinstance(item, FunctionCall) and item.known and item.name in JUMPING
+    )
+
+
+def _argument_of_jump(item: FunctionCall | Modulo) -> Node:
+    if isinstance(item, Modulo):
+        return Quotient(item.value, item.modulus)
+    return item.arguments[0]
 
 
 # Where a function may turn into another
 
 
-def _turning(side: Node) -> Iterator[Node]:
+def _turning(side: Node, is_complex: bool) -> Iterator[Node]:
     """The expressions in letters at whose zeros `side` may turn: arguments of calls and bases of powers that
     are no whole powers, and the sums inside them."""
     for item in walk(side):
-        for part in _arguments(item):
+        for part in _arguments(item, is_complex):
             if free_symbols(part):
                 yield part
                 yield from (inner for inner in walk(part) if isinstance(inner, Sum) and free_symbols(inner))
 
 
-def _arguments(item: object) -> Iterator[Node]:
+def _arguments(item: object, is_complex: bool) -> Iterator[Node]:
     match item:
         case FunctionCall("max" | "min", arguments):
             yield from (difference(one, other) for one, other in combinations(arguments[:6], 2))
@@ -124,6 +260,9 @@ def _arguments(item: object) -> Iterator[Node]:
             yield argument
             yield difference(argument, _ONE)
             yield Sum((argument, _ONE))
+        case FunctionCall("sin" | "cos") if not is_complex:
+            # No wave of a real argument can be flat on a window.
+            return
         case FunctionCall(_, arguments):
             yield from arguments
         case Power(base, exponent) if not _is_whole(exponent):
@@ -138,9 +277,9 @@ def _is_whole(exponent: Node) -> bool:
         return False
 
 
-def _numbers(sides: tuple[Node, Node]) -> frozenset[Fraction]:
+def _numbers(sides: tuple[Node, Node]) -> set[fmpq]:
     """0 and the numbers that the sides are written with, of both signs."""
-    found = {Fraction(0)}
+    found = {fmpq(0)}
     stack = list(sides)
     while stack:
         item = stack.pop()
@@ -148,115 +287,45 @@ def _numbers(sides: tuple[Node, Node]) -> frozenset[Fraction]:
             stack.extend(children(item))
             continue
         try:
-            value = real_fraction(item, digits=20)
+            value = fraction(real_fraction(item, digits=20))
         except NotNumber:
             continue
         found |= {value, -value}
-    return frozenset(found)
+    return found
 
 
-def _cuts(turning: list[Node], letter: str, base: Point) -> set[Fraction]:
+def _cuts(turning: list[Node], letter: str, base: Point) -> set[fmpq]:
     """The values of the letter at which one of the expressions is 0, in its real or imaginary part."""
-    others = {name: value for name, value in base.items() if name != letter}
-    cuts: set[Fraction] = set()
+    cuts: set[fmpq] = set()
     num_searched = 0
     for node in turning:
         if letter not in free_symbols(node):
             continue
-        coefficients = _coefficients(node, letter, others)
-        if coefficients is not None:
-            cuts.update(real_parts_of_roots(thread_context(), coefficients))
+        evaluate = compiled(node)
+        polynomial = _polynomial(evaluate, base | {letter: arb_poly([0, 1])})
+        if polynomial is not None:
+            cuts.update(real_parts_of_roots(polynomial))
         elif num_searched < _MAX_SEARCHED:
             num_searched += 1
-            cuts.update(sign_changes(thread_context(), _along(node, letter, others)))
+            cuts.update(sign_changes(_along(evaluate, letter, base)))
     return cuts
 
 
-def _along(node: Node, letter: str, others: Point) -> Callable[[Fraction], Any]:
-    def value_at(at: Fraction) -> Any:
+def _along(evaluate: Callable[[Place], Value], letter: str, base: Point) -> Callable[[fmpq], Value | None]:
+    def value_along(at: fmpq) -> Value | None:
         try:
-            return numeric_value(node, {**others, letter: at}, digits=15).value
+            return value_at(evaluate, Place(base | {letter: at}))
         except NotNumber:
             return None
 
-    return value_at
+    return value_along
 
 
-def _coefficients(node: Node, letter: str, others: Point) -> list[Any] | None:
-    """The coefficients of a polynomial in the letter, the lowest first; None for anything else."""
-    if letter not in free_symbols(node):
-        try:
-            return [numeric_value(node, others, digits=30).value]
-        except NotNumber:
-            return None
-    match node:
-        case Symbol():
-            return [0, 1]
-        case Sum(parts) | Product(parts):
-            lists = [_coefficients(part, letter, others) for part in parts]
-            known = [one for one in lists if one is not None]
-            if len(known) < len(lists):
-                return None
-            return _added(known) if isinstance(node, Sum) else _multiplied(known)
-        case Quotient(top, bottom) if letter not in free_symbols(bottom):
-            upper, lower = _coefficients(top, letter, others), _coefficients(bottom, letter, others)
-            return [one / lower[0] for one in upper] if upper and lower and lower[0] else None
-        case Power(base, Number(value)) if value.denominator == 1 and 0 < value <= _MAX_DEGREE:
-            inner = _coefficients(base, letter, others)
-            return None if inner is None else _multiplied([inner] * int(value))
-    return None
-
-
-def _added(lists: list[list[Any]]) -> list[Any]:
-    total = [0] * max(map(len, lists))
-    for coefficients in lists:
-        for power, coefficient in enumerate(coefficients):
-            total[power] += coefficient
-    return total
-
-
-def _multiplied(lists: list[list[Any]]) -> list[Any] | None:
-    product: list[Any] = [1]
-    for coefficients in lists:
-        if len(product) + len(coefficients) > _MAX_DEGREE + 2:
-            return None
-        longer = [0] * (len(product) + len(coefficients) - 1)
-        for power, one in enumerate(product):
-            for other_power, other in enumerate(coefficients):
-                longer[power + other_power] += one * other
-        product = longer
-    return product
-
-
-def _between(
-    source: random.Random, numbers: frozenset[Fraction], cuts: set[Fraction]
-) -> Iterator[tuple[list[Fraction], bool]]:
-    """Values in each gap, and near and far beyond each end, and whether the gap begins or ends with a cut.
-
-    Those beside a cut come last, for functions that are too large to evaluate farther off."""
-    places = sorted(numbers | cuts)
-    for end, sign in ((places[0], -1), (places[-1], 1)):
-        reach = max(abs(end), Fraction(1))
-        for is_near, distance in enumerate((source.randint(100, 2000), source.randint(1, 13))):
-            distances = [reach * Fraction(distance, 130), reach * Fraction(distance, 130) * _BESIDE]
-            values = [_off_special(end + sign * distance, distance) for distance in distances]
-            yield values, bool(is_near) and end in cuts
-    for low, high in pairwise(places):
-        width = high - low
-        if width < abs(high) * _SAME_CUT:
-            continue
-        share = Fraction(source.randint(10, 90), 100)
-        beside = share * _BESIDE
-        places_in_gap = (low + width * share, low + width * beside, high - width * beside)
-        values = [_off_special(value, width * beside) for value in places_in_gap]
-        yield values, low in cuts or high in cuts
-
-
-def _off_special(value: Fraction, width: Fraction) -> Fraction:
-    """The value, moved by less than a thousandth of the width onto a power of ten times n over the prime."""
-    step = Fraction(1, _PRIME)
-    while step * 1000 > width:
-        step /= 10
-    while step * 10_000 <= width:
-        step *= 10
-    return round(value / step) * step
+def _polynomial(evaluate: Callable[[Place], Value], values: Point) -> Value | None:
+    """The node as a polynomial in the letter whose value is the polynomial x; None for anything else."""
+    try:
+        found = evaluate(Place(values))
+    except (NotNumber, ArithmeticError, ValueError, TypeError, AttributeError):
+        return None
+    is_polynomial = isinstance(found, (arb_poly, acb_poly)) and found.degree() <= MAX_DEGREE
+    return found if is_polynomial else None

@@ -1,80 +1,102 @@
-"""Definite integrals to any number of digits.
+"""Definite integrals to a given precision.
 
 Only what the quadrature is sure of: when its own estimate of the error is not far below the digits that were
-asked for (a pole, a kink, a slow tail), there is no number here, and sympy is asked instead."""
+asked for (a pole, a kink, a slow tail), there is no number here, and sympy is asked instead. The quadrature
+is mpmath's, tanh-sinh, which takes the singularities at the ends that answers have; the points are Arb's."""
 
+import threading
 from collections.abc import Callable
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
-from verifiers.math.nodes import Constant, Node, Number, Operation, Product
+import mpmath
+from flint import acb, arb, fmpq
 
-_INFINITY = Constant("infinity")
-_ENDS = {_INFINITY: "inf", Product((Number(Fraction(-1)), _INFINITY)): "ninf"}
+from verifiers.math.nodes import Operation, Product
+from verifiers.math.numbers import Value
+from verifiers.math.trees import free_symbols
+
 _GUARD_DIGITS = 10
 # No symmetry of the integrand has its middle here, so a pole cannot cancel against itself.
 _SPLIT = "0.41421356237"
-MAX_DIGITS = 130
+MAX_BITS = 480
+_MAX_KEPT = 256
 
 
 class NotConverged(ValueError):
     """The quadrature does not vouch for the digits that were asked for."""
 
 
-Integrand = Callable[[Any], Any]
-"""The value at one point, a number of the context."""
+_local = threading.local()
 
 
 def integral(
-    context: Any, node: Operation, value_of: Callable[[Node], Any], integrand: Integrand, *, is_closed: bool
-) -> Any:
-    """The value of a definite integral at the context's precision. Raises NotConverged, and what the
-    integrand raises.
-
-    `is_closed`: no letter inside has its value from outside, so the result can be kept."""
-    ends = [getattr(context, _ENDS[part]) if part in _ENDS else value_of(part) for part in node.parts]
-    if context.dps > MAX_DIGITS:
+    node: Operation, ends: list[Value | None], integrand: Callable[[Value], Value], bits: int
+) -> Value:
+    """The value of a definite integral; an end that is None is infinite. Raises NotConverged, and what the
+    integrand raises."""
+    if bits > MAX_BITS:
         raise NotConverged("an integral to that many digits")
-    if is_closed:
-        return _kept(context, context.dps, node, tuple(ends), _Same(integrand))
-    return _quadrature(context, ends, integrand)
-
-
-class _Same:
-    """An integrand that the cache ignores: the node in the same key determines it."""
-
-    def __init__(self, integrand: Integrand) -> None:
-        self.integrand = integrand
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=256)
-def _kept(context: Any, digits: int, node: Operation, ends: tuple[Any, ...], same: _Same) -> Any:
-    return _quadrature(context, list(ends), same.integrand)
-
-
-def _quadrature(context: Any, ends: list[Any], integrand: Integrand) -> Any:
-    digits = context.dps
-    with context.workdps(digits + _GUARD_DIGITS):
-        low, high = ends
-        if low == high:
-            return context.mpf(0)
-        split = context.mpf(_SPLIT)
-        if context.isinf(low) and context.isinf(high):
-            middle = split
-        elif context.isinf(high):
-            middle = low + split
-        elif context.isinf(low):
-            middle = high - split
-        else:
-            middle = low + (high - low) * split
-        value, error = context.quad(integrand, [low, middle, high], error=True)
-        if not context.isfinite(value) or error > context.mpf(10) ** (2 - digits) * max(1, abs(value)):
+    if not hasattr(_local, "context"):
+        _local.context, _local.kept = mpmath.MPContext(), {}
+    context, kept = _local.context, _local.kept
+    key = (node, bits, tuple(map(repr, ends)))
+    # The integrand of a node without free letters is the same each time; those with letters are not kept.
+    has_letters = bool(free_symbols(node))
+    if not has_letters and key in kept:
+        return kept[key]
+    digits = int(bits / 3.3219) - _GUARD_DIGITS
+    with context.workdps(digits + 2 * _GUARD_DIGITS):
+        value, error = _quadrature(
+            context, _limits(context, node, ends), lambda point: _number(context, integrand(_ball(point)))
+        )
+        allowed = context.mpf(10) ** (2 - digits) * max(1, abs(value))
+        if not context.isfinite(value) or error > allowed:
             raise NotConverged("an integral that does not converge fast enough")
-        return +value
+        radius = arb(0, _ball(allowed))
+        found = _ball(value) + (radius if isinstance(value, context.mpf) else acb(radius, radius))
+    if not has_letters and len(kept) < _MAX_KEPT:
+        kept[key] = found
+    return found
+
+
+def _limits(context: Any, node: Operation, ends: list[Value | None]) -> list[Any]:
+    limits = []
+    for end, part in zip(ends, node.parts, strict=True):
+        if end is not None:
+            limits.append(_number(context, end))
+        else:
+            limits.append(context.ninf if isinstance(part, Product) else context.inf)
+    return limits
+
+
+def _quadrature(context: Any, ends: list[Any], integrand: Callable[[Any], Any]) -> tuple[Any, Any]:
+    low, high = ends
+    if low == high:
+        return context.mpf(0), context.mpf(0)
+    split = context.mpf(_SPLIT)
+    if context.isinf(low) and context.isinf(high):
+        middle = split
+    elif context.isinf(high):
+        middle = low + split
+    elif context.isinf(low):
+        middle = high - split
+    else:
+        middle = low + (high - low) * split
+    value, error = context.quad(integrand, [low, middle, high], error=True)
+    return value, error
+
+
+def _ball(number: Any) -> Value:
+    """The exact ball of a number of mpmath."""
+    if hasattr(number, "_mpc_"):
+        return acb(_ball(number.real), _ball(number.imag))
+    sign, mantissa, exponent, _ = number._mpf_
+    return arb((-int(mantissa) if sign else int(mantissa), int(exponent)))
+
+
+def _number(context: Any, value: Value) -> Any:
+    """The middle of a ball as a number of mpmath."""
+    if type(value) is acb:
+        return context.mpc(_number(context, value.real), _number(context, value.imag))
+    mantissa, exponent = (arb(value) if type(value) is fmpq else value).mid().man_exp()
+    return context.ldexp(context.mpf(int(mantissa)), int(exponent))

@@ -4,11 +4,12 @@ Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 
 its spelling does not matter. Only linear inequalities and |linear| are solved: anything else would be the
 task, not its answer."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
+from verifiers.math.arithmetic import exact_value, real_fraction
 from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
@@ -17,6 +18,8 @@ from verifiers.math.nodes import (
     NamedSet,
     Node,
     Number,
+    Piecewise,
+    Power,
     Product,
     Quotient,
     Relation,
@@ -25,7 +28,9 @@ from verifiers.math.nodes import (
     SetOperation,
     Sum,
     Symbol,
+    Text,
 )
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
 
@@ -153,6 +158,79 @@ def _order(one: Endpoint, other: Endpoint) -> int:
     if abs(one.size - other.size) <= Fraction(1, 10**25) * max(Fraction(1), abs(one.size)):
         return 0
     return -1 if one.size < other.size else 1
+
+
+# Functions in pieces
+
+
+def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node], bool]) -> bool:
+    """Whether both have the same values: at each end of a piece, and in each gap between two ends."""
+    try:
+        (name, wanted), (other, given) = map(_pieces, (gold, response))
+        if name is None or other not in (name, None):
+            return False
+        ends = sorted(
+            (
+                end
+                for _, parts in wanted + given
+                for part in parts
+                for end in (part.low, part.high)
+                if end.value
+            ),
+            key=cmp_to_key(_order),
+        )
+    except (_NotRegion, NotNumber):
+        return False
+    whole = _everything()
+
+    def agree(place: Interval, value: Node) -> bool:
+        """Whether the pieces that hold at the place are the same with the value for the letter."""
+        here = [
+            [_at(piece, name, value) for piece, intervals in pieces if _intersection(intervals, [place])]
+            for pieces in (wanted, given)
+        ]
+        return bool(here[0]) is bool(here[1]) and all(same(one, two) for one in here[0] for two in here[1])
+
+    for low, high in zip([whole.low, *ends], [*ends, whole.high], strict=True):
+        gap = Interval(replace(low, closed=False), replace(high, closed=False))
+        if _order(low, high) < 0 and not agree(gap, _stretched(low.value, high.value, name)):
+            return False
+    return all(agree(_point(end.value), end.value) for end in ends if end.value is not None)
+
+
+_Pieces = list[tuple[Node, list[Interval]]]
+
+
+def _pieces(node: Node) -> tuple[str | None, _Pieces]:
+    """The letter of the conditions, and the values with the sets where they hold."""
+    if not isinstance(node, Piecewise):
+        return None, [(node, [_everything()])]
+    names: set[str | None] = set()
+    found: _Pieces = []
+    for value, condition in node.pieces:
+        if condition == Text("otherwise"):
+            covered = [interval for _, intervals in found for interval in intervals]
+            found.append((value, _complement(covered)))
+            continue
+        name, intervals = _read(condition)
+        names.add(name)
+        found.append((value, intervals))
+    return _one_name(*names), found
+
+
+def _stretched(low: Node | None, high: Node | None, name: str) -> Node:
+    """An expression in the letter that runs through the numbers between two ends: low + x^2, high - x^2,
+    (low + high x^2) / (1 + x^2)."""
+    square = Power(Symbol(name), Number(Fraction(2)))
+    if low is None or high is None:
+        if low is None and high is None:
+            return Symbol(name)
+        return Sum((low, square)) if low is not None else difference(high, square)  # type: ignore[arg-type]
+    return Quotient(Sum((low, Product((high, square)))), Sum((Number(Fraction(1)), square)))
+
+
+def _at(node: Node, name: str, value: Node) -> Node:
+    return replaced(node, Symbol(name), value)
 
 
 # Set arithmetic

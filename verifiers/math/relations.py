@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from verifiers.math.arithmetic import NotNumber, real_fraction
+from verifiers.math.arithmetic import real_fraction
 from verifiers.math.names import is_name, named_terms, names_ratio, same_name
 from verifiers.math.nodes import (
     FunctionCall,
@@ -16,10 +16,12 @@ from verifiers.math.nodes import (
     Symbol,
     Text,
 )
+from verifiers.math.numbers import NotNumber
+from verifiers.math.points import random_prime
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols, replaced
 
-_POINTS = 4
+_ATTEMPTS = 12
 # Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.
 _ALGEBRA = {"sqrt", "cbrt", "root", "ln", "log", "exp", "factorial", "double_factorial", "binomial"}
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
@@ -150,28 +152,24 @@ def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
     first, second = difference(*gold.sides), difference(*response.sides)
     letters = sorted(free_symbols(gold) | free_symbols(response))
     source = random_source(gold, response)
-    ratios: list[Fraction] = []
-    origin: dict[str, Fraction] = {}
-    for attempt in range(3 * _POINTS):
+    prime = random_prime(source, 31)
+    for attempt in range(_ATTEMPTS):
         signs = (-1, 1) if attempt % 2 else (1,)
-        values = {name: Fraction(source.randint(20, 300) * source.choice(signs), 97) for name in letters}
+        origin = {
+            name: Fraction(source.randint(prime // 5, 3 * prime) * source.choice(signs), prime)
+            for name in letters
+        }
         try:
-            bottom = real_fraction(second, values)
-            if bottom:
-                ratios.append(real_fraction(first, values) / bottom)
-                origin = origin or values
+            sizes = real_fraction(first, origin), real_fraction(second, origin)
         except NotNumber:
             continue
-        if len(ratios) == _POINTS:
-            break
-    if len(ratios) < 2 or not ratios[0]:
-        return None
-    allowed = abs(ratios[0]) * Fraction(1, 10**25)
-    if any(abs(ratio - ratios[0]) > allowed for ratio in ratios):
-        return None
-    # The same graph near 0, so far: compare everywhere, with the ratio as it is and not as a decimal.
-    crossed = [Product((_at(other, origin), side)) for side, other in ((first, second), (second, first))]
-    return ratios[0] if same_scalar(*crossed) else None
+        if all(sizes):
+            # With the ratio at one place as it is, and not as a decimal: the same everywhere.
+            crossed = [
+                Product((_at(other, origin), side)) for side, other in ((first, second), (second, first))
+            ]
+            return sizes[0] / sizes[1] if same_scalar(*crossed) else None
+    return None
 
 
 def _at(node: Node, values: dict[str, Fraction]) -> Node:

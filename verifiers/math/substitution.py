@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.arithmetic import Undecided, exact_value, numeric_value
 from verifiers.math.costs import require_affordable
 from verifiers.math.nodes import (
     FunctionCall,
@@ -25,9 +25,12 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
+from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced, size, walk
 
+_OPERATORS = frozenset((Operation, Matrix))
+"""One of these is part of each operation."""
 MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
 MAX_WRITTEN_OUT = 60_000
@@ -42,7 +45,8 @@ _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 def has_operation(node: Node) -> bool:
     """Whether the tree has an operation to evaluate: a sum, a determinant, arithmetic with matrices."""
-    return any(_is_operation(item) for item in walk(node))
+    items = walk(node)
+    return any(type(item) in _OPERATORS for item in items) and any(map(_is_operation, items))
 
 
 def _is_operation(node: Node) -> bool:
@@ -171,7 +175,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
     for sizes in _PARAMETERS:
         values = {name: Fraction(sizes[at % len(sizes)], 97) for at, name in enumerate(letters)}
         try:
-            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK).value
+            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK)
         except NotNumber:
             continue
         if value is node:
@@ -188,10 +192,10 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
 
 def _is_near(value: Node, values: dict[str, Fraction], measured: Any) -> bool:
     try:
-        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK).value
+        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK)
     except NotNumber:
         return False
-    return bool(abs(given - measured) <= 1e-10 * max(1, abs(measured)))
+    return bool(abs(given - measured) <= 1e-10 * (1 + abs(measured)))
 
 
 def _written_out(node: Operation) -> Node | None:

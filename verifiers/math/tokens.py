@@ -4,7 +4,7 @@ One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the sa
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from verifiers.math.words import OPERATORS
 
@@ -15,8 +15,7 @@ class Unreadable(ValueError):
     """The text is not mathematics that we read; the message says where it stopped making sense."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str
     """number, symbol, word, command, operator, text or end."""
     value: str
@@ -109,8 +108,9 @@ _LEXER = re.compile(
       |\\(?:hspace|vspace|color|label|tag|phantom|hphantom|vphantom|mspace|kern|hskip)\*?\s*\{[^{}]{0,40}\}
       |\\[()\[\]]|(?<!\\)\$)
   |
-  (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|ensuremath
-      |underline|overrightarrow|boldmath)(?![A-Za-z]))
+  (?P<bold>\\(?:mathbf|boldsymbol|bm|pmb)\s*(?:\{\s*[A-Za-z]\s*\}|(?<=[a-z])\s[A-Za-z](?![A-Za-z])))
+  | (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|mathcal|mathsf|mathtt|mathnormal|mathfrak|ensuremath
+      |underline|boldmath)(?![A-Za-z]))
   | (?P<atom>\\math(?:ord|bin|rel|op|open|close|punct|inner)(?![A-Za-z]))
   | (?P<text>\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|mathrm|mbox|hbox|operatorname\*?|rm)\s*\{)
   | (?P<command>\\[A-Za-z]+|\\.)
@@ -126,8 +126,12 @@ _CLOSERS = {")", "]", r"\}", r"\rangle", r"\rbrace"}
 # What a wrapper such as \mathord only spaces differently.
 _WRAPPED_SIGN = re.compile(r"\s*\{\s*(\\[A-Za-z]+|\\[{}]|[<>!=]?=|[^\w\s{}\\])\s*\}")
 _SIGNS_IN_ATOMS = OPERATORS | _OPENERS | _CLOSERS | {",", ";", "|", "!"}
-_UNIT_VECTOR = re.compile(r"\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)")
-_STYLES_OF_VECTORS = {r"\mathbf", r"\hat", r"\vec", r"\boldsymbol", r"\bm", r"\widehat", r"\overrightarrow"}
+_UNIT_VECTOR = re.compile(
+    r"(?:\\(?:mathbf|boldsymbol|bm|pmb))?\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)"
+)
+_STYLES_OF_VECTORS = frozenset(r"\hat \vec \widehat \overrightarrow \mathbf \boldsymbol \bm \pmb".split())
+VECTOR = "vector "
+"""Begins the name of a letter that is marked as a vector."""
 
 
 def tokenize(text: str) -> list[Token]:
@@ -150,12 +154,17 @@ def tokenize(text: str) -> list[Token]:
             continue
         if kind == "drop":
             continue
-        if kind == "style":
-            at, letter = _unit_vector(text, at, value)
+        if value in _STYLES_OF_VECTORS or kind == "bold":
+            end, letter = _unit_vector(text, match)
             if letter:
                 tokens.append(Token("symbol", f"vector {letter}", spaced))
+                at, spaced = end, False
+                continue
+        if kind == "style":
             spaced = False
             continue
+        if kind == "bold":
+            value = value.strip(" {}")[-1]
         if kind == "atom":
             sign = _WRAPPED_SIGN.match(text, at)
             if sign is None or sign.group(1) not in _SIGNS_IN_ATOMS:
@@ -189,15 +198,30 @@ def tokenize(text: str) -> list[Token]:
             depth += (value in _OPENERS) - (value in _CLOSERS)
             tokens.append(_token(str(kind), value, spaced))
         spaced = False
-    return _without_idle_quads(tokens)
+    return _without_idle_quads(_with_vectors(tokens))
 
 
-def _unit_vector(text: str, at: int, style: str) -> tuple[int, str]:
-    """The end and the letter of the unit vector that `style` marks at `at`; (`at`, "") when it marks none."""
-    vector = _UNIT_VECTOR.match(text, at) if style in _STYLES_OF_VECTORS else None
+def _unit_vector(text: str, mark: re.Match[str]) -> tuple[int, str]:
+    """The end and the letter of the unit vector that is marked here; (0, "") when it is none."""
+    vector = _UNIT_VECTOR.match(text, mark.start() if mark.lastgroup == "bold" else mark.end())
     if vector is None:
-        return at, ""
-    return vector.end(), next(character for character in vector.group() if character in "ijk")
+        return 0, ""
+    return vector.end(), next(character for character in vector.group()[::-1] if character in "ijk")
+
+
+def _with_vectors(tokens: list[Token]) -> list[Token]:
+    r"""Bold letters as vectors where two of them stand around a \times, else as letters."""
+    if not any(token.kind == "bold" for token in tokens):
+        return tokens
+    crossed = any(
+        sign.value == r"\times" and left.kind == right.kind == "bold"
+        for left, sign, right in zip(tokens, tokens[1:], tokens[2:], strict=False)
+    )
+    mark = VECTOR if crossed else ""
+    return [
+        Token("symbol", mark + token.value, token.spaced) if token.kind == "bold" else token
+        for token in tokens
+    ]
 
 
 def _grouped_number(match: re.Match[str], depth: int, spaced: bool) -> tuple[int, Token]:

@@ -30,18 +30,20 @@ _NODE_FIELDS: dict[type, tuple[str, ...]] = {
 }
 
 
-def walk(node: Node) -> Iterator[Any]:
+def walk(node: Node) -> list[Any]:
     """The node and all below it, parents first."""
+    found: list[Any] = []
     stack: list[Any] = [node]
     while stack:
         item = stack.pop()
         names = _NODE_FIELDS.get(type(item))
-        if names is not None:
-            yield item
-            if names:
-                stack.extend([getattr(item, name) for name in names])
-        elif item is not None:
-            stack.extend(reversed(item))
+        if names is None:
+            stack.extend(reversed(item or ()))
+            continue
+        found.append(item)
+        for name in names:
+            stack.append(getattr(item, name))
+    return found
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -78,7 +80,7 @@ def contains(node: Node, wanted: Node) -> bool:
 
 def size(node: Node) -> int:
     """How many nodes the tree has."""
-    return sum(1 for _ in walk(node))
+    return len(walk(node))
 
 
 def nesting(node: Node) -> int:
@@ -87,19 +89,19 @@ def nesting(node: Node) -> int:
 
 
 def free_symbols(node: Node) -> frozenset[str]:
-    return frozenset([item.name for item in walk(node) if isinstance(item, Symbol)])
+    return frozenset([item.name for item in walk(node) if type(item) is Symbol])
 
 
 def constants(node: Node) -> frozenset[str]:
-    return frozenset([item.name for item in walk(node) if isinstance(item, Constant)])
+    return frozenset([item.name for item in walk(node) if type(item) is Constant])
 
 
 def has_call(node: Node, *, known: bool) -> bool:
-    return any(isinstance(item, FunctionCall) and item.known is known for item in walk(node))
+    return any([item.known is known for item in walk(node) if type(item) is FunctionCall])
 
 
 def has_plus_minus(node: Node) -> bool:
-    return any(isinstance(item, PlusMinus) for item in walk(node))
+    return any([type(item) is PlusMinus for item in walk(node)])
 
 
 def infinity_sign(node: Node) -> int:

@@ -14,19 +14,23 @@ from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.golds import refuse_missing
 from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
+from verifiers.math.chemistry import formula_of
 from verifiers.math.clock import same_time
 from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
+from verifiers.math.marks import is_full_hour
 from verifiers.math.matching import pair_off
-from verifiers.math.nodes import Listing, Number, Product, Relation, Text
+from verifiers.math.names import with_marks_of
+from verifiers.math.nodes import FunctionCall, Listing, Node, Number, Product, Ratio, Relation, Text
 from verifiers.math.notation import split_label
 from verifiers.math.operations import undone_operation
 from verifiers.math.scalars import same_number
 from verifiers.math.shorthand import expand
 from verifiers.math.tokens import Token
-from verifiers.math.units import in_degrees, is_other_kind, ratio_of_units
-from verifiers.math.words import unstyled
+from verifiers.math.trees import walk
+from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
+from verifiers.math.words import OWN_FUNCTIONS, unstyled
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
@@ -34,6 +38,7 @@ _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\
 _LETTERS = "ABCDEFGHIJ"
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
+_MARKED = re.compile(r"\\(?:vec|overrightarrow|(?:wide)?hat)(?![A-Za-z])")
 _CACHE_SIZE = 8192
 
 _CacheKey = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -54,6 +59,16 @@ class MathReference:
     def is_guess(self) -> bool:
         """Whether a gold of letters alone may be a word or a product: each is accepted."""
         return any(answer.letters is LettersAre.GUESS for answer in self.answers)
+
+    @property
+    def applications(self) -> tuple[str, ...]:
+        """Calls in the golds that could be products, d(n), but for those that name what the gold tells."""
+        readings = [reading for answer in self.answers for reading in answer.readings]
+        values = [reading.sides[-1] if isinstance(reading, Relation) else reading for reading in readings]
+        calls = [item for value in values for item in walk(value) if isinstance(item, FunctionCall)]
+        return tuple(
+            f"{call.name}(...)" for call in calls if not call.known and call.name[0] not in OWN_FUNCTIONS
+        )
 
     @property
     def key(self) -> str:
@@ -113,8 +128,10 @@ class MathVerifier:
             # 3 (more apples): a gold's label that names no unit is not compared.
             answer = read_answer(labelled[0], is_gold=True)
         if not answer.readings:
-            if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
-                _TEXT_COMMAND.sub("", answer.text).casefold()
+            if (
+                answer.is_chemical
+                or _TEXT_ONLY.fullmatch(answer.words)
+                and _TEXT_ONLY.fullmatch(_TEXT_COMMAND.sub("", answer.text).casefold())
             ):
                 return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
             raise ValueError(
@@ -285,6 +302,8 @@ def _have_one_name(given: list[Answer]) -> bool:
 def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None:
     """ "" when the response is the gold, None when it is not, and the kind of operation when it has the value
     but leaves that operation undone."""
+    if gold.is_chemical and (formula := formula_of(response.text)) is not None:
+        return "" if formula == formula_of(gold.text) else None
     if gold.words and gold.words == response.words and _is_words(gold):
         return ""
     if gold.letters is not None and unstyled(response.text) == gold.text:
@@ -300,12 +319,32 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
             if is_other_kind(given, gold.unit) or is_other_kind(wanted, response.unit):
                 # 60 mph is not 60°, 5 cm is not 5%.
                 continue
+            if _is_clock(gold.unit, response.unit) and not _are_times(wanted, given):
+                continue
+            if _MARKED.search(gold.text) or _MARKED.search(response.text):
+                given = with_marks_of(wanted, given)
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(in_degrees(wanted, gold.unit, given), in_degrees(scaled, response.unit, wanted)):
                 undone = None if any_operation else undone_operation(wanted, given, gold.text, response.text)
                 if undone is None:
                     return ""
     return undone
+
+
+def _is_clock(*units: Unit | None) -> bool:
+    return any(unit is not None and unit.powers in ((("am", 1),), (("pm", 1),)) for unit in units)
+
+
+def _are_times(*sides: Node) -> bool:
+    """Whether both may be times of day: 5:30 pm is not 5/30, 5:00 pm is 5."""
+    return all(
+        isinstance(side, Ratio) or (isinstance(side, Number) and not any(map(_has_minutes, sides)))
+        for side in sides
+    )
+
+
+def _has_minutes(side: Node) -> bool:
+    return isinstance(side, Ratio) and not is_full_hour(side)
 
 
 def _is_words(gold: Answer) -> bool:

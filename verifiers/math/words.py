@@ -7,7 +7,7 @@ GREEK = {
     for name in (
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau "
         "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon "
-        "vartheta varphi varrho Pr varsigma varkappa ell hbar nabla"
+        "vartheta varphi varrho Pr varsigma varkappa ell hbar partial top"
     ).split()
 }
 
@@ -34,7 +34,7 @@ FUNCTIONS = {
     "ceiling": "ceiling", "gcd": "gcd", "lcm": "lcm", "max": "max", "min": "min", "Re": "real",
     "Im": "imaginary",
     "arg": "argument", "det": "det", "sgn": "sign", "sign": "sign", "factorial": "factorial",
-    "binom": "binomial",
+    "binom": "binomial", "tr": "trace", "Tr": "trace",
 }  # fmt: skip
 
 RELATIONS = {
@@ -45,7 +45,7 @@ RELATIONS = {
     r"\doteq": "~", r"\in": "in", r"\equiv": "=", r"\coloneqq": "=",
 }  # fmt: skip
 
-FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
+FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac", r"\nicefrac", r"\sfrac")
 BINOMIALS = (r"\binom", r"\dbinom", r"\tbinom")
 
 JOINERS = {
@@ -97,6 +97,11 @@ _TEXT_COMMAND = re.compile(
 _SPACE_COMMAND = re.compile(r"\\(?:quad|qquad|left|right|displaystyle)(?![A-Za-z])|\\[,;:!> ]|[~\s]+")
 
 
+_ARTICLE = re.compile(
+    r"^(?:an?|the) (?!(?:hundred|thousand|million|billion|trillion|dozen|half|third|quarter)\b)(?=[a-z]{2})"
+)
+
+
 def fused_function(word: str) -> str | None:
     """The function of a run of letters that is a function and its letter, "sinx"; else None."""
     return next((name for name in _FUSED if word.startswith(name) and len(word) == len(name) + 1), None)
@@ -112,5 +117,5 @@ def unstyled(text: str) -> str:
 
 
 def clean_words(text: str) -> str:
-    """`unstyled`, in lower case."""
-    return unstyled(text).casefold()
+    """`unstyled`, in lower case, without an article before it."""
+    return _ARTICLE.sub("", unstyled(text).casefold(), count=1)

@@ -10,7 +10,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
 from asyncrl.launch.doctor.probe import output_of
-from asyncrl.serving.engine.hooks.cuda_toolkit import missing_compiler
+from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
 from asyncrl.system.environment import DRIVER
 from asyncrl.system.gpus import Gpu, find_gpus, free_gpu_bytes, hides_all
 from asyncrl.system.machine import torch_is_cpu_build
@@ -121,7 +121,7 @@ def cuda(
     is_cpu_build: Callable[[], bool] = torch_is_cpu_build,
     driver: Callable[[], str | None] = driver_version,
     ask: Callable[[], dict[str, Any]] = ask_torch,
-    compilers: Callable[[], str | None] = missing_compiler,
+    compilers: Callable[[], str | None] = missing_part,
 ) -> Iterator[Finding]:
     """Driver, CUDA, compilers and NCCL of a machine with GPUs; nothing to look at on another one."""
     try:
@@ -138,11 +138,11 @@ def cuda(
         yield broken(
             "compilers",
             missing,
-            "SGLang compiles kernels on a GPU as it starts: no server would start.",
+            "SGLang loads and compiles kernels on a GPU as it starts: no server would start.",
             f"{fix[:1].upper()}{fix[1:]}.",
         )
     else:
-        yield ok("compilers", "g++, Python's headers and nvcc")
+        yield ok("compilers", "g++, Python's headers, nvcc and libnuma")
     if not is_cpu_build():
         yield from _torch(ask(), len(found))
 

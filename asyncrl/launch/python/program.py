@@ -70,17 +70,24 @@ class Program:
             sys.stdout.write(news.decode(errors="replace"))
             sys.stdout.flush()
 
-    def stop(self) -> None:
-        """Asks it to end as Ctrl-C does, and waits until it has."""
+    def interrupt(self) -> None:
+        """Asks it to end as Ctrl-C does; asked again, it ends at once and leaves its step undone."""
         if self.is_running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGINT)
-        self._process.wait()
+
+    def wait(self) -> int:
+        """Returns its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        self.interrupt()
+        self.wait()
 
     def end(self, cause: str | None = None) -> None:
         """Waits for the end. Raises InputError for what the user can correct, RunFailed for a failure, with
         `cause` or the last lines that it printed; nothing after an orderly stop."""
-        code = self._process.wait()
+        code = self.wait()
         if self._refusal.exists():
             self._said = self._refusal.read_text(encoding="utf-8")
             self._refusal.unlink()
@@ -111,7 +118,6 @@ def _stop_attached() -> None:
     running = [program for program in _attached if program.is_ours() and program.is_running()]
     for program in running:
         print(f"stopping the run of process {program.pid}; the same call resumes it", file=sys.stderr)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(program.pid, signal.SIGINT)
+        program.interrupt()
     for program in running:
-        program.stop()
+        program.wait()

@@ -16,13 +16,9 @@ from asyncrl.model.shape import LatentAttention, ModelShape
 
 KEYS_AND_VALUES = "self_attn.kv_a_proj_with_mqa.weight"
 QUERIES = "self_attn.q_a_proj.weight"
-SERVED = ("topk_method", "scoring_func", "moe_layer_freq")
-"""Read by SGLang, which has no defaults for them; transformers does not write them."""
 
 
 def _read(config: Config) -> dict[str, Any]:
-    for name in SERVED:
-        config[name]
     heads = config["num_attention_heads"]
     if config.get("num_key_value_heads") not in (None, heads):
         raise InputError(

@@ -146,9 +146,10 @@ class Family:
     """Base of rotary positions where config.json has none."""
     sliding_rope_theta: float | None = None
     """Base of sliding layers where config.json has none; None: these are rotated as all others."""
-    served_rope_theta: float | None = None
-    """Base that servers take where config.json has no rope_theta, if of rotary positions they read rope_theta
-    and rope_scaling alone; None: they read all that is read here."""
+    serves_old_rotary_keys: bool = False
+    """Whether servers read rope_theta and rope_scaling (transformers 4), and no rope_parameters."""
+    implied: Callable[[Config], dict[str, Any]] = reads_nothing
+    """Further keys that servers need, from the keys that transformers 5 writes in their place."""
     rope_kinds: tuple[str, ...] = USUAL_KINDS
     """Kinds of rotary positions that transformers and servers compute alike."""
     original_positions: int | None = None
@@ -165,3 +166,24 @@ class Family:
     """Advice where weights are quantized."""
     adapter_targets: tuple[str, ...] = TARGETS
     """Those of model.lora.targets that name matrices of it."""
+
+    def completed(self, config: Config) -> dict[str, Any]:
+        """`config` with the keys that it lacks and the rest of it implies. Trainer and servers read this.
+
+        transformers 5 leaves out keys for which SGLang's models have no default. A key with one accepted
+        value has that value.
+        """
+        implied: dict[str, Any] = {key: values[0] for key, values in self.only.items()}
+        implied |= self.implied(config)
+        if self.serves_old_rotary_keys:
+            implied |= _old_rotary_keys(config, self.rope_theta)
+        return {**config, **{key: value for key, value in implied.items() if config.get(key) is None}}
+
+
+def _old_rotary_keys(config: Config, theta: float) -> dict[str, Any]:
+    """rope_theta and rope_scaling of full layers, from rope_parameters."""
+    named: dict[str, Any] = config.get("rope_parameters") or {}
+    full: dict[str, Any] = named.get("full_attention", named)
+    scaling = {"rope_type": "default", "rope_theta": theta} | full
+    keys = {"rope_theta": scaling.pop("rope_theta")}
+    return keys if scaling["rope_type"] == "default" else keys | {"rope_scaling": scaling}

@@ -25,7 +25,7 @@ OLMO3 = Family(
     layer_types=frozenset(("full_attention", "sliding_attention")),
     rope_theta=500000.0,
     sliding_rope_theta=500000.0,
-    served_rope_theta=10000.0,
+    serves_old_rotary_keys=True,
     layer_tensors=layer_tensors,
     layer_names=LAYER_NAMES | NAMES_BEHIND,
 )

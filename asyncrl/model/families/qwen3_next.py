@@ -25,6 +25,14 @@ SIZES = (
 )
 
 
+def _implied(config: Config) -> dict[str, Any]:
+    """full_attention_interval: up to the first layer of full attention; without any 4, as in transformers."""
+    kinds = config.get("layer_types") or ()
+    return {
+        "full_attention_interval": next((i for i, kind in enumerate(kinds, 1) if kind == "full_attention"), 4)
+    }
+
+
 def _delta_layers(config: Config) -> tuple[int, ...]:
     """Layers, counted from 0, of linear attention: all but each `full_attention_interval`th."""
     interval, kinds = config["full_attention_interval"], config.get("layer_types")
@@ -104,7 +112,8 @@ QWEN3_NEXT = Family(
     ),
     only=SERVED,
     layer_types=frozenset(("full_attention", "linear_attention")),
-    served_rope_theta=10000.0,
+    serves_old_rotary_keys=True,
+    implied=_implied,
     rotated_share=0.25,
     layer_tensors=layer_tensors,
     layer_names=NAMES,

@@ -1,17 +1,28 @@
 """Alarms on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
-groups, tokens that the loss leaves out."""
+groups, tokens that the loss leaves out. A run that learns nothing ends."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from asyncrl.errors import AsyncrlError
 from asyncrl.observe.alarms.collapse import is_solved
-from asyncrl.observe.alarms.history import Evaluated, History
+from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
+from asyncrl.observe.metrics.tally import WORDS
 from asyncrl.system.rounding import as_percent
 
 STEPS_APART = 10
 """Fewest steps between two evaluations that are compared."""
 SOLVED_SHARE = 0.95
 """With more correct responses, groups without signal are all right, and training is done."""
+LEFT_OUT = {
+    "too_stale_tokens": "were too stale (rollout.mask_staleness)",
+    "masked_cut_off_tokens": "are of responses that were cut off (algorithm.masks_cut_off)",
+    "nonfinite_tokens": "have no finite log-prob",
+    "num_tokens": "were masked or rejected (algorithm.rejection)",
+}
+"""Column -> why its tokens are not trained, where no token of the step is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +126,11 @@ class LeftOutTokens:
 
     def check(self, history: History) -> Finding | None:
         if history.last("surviving_tokens") == 0.0:
+            numbers = {name: history.last(name) for name in LEFT_OUT}
             text = (
-                f"step {history.step} trained no token: all were too stale, cut off, masked, rejected "
-                f"or without a log-prob. It took no optimizer step, so version {history.step} has the "
-                f"weights of the version before it"
+                f"step {history.step} trained no token: {_why_none([numbers], history.text(WORDS))}. "
+                f"It took no optimizer step, so version {history.step} has the weights of the version "
+                f"before it"
             )
             return Finding(1.0, self.limit, text)
         share = history.now("left_out_share")
@@ -134,3 +146,61 @@ class LeftOutTokens:
             f"{history.total('surviving_tokens'):.0f} were trained"
         )
         return Finding(share, self.limit, text)
+
+
+class TrainedNothing(AsyncrlError):
+    """No token was trained; the message holds the causes."""
+
+
+@dataclass
+class TrainedTokens:
+    """Ends a run that trains no token: in WINDOW_STEPS steps in a row of this start, as many as a mean is
+    taken over, since one batch may be unlucky; or in none of its steps."""
+
+    num_steps: int
+    """Steps of the whole training."""
+    has_trained: bool = False
+    """In this start or before."""
+    _empty: list[Mapping[str, Any]] = field(default_factory=list)
+    """The last steps, where none of them trained a token."""
+
+    def restore(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Reads steps of earlier starts. Raises TrainedNothing where they are all, and trained no token."""
+        self.has_trained = any(map(_has_trained, rows))
+        if rows and self._is_in_vain(rows[-1]):
+            raise self._failure(rows)
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        """Raises TrainedNothing."""
+        if _has_trained(row):
+            self.has_trained = True
+            self._empty.clear()
+            return
+        self._empty.append(row)
+        if self._is_in_vain(row) or len(self._empty) >= WINDOW_STEPS:
+            raise self._failure(self._empty)
+
+    def _is_in_vain(self, last: Mapping[str, Any]) -> bool:
+        return last["step"] >= self.num_steps and not self.has_trained
+
+    def _failure(self, rows: Sequence[Mapping[str, Any]]) -> TrainedNothing:
+        advice = "run the same command again: the run resumes"
+        if self._is_in_vain(rows[-1]):
+            advice = "set run_folder to start over, or raise trainer.num_steps to continue"
+        first, last = rows[0]["step"], rows[-1]["step"]
+        steps = f"step {last}" if first == last else f"steps {first} to {last}"
+        why = _why_none(rows, str(rows[-1].get(WORDS, "")))
+        return TrainedNothing(f"no token was trained in {steps}: {why}. Remove the cause and {advice}.")
+
+
+def _has_trained(row: Mapping[str, Any]) -> bool:
+    """Steps that train the critic alone count: they lack the column."""
+    return row.get("surviving_tokens") != 0.0
+
+
+def _why_none(rows: Iterable[Mapping[str, Any]], causes: str) -> str:
+    """Why no token of these steps was trained."""
+    known = list(rows)
+    left_out = {words: sum(row.get(column) or 0.0 for row in known) for column, words in LEFT_OUT.items()}
+    found = [f"{count:.0f} tokens {words}" for words, count in left_out.items() if count]
+    return "; ".join([", ".join(found) or "the responses have no sampled token", *filter(None, [causes])])

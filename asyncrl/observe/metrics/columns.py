@@ -43,6 +43,8 @@ GROUPS = {
         "tool_seconds_p99",
         "max_turns_share",
         "environment_faults",
+        "unknown_tool_calls",
+        "empty_turns",
     ),
     "agents": (
         "agents_running",
@@ -51,6 +53,9 @@ GROUPS = {
         "agent_branches_mean",
         "agent_seconds_p50",
         "agent_seconds_p99",
+        "agents_replied",
+        "agents_refused",
+        "agents_without_call",
         "agent_refused_calls",
         "agent_faults",
         "agent_restarts",

@@ -230,6 +230,8 @@ class MetricsFollower:
             case "event":
                 self._events.append(row)
                 if row["event"] == RESUMED:
+                    last = max(self._steps, default=0)
+                    row["superseded_to"] = last if last > row["version"] else None
                     self._resume(row["version"])
 
     def _resume(self, version: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import Metrics, Row
+from asyncrl.observe.metrics.metrics_file import RESUMED, Metrics, Row
 from asyncrl.readers.page.request import RUNS, answer, run_of
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.status.current_run import cause_of, state_of
@@ -30,6 +30,8 @@ class Line(TypedDict):
     """Error that ended a run that failed."""
     step: int | None
     total_steps: int | None
+    again: tuple[int, int] | None
+    """First and last step of those that a resumed run trains again."""
     accuracies: list[list[float]]
     """[step, held-out accuracy] of its evaluations."""
     low: float | None
@@ -82,6 +84,7 @@ def read_line(run: Run) -> Line:
         "cause": cause_of(run.folder) if state == "failed" else None,
         "step": step,
         "total_steps": total_steps,
+        "again": _again(metrics),
         "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
         "low": last.get("greedy_low"),
         "high": last.get("greedy_high"),
@@ -115,6 +118,16 @@ def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int |
         total = run.recipe.get("trainer", {}).get("num_steps")
         return None, done, total
     return state_of(run.folder, status), max(status["step"], done or 0), status["total_steps"]
+
+
+def _again(metrics: Metrics) -> tuple[int, int] | None:
+    """First and last step of those that a resumed run trains again, until it has."""
+    resumed = [row for row in metrics.events if row["event"] == RESUMED and row["superseded_to"] is not None]
+    if not resumed:
+        return None
+    version, last = resumed[-1]["version"], resumed[-1]["superseded_to"]
+    done = metrics.steps[-1]["step"] if metrics.steps else version
+    return None if done >= last else (version + 1, last)
 
 
 def _words(alarm: Row) -> str:

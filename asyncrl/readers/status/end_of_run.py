@@ -8,6 +8,7 @@ from rich.text import Text
 
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.observe.metrics.metrics_file import read_metrics
+from asyncrl.observe.metrics.tally import WORDS, endings
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import print_table
 from asyncrl.readers.report.schema import RunReport
@@ -35,7 +36,12 @@ def print_end(
     for title, words in scale(report).rows:
         if title in SHOWN_OF_SCALE:
             console.print(Text.assemble((title, "bold"), f"  {words}"))
-    for told in alarms_of(read_metrics(run_folder / METRICS).events):
+    metrics = read_metrics(run_folder / METRICS)
+    causes = str(metrics.steps[-1].get(WORDS, "")) if metrics.steps else ""
+    for title, words in (("agents", endings(metrics.steps)), (WORDS, causes)):
+        if words:
+            console.print(Text.assemble((title, "bold"), f"  {printable(words)}"))
+    for told in alarms_of(metrics.events):
         words = f"at step {told.step}: {told.text}" if told.is_on else f"over since step {told.step}"
         console.print(Text.assemble((f"alarm {told.alarm}", "bold yellow"), f"  {printable(words)}"))
     lines = {"report": str(run_folder / REPORT), "curves": str(run_folder / CURVES), **commands}

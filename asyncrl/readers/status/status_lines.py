@@ -68,7 +68,9 @@ def _facts(run: CurrentRun) -> Iterator[tuple[str, str, str]]:
     yield "state", words, STYLES.get(run.state, "")
     if run.total_steps:
         left = "" if run.seconds_left is None else f", {duration(run.seconds_left)} left"
-        yield "step", f"{run.step} of {run.total_steps}{left}", ""
+        # trainer.num_steps may have been lowered since.
+        total = f" of {run.total_steps}" if run.step <= run.total_steps else ""
+        yield "step", f"{run.step}{total}{left}", ""
     if run.cause is not None:
         yield "cause", run.cause, "red"
     if run.last_accuracy is not None:

@@ -24,7 +24,8 @@ class Rollout(Section):
     """Adaptive groups: trajectories of a group that are generated first. The others follow where the rewards
     of these differ, or where rollout.pilot_min_chance says so; else the group ends with them, without a
     gradient. Saves tokens where many rows are always or never solved, with large groups; a group waits for
-    verdicts in between. Default: whole groups at once."""
+    verdicts in between. A length penalty makes the rewards of most pilots differ. Default: whole groups at
+    once."""
     pilot_min_chance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.2
     """Least chance of two rewards in the whole group for which a pilot of equal rewards is extended: by the
     row's record, its verdicts halved every data.selection.half_life_steps, and by how often other rows are

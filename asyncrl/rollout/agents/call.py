@@ -66,6 +66,9 @@ class Call:
 class Answers(Protocol):
     """The `Session` of a trajectory, as the endpoint knows it."""
 
+    refusal: str
+    """Why the last refused request was."""
+
     def begin(self, request: ChatRequest, *, is_retry: bool) -> Call:
         """Raises RequestRefused."""
         ...

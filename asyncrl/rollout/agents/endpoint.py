@@ -40,8 +40,8 @@ class AgentEndpoint:
         return f"http://{HOST}:{self._runner.addresses[0][1]}/v1"
 
     async def __aenter__(self) -> "AgentEndpoint":
-        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_as_openai])
-        app.router.add_post(CHAT_PATH, self._on_chat)
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[self._errors_as_openai])
+        app.router.add_post(CHAT_PATH, self._chat)
         app.router.add_get(MODELS_PATH, self._on_models)
         app.router.add_route("*", "/{path:.*}", self._on_unknown)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -53,9 +53,12 @@ class AgentEndpoint:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def _session(self, request: web.Request) -> Answers:
+    def _find_session(self, request: web.Request) -> Answers | None:
         kind, _, key = request.headers.get("Authorization", "").partition(" ")
-        session = self._recorder.sessions.get(key.strip()) if kind.lower() == "bearer" else None
+        return self._recorder.sessions.get(key.strip()) if kind.lower() == "bearer" else None
+
+    def _session(self, request: web.Request) -> Answers:
+        session = self._find_session(request)
         if session is None:
             raise RequestRefused(
                 "This key is none of a trajectory that is open. Use OPENAI_API_KEY of the environment.",
@@ -63,13 +66,6 @@ class AgentEndpoint:
                 status=401,
             )
         return session
-
-    async def _on_chat(self, request: web.Request) -> web.StreamResponse:
-        try:
-            return await self._chat(request)
-        except RequestRefused:
-            self._recorder.num_refused += 1
-            raise
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         session = self._session(request)
@@ -108,7 +104,7 @@ class AgentEndpoint:
                         reply.usage_event(call.request, found, name=call.name, created=call.created)
                     )
             except RequestRefused as error:
-                self._recorder.num_refused += 1
+                self._refuse(request, error)
                 await response.write(reply.event(error.body()))
             await response.write(b"data: [DONE]\n\n")
             await response.write_eof()
@@ -150,14 +146,20 @@ class AgentEndpoint:
             status=404,
         )
 
+    @web.middleware
+    async def _errors_as_openai(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except RequestRefused as error:
+            refused = error
+        except web.HTTPException as error:
+            # Of aiohttp itself, such as a body that is too large.
+            refused = RequestRefused(HTTPStatus(error.status).phrase, status=error.status)
+        self._refuse(request, refused)
+        return web.json_response(refused.body(), status=refused.status)
 
-@web.middleware
-async def _errors_as_openai(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except RequestRefused as error:
-        return web.json_response(error.body(), status=error.status)
-    except web.HTTPException as error:
-        # Of aiohttp itself, such as a body that is too large.
-        refused = RequestRefused(HTTPStatus(error.status).phrase, status=error.status)
-        return web.json_response(refused.body(), status=error.status)
+    def _refuse(self, request: web.Request, error: RequestRefused) -> None:
+        words = f"{error.status}: {error}"
+        if (session := self._find_session(request)) is not None:
+            session.refusal = words
+        self._recorder.tally.add("agent_refused_calls", words)

@@ -2,12 +2,13 @@
 an evaluation."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
+from asyncrl.observe.metrics.tally import AGENTS, Tally
 from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
@@ -36,6 +37,8 @@ class AgentKit:
     """As turns.call_format."""
     model: str
     """Name that GET /v1/models says."""
+    warned: set[str] = field(default_factory=set)
+    """As `Tally.warned`."""
 
     def agents(
         self,
@@ -53,7 +56,9 @@ class AgentKit:
         replies = Replies(codec, lambda tools: call_format(self.call_format, codec, ()))
         # The agent decides what its context is: nothing of it is cut.
         dialogue = Dialogue(codec, max_observed_tokens=generator.context_tokens)
-        recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, self.section.max_calls)
+        tally = Tally(AGENTS, self.warned)
+        most = self.section.max_calls
+        recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, tally)
         endpoint = AgentEndpoint(recorder, model=self.model)
         player = AgentPlayer(
             generator.queue,

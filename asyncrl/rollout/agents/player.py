@@ -59,10 +59,6 @@ class AgentPlayer:
     places: asyncio.Semaphore | None = None
     """Shared with other players; None: `max_agents` of its own."""
     faults: FaultsInARow = field(default_factory=lambda: FaultsInARow(24))
-    num_faults: int = 0
-    """Programs that crashed since the start, those that were started again too."""
-    num_late: int = 0
-    """Programs that were over their time since the start."""
     num_restarts: int = 0
     """Further starts of programs that crashed, since the start."""
     num_ended: int = 0
@@ -173,10 +169,9 @@ class AgentPlayer:
                     raise session.failure
                 if self._is_over(group):
                     return False
-                if exit is None:
-                    self.num_late += 1
                 if exit is None or exit.code == 0 or session.limit:
                     self.faults.answered(AGENT)
+                    self._count(group, session, exit)
                     break
                 self._failed(group, exit)
                 await asyncio.sleep(self.faults.pause_seconds(AGENT))
@@ -218,10 +213,23 @@ class AgentPlayer:
                 timeout_seconds=None if has_call else left,
             )
 
+    def _count(self, group: Group, session: Session, exit: Exit | None) -> None:
+        """Counts how a program ended that did not crash."""
+        tally, task_id, replies = self.recorder.tally, group.task.task_id, session.num_replies()
+        if exit is None:
+            tally.add("agents_late", f"{task_id}, with {replies} replies after {self.timeout_seconds:g} s")
+        elif replies:
+            tally.add("agents_replied")
+        elif session.refusal:
+            tally.add("agents_refused", f"{task_id}, {session.refusal}", is_known=True)
+        else:
+            printed = f", after it printed {exit.detail!r}" if exit.detail else ""
+            tally.add("agents_without_call", f"{task_id}, with exit code {exit.code}{printed}")
+
     def _failed(self, group: Group, exit: Exit) -> None:
         """Raises AgentFailed when that lasts too long."""
-        self.num_faults += 1
         words = _ended_badly(exit)
+        self.recorder.tally.add("agent_faults", f"{group.task.task_id}, {words}", is_known=True)
         number = self.faults.failed(AGENT)
         if number is not None:
             raise AgentFailed(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import StopStrings
+from asyncrl.observe.metrics.tally import AGENTS, Tally
 from asyncrl.records import Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
@@ -31,12 +32,11 @@ class CallRecorder:
     waits: Waits
     max_calls: int
     """Most calls of a trajectory."""
+    tally: Tally = field(default_factory=lambda: Tally(AGENTS))
     sessions: dict[str, Answers] = field(default_factory=dict)
     """Key -> the session of an open trajectory."""
     num_calls: int = 0
     """Since the start, without retries and what was found in the journal."""
-    num_refused: int = 0
-    """Requests that were refused since the start, for any reason."""
     num_branches: int = 0
     """Opened since the start."""
     _watchers: dict[str, Callable[[], None]] = field(default_factory=dict)

@@ -48,6 +48,7 @@ class Session:
         self._recorder.sessions.pop(self.key, None)
 
     def _restart(self) -> None:
+        self.refusal = ""
         self._known = KnownTurns()
         self._answered: list[RecordedCall] = []
         self._made: dict[str, list[Call]] = defaultdict(list)
@@ -77,6 +78,9 @@ class Session:
     def has_call(self) -> bool:
         """Whether a call waits for its answer."""
         return self._own_since is None
+
+    def num_replies(self) -> int:
+        return len(self._answered)
 
     def own_seconds(self) -> float:
         """Time of the agent itself: without the times when a call waited for its answer."""

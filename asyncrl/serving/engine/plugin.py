@@ -7,21 +7,22 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights, of
-    quantised ones too, whole steps before an update, waits for weights that end, latent attention as
-    transformers has it, version spans, short aborts, clean and prompt ends, shared prompts, no random bias in
-    a reward model's head, tokens that are never sampled, log-probs of input tokens at the temperature, the
-    experts of each token, and the list of these hooks; on a CPU lighter processes, batched attention, packed
-    weights, shorter ways to decode, norm, rotate and sample, gates of shared experts, experts of other ranks,
-    norms of linear attention, latent attention, and sleep too.
-    With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
-    shorter ways to norm and rotate."""
+    """A token for each request, one address for the ranks, what config.json implies, weights from a URL,
+    digests of loaded weights, of quantised ones too, whole steps before an update, waits for weights that
+    end, latent attention as transformers has it, version spans, short aborts, clean and prompt ends, shared
+    prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input
+    tokens at the temperature, the experts of each token, and the list of these hooks; on a CPU lighter
+    processes, batched attention, packed weights, shorter ways to decode, norm, rotate and sample, gates of
+    shared experts, experts of other ranks, norms of linear attention, latent attention, and sleep too.
+    With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of
+    the shorter ways to norm and rotate."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
         aborts,
         access,
         applied_hooks,
+        completed_config,
         head_bias,
         input_logprobs,
         latent_attention,
@@ -42,6 +43,7 @@ def load() -> None:
     applied_hooks.install()
     access.install()
     one_address.install()
+    completed_config.install()
     latent_attention.install()
     loaded_weights.install()
     quantised_weights.install()

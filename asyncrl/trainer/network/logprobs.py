@@ -152,24 +152,24 @@ class _Vocabulary:
 
     def tempered(self, logits: Tensor) -> Tensor:
         """A float32 copy of `logits`, capped, divided by the temperature, without what is never sampled."""
-        return self._without_unsampled(self._divided(logits))
+        return self._without_unsampled(self.divided(logits))
 
     def shifted(self, logits: Tensor, less: Tensor) -> Tensor:
         """`tempered`, less a number of each row, [t] float32: in one pass where there is no other."""
         if self._cap is None and self.temperature == 1.0 and converts_as_it_computes(logits):
             return self._without_unsampled(torch.sub(logits, less[:, None]))
-        return self._without_unsampled(self._divided(logits).sub_(less[:, None]))
+        return self._without_unsampled(self.divided(logits).sub_(less[:, None]))
 
     def largest(self, logits: Tensor) -> Tensor:
         """[t] largest of the tempered logits of each row. Dividing keeps their order, so it comes after."""
         if self._cap is not None:
             return self.tempered(logits).amax(-1)
         if self._unsampled is None:
-            return self._divided(logits.amax(-1))
+            return self.divided(logits.amax(-1))
         kept = logits.index_select(1, self._unsampled)
         lowest = logits.index_fill_(1, self._unsampled, torch.finfo(logits.dtype).min).amax(-1)
         logits.index_copy_(1, self._unsampled, kept)
-        return self._divided(lowest)
+        return self.divided(lowest)
 
     def untempered(self, slopes: Tensor, logits: Tensor, out: Tensor) -> None:
         """Fills `out` with the gradient of `logits` from that of the tempered ones, which it overwrites."""
@@ -183,7 +183,7 @@ class _Vocabulary:
         else:
             out.copy_(slopes.div_(self.temperature))
 
-    def _divided(self, logits: Tensor) -> Tensor:
+    def divided(self, logits: Tensor) -> Tensor:
         """A float32 copy of `logits`, capped and divided by the temperature."""
         if self._cap is not None:
             copy = logits.to(torch.float32, copy=True).div_(self._cap).tanh_().mul_(self._cap)
@@ -328,7 +328,7 @@ def _means(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabu
     """[t] means of the log-probs of the teacher's likeliest tokens of the rows `part`, by its
     probabilities."""
     columns, shares = vocabulary.top_of(part)
-    logs = logits.gather(1, columns).float() / vocabulary.temperature - normalisers[:, None]
+    logs = vocabulary.divided(logits.gather(1, columns)) - normalisers[:, None]
     return vocabulary.reduce((shares * logs).sum(-1))
 
 

@@ -182,8 +182,7 @@ def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") 
     if count > 1 and order != "batch":
         groups = [[lines] for lines in trajectories]
         if order == "groups":
-            by_prompt = groupby(trajectories, key=lambda lines: lines[0].prompt_tokens)
-            groups = [list(group) for _, group in by_prompt]
+            groups = [list(group) for _, group in groupby(trajectories, key=_group_of)]
         random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
         trajectories = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
@@ -252,14 +251,21 @@ def imitation_weight(batch: Batch, *, mask_staleness: int | None) -> float:
 
 
 def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int]:
-    """Trajectory -> the tokens that count (`MicroBatch.counted`) of all responses to its prompt, its own and
-    others'; at least 1."""
-    prompts: dict[str, tuple[int, ...]] = {}
-    counts: dict[tuple[int, ...], int] = defaultdict(int)
+    """Trajectory -> the tokens that count (`MicroBatch.counted`) of all trajectories of its group, its own
+    and others'; at least 1."""
+    groups: dict[str, str] = {}
+    counts: dict[str, int] = defaultdict(int)
     for lines in by_trajectory(batch.sequences):
-        prompt = prompts[root_id(lines[0].sequence_id)] = tuple(lines[0].prompt_tokens)
-        counts[prompt] += sum(_num_counted(line, batch.taken_version, mask_staleness) for line in lines)
-    return {name: max(1, counts[prompt]) for name, prompt in prompts.items()}
+        group = groups[root_id(lines[0].sequence_id)] = _group_of(lines)
+        counts[group] += sum(_num_counted(line, batch.taken_version, mask_staleness) for line in lines)
+    return {name: max(1, counts[group]) for name, group in groups.items()}
+
+
+def _group_of(lines: Sequence[ScoredSequence]) -> str:
+    """The group of a trajectory, by its id (`replay.group.trajectory_id`). Contexts do not tell: each sample
+    of an agent may begin with another one."""
+    name = root_id(lines[0].sequence_id)
+    return name.rpartition("-")[0] or name
 
 
 def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:

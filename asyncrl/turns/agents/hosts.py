@@ -164,7 +164,7 @@ class Host:
 
     def _exit(self, said: dict[str, Any]) -> Exit:
         if "error" in said:
-            return Exit(1, said["error"])
+            return Exit(1, self._hosts.processes.explained(said["error"]))
         if said["found"] is None or not self._hosts.processes.may_give_verdict:
             return Exit(0)
         try:

@@ -98,7 +98,18 @@ class ProcessPrograms:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return ProcessProgram(process, folder, ended, may_give_verdict=self.may_give_verdict)
+        return ProcessProgram(process, folder, ended, self.explained, may_give_verdict=self.may_give_verdict)
+
+    def explained(self, detail: str) -> str:
+        """`detail` of a bad end and, where a file was denied, what denies files here."""
+        if not self.hidden or "permission denied" not in detail.casefold():
+            return detail
+        folders = ", ".join(sorted({str(path.resolve().parent) for path in self.hidden}))
+        return (
+            f"{detail}\nasyncrl's isolation (Landlock) denies agents the run folder, its data, and new files "
+            f"in the folders above them ({folders}). Write to the working folder, which is HOME and TMPDIR "
+            f"too; it is removed when the program ends."
+        )
 
     def _variables(self, folder: Path, access: Access) -> dict[str, str]:
         api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
@@ -121,12 +132,14 @@ class ProcessProgram:
         process: asyncio.subprocess.Process,
         folder: Path,
         ended: Callable[[], None],
+        explained: Callable[[str], str],
         *,
         may_give_verdict: bool,
     ) -> None:
         self.pid = process.pid
         self._process = process
         self._folder = folder
+        self._explained = explained
         self._may_give_verdict = may_give_verdict
         self._exit: Exit | None = None
         self._waiting = asyncio.create_task(self._wait(ended))
@@ -160,9 +173,9 @@ class ProcessProgram:
 
     def _read_exit(self, code: int) -> Exit:
         if code != 0:
-            return Exit(code, self._tail())
+            return Exit(code, self._explained(self._tail()))
         try:
-            return Exit(0, score=self._score())
+            return Exit(0, self._tail(), score=self._score())
         except ValueError as error:
             return Exit(1, f"its verdict cannot be read: {error}")
 

@@ -14,7 +14,7 @@ class Exit:
     code: int
     """Its exit code, negative for a signal; 0 is well."""
     detail: str = ""
-    """Why, where it did not end well: the end of what it printed."""
+    """The end of what it printed, or why it did not end well."""
     score: float | None = None
     """Raw correctness in [0, 1] that it gave, where it may."""
     is_lost: bool = False

@@ -17,9 +17,19 @@ MOST_REPLIES = 128
 """Most replies of one call, as OpenAI has it."""
 _CONSTRAINTS = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "regex", "ebnf"),
-    *("json_schema", "structured_outputs", "logit_bias"),
+    *("json_schema", "structured_outputs"),
 )
 """Parameters that constrain what is sampled, of OpenAI and of servers that are compatible with it."""
+_NOT_SERVED = {
+    "logit_bias": "logit_bias changes how likely tokens are, so that the trainer would not know their "
+    "distribution. Leave it out; stop ends a response at a text.",
+    "top_logprobs": "top_logprobs is not served: servers say the log-prob of each sampled token alone.",
+    "functions": "functions is not served: it is OpenAI's older name. Give the functions in tools.",
+    "function_call": "function_call is not served: it is OpenAI's older name. Give tools and tool_choice.",
+    "audio": "audio is not served: the model reads and writes text.",
+    "modalities": "modalities other than text are not served: the model reads and writes text.",
+}
+"""Parameter -> why it is refused, and what to do."""
 _OVERRIDDEN = (
     *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty"),
     *("repetition_penalty", "seed"),
@@ -204,15 +214,9 @@ def _refuse_constraints(body: Mapping[str, Any]) -> None:
             param=found[0],
             code="unsupported_parameter",
         )
-    if body.get("top_logprobs"):
-        raise RequestRefused(
-            "top_logprobs is not served: servers say the log-prob of each sampled token alone.",
-            param="top_logprobs",
-            code="unsupported_parameter",
-        )
-    for name in ("audio", "modalities", "functions"):
-        if body.get(name) and body[name] != ["text"]:
-            raise RequestRefused(f"{name} is not served.", param=name, code="unsupported_parameter")
+    for name, why in _NOT_SERVED.items():
+        if body.get(name) and body[name] not in (["text"], "none", "auto"):
+            raise RequestRefused(why, param=name, code="unsupported_parameter")
 
 
 def _overridden(body: Mapping[str, Any], choice: Any) -> tuple[str, ...]:

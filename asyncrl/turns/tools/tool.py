@@ -15,6 +15,7 @@ from typing import Any
 import pydantic
 
 from asyncrl.turns.environment import Recovery
+from verifiers.options import unresolved
 
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
@@ -69,7 +70,11 @@ def schema_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
     if not documented:
         raise ValueError(f"{name} has no docstring: the model would not know what the tool does.")
     description, described = _read_docstring(documented)
-    hints, properties, required = _hints(function), {}, []
+    try:
+        hints = _hints(function)
+    except Exception as error:  # hints are code of the user
+        raise unresolved(f"tool {name!r}", error) from error
+    properties, required = dict[str, Any](), list[str]()
     for argument, parameter in _parameters(function).items():
         if argument not in hints:
             raise ValueError(f"the argument {argument} of {name} has no type hint.")

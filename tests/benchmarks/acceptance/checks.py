@@ -105,6 +105,13 @@ class Setting:
     def on_gpu(self) -> bool:
         return self.device == "gpu"
 
+    def name_without_second_gpu(self, checks: Checks, what: str) -> bool:
+        """Adds a row for `what`, which takes two GPUs, where there are fewer; whether it did."""
+        if self.num_gpus > 1:
+            return False
+        checks.add(Row(what, NOT_RUN, f"needs 2 GPUs, {self.num_gpus} here", ""))
+        return True
+
     @property
     def dtype(self) -> str:
         return "bfloat16" if self.on_gpu else "float32"
@@ -126,7 +133,7 @@ def run_part(work: Callable[[Checks, Setting], None]) -> int:
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     work(Checks(chosen.rows), Setting(chosen.device, chosen.folder, chosen.num_gpus, chosen.model))
-    return int(any(row.verdict != PASS for row in read_rows(chosen.rows)))
+    return int(any(row.verdict == FAIL for row in read_rows(chosen.rows)))
 
 
 def end(work: Callable[[Checks, Setting], None]) -> None:

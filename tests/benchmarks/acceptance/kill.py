@@ -82,6 +82,7 @@ def work(checks: Checks, setting: Setting) -> None:
     )
     advice = "Do not rely on resuming here: compare the logs in kill/straight and kill/killed."
     wanted: dict[int, tuple[float, ...]] = {}
+    setting.name_without_second_gpu(checks, "a second trainer rank, gradients summed by NCCL")
     with checks.row(f"{NUM_STEPS} steps of {num_ranks} rank(s)", advice) as check:
         wanted = straight(setting, recipe)
         check.figure = "losses " + ", ".join(f"{wanted[step][0]:.6f}" for step in sorted(wanted))

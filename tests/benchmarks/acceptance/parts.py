@@ -5,6 +5,7 @@ server compiles kernels, so it is the smallest one, and later servers find them 
 last of those that decide; throughput is a figure alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -25,3 +26,8 @@ PARTS = (
     Part("real", 300, "a run of a real model, or of random weights of its size"),
     Part("throughput", 180, "tokens per second, MFU, memory of steps of Qwen3 0.6 B", gpu_only=True),
 )
+
+
+def minutes_of(parts: Sequence[Part]) -> float:
+    """What all of them may take together: every part has its whole limit."""
+    return sum(part.limit_seconds for part in parts) / 60

@@ -42,7 +42,7 @@ def child(folder: Path, name: str, program: str, seconds: float) -> ChildProcess
 
 
 async def until_done(*processes: ChildProcess) -> None:
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 300
     while not all("done" in process.last_lines() for process in processes):
         assert time.monotonic() < deadline
         await _pause()

@@ -26,7 +26,7 @@ def child(folder: Path, code: str) -> ChildProcess:
     return ChildProcess("child", ["-c", code], environment={}, log_path=folder / "log")
 
 
-async def wait_for_output(path: Path, *, seconds: float = 60.0) -> str:
+async def wait_for_output(path: Path, *, seconds: float = 300.0) -> str:
     deadline = time.monotonic() + seconds
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < deadline, "the child said nothing"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakes.alarm_log import AlarmLog
 
+from asyncrl.observe.alarms.learning import TrainedNothing, TrainedTokens
 from asyncrl.observe.alarms.watch import CLEAR_STEPS
 from asyncrl.observe.metrics.metrics_file import Row
 
@@ -368,9 +369,46 @@ def test_a_single_step_that_no_token_is_left_of() -> None:
     log = AlarmLog()
     rows = series(20, surviving_tokens=lambda step: 0.0 if step == 7 else 2000.0, left_out_share=0.1)
     assert log.run(rows) == [("left_out_tokens", 7, True), ("left_out_tokens", 17, False)]
-    assert log.rows[0]["text"].startswith("step 7 trained no token")
+    assert "step 7 trained no token: 2400 tokens were masked or rejected (" in log.rows[0]["text"]
     assert "version 7 has the weights of the version before it" in log.rows[0]["text"]
     assert alarms_of(rows, left_out_share=None) == set()
+
+
+def empty(step: int, **columns: Any) -> Row:
+    return {"step": step, "surviving_tokens": 0.0, "num_tokens": 0.0, **columns}
+
+
+def test_a_step_without_sampled_tokens_says_what_agents_did_instead() -> None:
+    log = AlarmLog()
+    log.run([empty(1, causes="8 agents ended without a call of the model (the first: train:1)")])
+    expected = "no token: the responses have no sampled token; 8 agents ended without a call of the model ("
+    assert expected in log.rows[0]["text"]
+
+
+def test_a_run_without_a_trained_token_in_a_window_of_steps_ends_with_the_cause() -> None:
+    trained = TrainedTokens(num_steps=100)
+    for step in range(1, 5):
+        trained.step(empty(step))
+    # The critic's warm-up has no such column.
+    trained.step({"step": 5})
+    for step in range(6, 10):
+        trained.step(empty(step, too_stale_tokens=10.0))
+    with pytest.raises(TrainedNothing, match=r"steps 6 to 10: 50 tokens were too stale \(.*; 3 calls were"):
+        trained.step(empty(10, too_stale_tokens=10.0, causes="3 calls were refused"))
+
+
+def test_a_run_of_few_steps_fails_if_none_of_them_trained_a_token() -> None:
+    rows = [empty(1), empty(2)]
+    trained = TrainedTokens(num_steps=2)
+    trained.step(rows[0])
+    advice = r"steps 1 to 2: .*set run_folder to start over, or raise trainer\.num_steps"
+    with pytest.raises(TrainedNothing, match=advice):
+        trained.step(rows[1])
+    with pytest.raises(TrainedNothing, match=advice):
+        TrainedTokens(num_steps=2).restore(rows)
+    resumed = TrainedTokens(num_steps=3)
+    resumed.restore([{"step": 1, "surviving_tokens": 7.0}, empty(2)])
+    resumed.step(empty(3))
 
 
 def test_most_tokens_are_left_out_of_the_loss() -> None:

@@ -75,7 +75,7 @@ async def test_runs_are_read_before_anybody_asks(run_folder: Path) -> None:
         (broken / name).write_text(text)
     runs, until = Runs([run_folder.parent]), asyncio.Event()
     server = asyncio.create_task(serve(runs, port=0, until=until, ready=lambda _: None))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not {"metrics", "journal", "texts"} <= vars(runs.get("run")).keys():
         assert time.monotonic() < deadline, vars(runs.get("run"))
         await asyncio.sleep(0.01)

@@ -107,6 +107,35 @@ async def test_runs_appear_grow_and_vanish_while_the_overview_is_open(
         await page.wait_for("document.querySelectorAll('#runs tr').length == 1")
 
 
+BROKEN = """
+[...document.querySelectorAll("#runs th a")].flatMap((name) => [...name.childNodes]).filter((piece) => {
+  const range = document.createRange();
+  range.selectNode(piece);
+  return piece.nodeType === 3 && range.getClientRects().length > 1;
+}).map((piece) => piece.textContent)
+"""
+"""Pieces of names, between two places to break, that are in two lines."""
+
+
+async def test_names_break_at_their_separators_and_no_step_is_counted_of_fewer(
+    run_folder: Path, browser_address: str
+) -> None:
+    names = ["r1_zero_arithmetic_cpu-learning-rate-3e-5-seed-2", "r1_zero_smollm2_cpu"]
+    for name in names:
+        shutil.copytree(run_folder, run_folder.with_name(name))
+        with MetricsWriter(run_folder.with_name(name) / "metrics.jsonl") as writer:
+            words = "Entropy fell to a tenth of what it was, for ten steps in a row; look at the answers. "
+            writer.event("alarm", alarm="x", step=8, text=3 * words, value=1.0, limit=0.5)
+    # It was lowered after 102 steps.
+    write_status(run_folder.with_name(names[0]), make_status(step=102, total_steps=90))
+    async with opened(run_folder.parent, browser_address, width=1280, height=800) as page:
+        await page.wait_for("document.querySelectorAll('#runs tr').length == 3")
+        broken = await page.evaluate(BROKEN)
+        assert broken == []
+        steps = await page.text(f"tr[data-row='{names[0]}'] td[data-label=step]")
+        assert steps.strip() == "102"
+
+
 async def test_a_curve_grows_as_the_run_writes_and_asks_only_for_what_is_new(
     run_folder: Path, browser_address: str
 ) -> None:

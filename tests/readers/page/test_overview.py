@@ -46,6 +46,21 @@ def test_a_line_holds_accuracies_the_last_reward_and_the_last_alarm(run_folder: 
     assert (line["alarm"], line["alarm_step"]) == ("Lengths exploded.", 8)
 
 
+def test_steps_that_a_resumed_run_trains_again_are_named_until_they_are(run_folder: Path) -> None:
+    run = Run("sums", run_folder)
+    assert read_line(run)["again"] is None
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.resumed(4)
+        line = read_line(run)
+        assert line["again"] == (5, 10)
+        for step in range(5, 11):
+            writer.step({"step": step})
+        assert read_line(run)["again"] is None
+        # Nothing is lost where the newest step has its checkpoint.
+        writer.resumed(10)
+    assert read_line(run)["again"] is None
+
+
 def test_an_alarm_that_has_ended_says_so(run_folder: Path) -> None:
     with MetricsWriter(run_folder / "metrics.jsonl") as writer:
         writer.event("alarm", alarm="x", step=3, text="Entropy is back.", is_on=False)

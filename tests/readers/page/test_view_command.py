@@ -58,4 +58,4 @@ def test_it_prints_its_address_and_ends_with_ctrl_c(run_folder: Path) -> None:
         with urllib.request.urlopen(url, timeout=30) as reply:
             assert b"<!doctype html>" in reply.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=300) == 0

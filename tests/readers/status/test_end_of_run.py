@@ -71,3 +71,13 @@ def test_the_end_of_a_run_tells_of_its_alarms(run_folder: Path) -> None:
 def test_a_run_without_steps_prints_its_books(run_folder: Path) -> None:
     (run_folder / "metrics.jsonl").unlink()
     assert "0 steps" in shown(run_folder)
+
+
+def test_a_run_with_agents_says_how_they_ended_and_what_trained_nothing(run_folder: Path) -> None:
+    assert "agents  " not in shown(run_folder)
+    causes = "agents without a call of the model: 3 (the first: train:1)"
+    with MetricsWriter(run_folder / "metrics.jsonl") as metrics:
+        metrics.step({"step": 11, "agents_replied": 1000, "agents_without_call": 1})
+        metrics.step({"step": 12, "agents_replied": 5, "agents_without_call": 2, "causes": causes})
+    lines = shown(run_folder, width=200).splitlines()
+    assert {"agents  1,005 replied, 3 no call", f"causes  {causes}"} <= set(lines)

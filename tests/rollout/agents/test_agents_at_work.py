@@ -1,12 +1,13 @@
 """A run around agents that are at work: drains, servers that sleep, the end, the watchdog, the metrics."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.agents import Client, Played, agents_on
+from fakes.agents import Agent, Client, Played, Refused, agents_on
 from fakes.chat_codec import END
 from fakes.notebook import Notebook
 from fakes.records import make_task
@@ -15,6 +16,7 @@ from asyncrl.controller.agent_metrics import AgentMeter, agent_calls
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.status_writer import _answers_wait
 from asyncrl.observe.metrics.exposition import text
+from asyncrl.observe.metrics.tally import ENDINGS
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain
@@ -47,7 +49,7 @@ class Worker:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(300):
         while not is_so():
             await asyncio.sleep(0)
 
@@ -99,7 +101,7 @@ async def test_agents_that_wait_for_a_place_do_not_block_a_drain(tmp_path: Path)
         router.start_drain()
         run.engine.release()
         slow.may_work.set()
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(300):
             assert [len(await each) for each in plays] == [2, 2]
         assert drain.is_idle()
 
@@ -182,7 +184,9 @@ async def test_metrics_say_what_agents_did_since_the_last_step(tmp_path: Path) -
             line.split()[2].removeprefix("asyncrl_") for line in scraped if "# TYPE" in line
         }
         # Told once.
-        assert set(meter.read().values()) == {0, None}
+        later = meter.read()
+        assert later.pop("causes").startswith("agents that crashed: 1 (the first: ")
+        assert set(later.values()) == {0, None}
         for trajectory in ended:
             run.group.scores[trajectory.trajectory_id] = object()  # type: ignore[assignment]
         assert agent_calls([run.group]) == {"agent_calls_mean": 2.0, "agent_branches_mean": 1.0}
@@ -203,6 +207,44 @@ async def test_agents_at_work_and_those_that_wait_are_counted_and_so_is_what_is_
         agent.may_work.set()
         assert len(await work) == 3
         assert meter.read()["agent_refused_calls"] == 3
+
+
+async def asks_for_json(client: Client) -> None:
+    with contextlib.suppress(Refused):
+        await client.say([ASKED], response_format={"type": "json_object"})
+
+
+async def asks_another_path(client: Client) -> None:
+    with contextlib.suppress(Refused):
+        await client.ask("POST", "/responses", {})
+
+
+async def makes_no_call(client: Client) -> None:
+    pass
+
+
+async def replies_after_a_refusal(client: Client) -> None:
+    await asks_for_json(client)
+    await client.say([ASKED])
+
+
+@pytest.mark.parametrize(
+    ("agent", "column", "words"),
+    [
+        (asks_for_json, "agents_refused", "400: response_format constrains what is sampled"),
+        (asks_another_path, "agents_refused", "404: POST /v1/responses is not served"),
+        (makes_no_call, "agents_without_call", "agents without a call of the model: 1 (the first: "),
+        (replies_after_a_refusal, "agents_replied", "refused calls of agents: 1 (the first: 400: "),
+    ],
+)
+async def test_each_ending_of_an_agent_has_its_count_and_its_first_example(
+    agent: Agent, column: str, words: str, tmp_path: Path
+) -> None:
+    async with agents_on(tmp_path, agent, counted) as run:
+        await run.play()
+        found = AgentMeter(run.player, run.queue).read()
+        assert {name: found[name] for name in ENDINGS if found[name]} == {column: 1}
+        assert words in found["causes"]
 
 
 async def test_tokens_that_an_agent_left_are_told(tmp_path: Path) -> None:

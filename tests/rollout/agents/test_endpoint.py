@@ -106,11 +106,17 @@ async def test_models_are_listed_and_other_paths_are_404_in_openais_shape(tmp_pa
     assert refused.status == 404 and "/v1/chat/completions" in refused.error["message"]
 
 
+NOT_FORMATS = ("logit_bias", "top_logprobs", "functions", "function_call")
+"""What is refused for another reason than that it constrains the form of a response."""
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": {"name": "f"}}, "function_call"),
         ({"guided_regex": "a*"}, "guided_regex"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
@@ -131,6 +137,7 @@ async def test_what_is_not_served_is_refused_with_400_before_anything_is_sampled
     refused, run = await outcome(tmp_path, lambda client: client.ask("POST", "/chat/completions", asked))
     assert refused.status == 400 and refused.error["param"] == param
     assert refused.error["type"] == "invalid_request_error"
+    assert param not in NOT_FORMATS or "format" not in refused.error["message"]
     assert not run.engine.bodies and not run.group.trajectories[0].calls
 
 

@@ -55,7 +55,7 @@ async def test_a_crash_is_retried_with_its_calls_answered_from_the_record(tmp_pa
 
     async with agents_on(tmp_path, crashes_once, counted) as run:
         (trajectory,) = await run.play()
-        assert not run.group.scores and run.player.num_faults == 1
+        assert not run.group.scores and run.player.recorder.tally.counts["agent_faults"] == 1
         assert len(run.engine.bodies) == 2 and len(trajectory.turns()) == 2 and not trajectory.branches
 
 
@@ -109,7 +109,11 @@ async def test_an_agent_that_ends_well_between_crashes_ends_nothing(tmp_path: Pa
 
     async with agents_on(tmp_path, crashes_half_of_the_time, counted, samples=4, max_agents=1) as run:
         run.player.faults = FaultsInARow(2, clock)
-        assert len(await run.play()) == 4 and run.player.num_faults == 4 and not run.group.scores
+        assert (
+            len(await run.play()) == 4
+            and run.player.recorder.tally.counts["agent_faults"] == 4
+            and not run.group.scores
+        )
 
 
 async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:
 
 
 async def test_time_that_an_agent_waits_for_the_model_is_not_its_own(tmp_path: Path) -> None:
-    async with agents_on(tmp_path, two_turns, counted, timeout_seconds=1.0) as run:
+    async with agents_on(tmp_path, two_turns, counted, timeout_seconds=60.0) as run:
         run.engine.hold()
         work = asyncio.create_task(run.play())
         while run.engine.num_running == 0:
@@ -369,5 +373,5 @@ async def test_an_agent_whose_process_another_one_took_along_is_started_again_wi
 
         monkeypatch.setattr(run.programs, "start", started)
         (trajectory,) = await run.play()
-        assert not run.group.scores and run.player.num_faults == 0
+        assert not run.group.scores and run.player.recorder.tally.counts["agent_faults"] == 0
         assert len(run.engine.bodies) == 2 and len(trajectory.turns()) == 2 and not trajectory.branches

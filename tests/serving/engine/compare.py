@@ -5,9 +5,10 @@ longer to import than all comparisons take.
 """
 
 import compare_backends
+import compare_configs
 import compare_layers
 import compare_sampler
 
-for comparison in (compare_backends, compare_layers, compare_sampler):
+for comparison in (compare_backends, compare_configs, compare_layers, compare_sampler):
     print(comparison.__name__)
     comparison.main()

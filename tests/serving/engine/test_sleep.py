@@ -31,10 +31,14 @@ def body(prompt: list[int], num_tokens: int) -> dict[str, Any]:
     }
 
 
-async def generate(session: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> tuple[Any, ...]:
-    """Tokens, log-probs, cached prompt tokens and why it ended."""
+async def generate(
+    session: aiohttp.ClientSession, url: str, request: dict[str, Any], begun: asyncio.Event | None = None
+) -> tuple[Any, ...]:
+    """Tokens, log-probs, cached prompt tokens and why it ended; sets `begun` at the first token."""
     tokens, logprobs, meta = [], [], {}
     async for event in stream(session, url, request):
+        if begun is not None:
+            begun.set()
         meta = event["meta_info"]
         tokens += event["output_ids"]
         logprobs += [entry[0] for entry in meta["output_token_logprobs"]]
@@ -70,8 +74,9 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
             # Enough steps at once for packed weights, which a sleep must give back too.
             together = [generate(session, url, body(prompt, 60)) for _ in range(16)]
             await asyncio.gather(*together)
-            endless = asyncio.create_task(generate(session, url, body(prompt, ENDLESS)))
-            await asyncio.wait({endless}, timeout=0.3)
+            begun = asyncio.Event()
+            endless = asyncio.create_task(generate(session, url, body(prompt, ENDLESS), begun))
+            await begun.wait()
             awake = scheduler_bytes(url)
             await control.sleep(session, url)
             # Its cache is larger still.

@@ -54,7 +54,7 @@ async def generate(
             stop=codec.stop,
             **options,
         )
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             ended = [trajectory async for trajectory in generator.run(queue.admit(make_task()))]
         await fleet.members.close()
         return ended, queue.conservation()

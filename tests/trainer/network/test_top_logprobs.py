@@ -24,24 +24,30 @@ def problem(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, TopTokens]:
     return hidden, weight, torch.arange(11), TopTokens(tokens, logprobs)
 
 
-def reference(hidden, weight, targets, temperature, top: TopTokens) -> tuple[Tensor, ...]:
+def reference(
+    hidden, weight, targets, temperature, top: TopTokens, cap: float | None = None
+) -> tuple[Tensor, ...]:
     """(log-probs, entropies, means) by the formulas, in double precision."""
-    logits = (hidden.double() @ weight.double().t() / temperature).index_fill(1, UNSAMPLED, -1e30)
+    logits = hidden.double() @ weight.double().t()
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    logits = (logits / temperature).index_fill(1, UNSAMPLED, -1e30)
     logprobs = torch.log_softmax(logits, -1)
     means = (top.logprobs.double().exp() * logprobs.gather(1, top.tokens)).sum(-1)
     return logprobs[torch.arange(11), targets], -(logprobs.exp() * logprobs).sum(-1), means
 
 
 @pytest.mark.parametrize("sizes", [(2**26, 2**18), (7, 2**18), (100, 40)], ids=["whole", "chunks", "slices"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("temperature", "cap"), [(1.0, None), (0.7, None), (0.7, 1.5)])
 def test_values_and_gradients_are_those_of_the_formulas_in_chunks_and_slices(
-    sizes: tuple[int, int], temperature: float, monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int], temperature: float, cap: float | None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", sizes[0])
     monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", sizes[1])
     hidden, weight, targets, top = problem()
-    got = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, unsampled=UNSAMPLED, top=top)
-    wanted = reference(hidden, weight, targets, temperature, top)
+    given = {"unsampled": UNSAMPLED, "top": top, "cap": cap}
+    got = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, **given)
+    wanted = reference(hidden, weight, targets, temperature, top, cap)
     directions = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
     # All together, the mean alone, and log-probs without it.
     for chosen in ([0, 1, 2], [2], [0]):

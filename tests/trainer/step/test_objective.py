@@ -18,7 +18,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.whole_logprobs import token_logprobs
-from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
+from asyncrl.trainer.packing.batch import mini_batches, prompt_lengths, rank_micro_batches
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import set_learning_rate
@@ -423,6 +423,21 @@ def test_mini_batches_share_out_every_sequence_once_with_its_group():
     assert len([key for key, _ in itertools.groupby(groups)]) == 5
     assert len(mini_batches(Batch(0, 1.0, batch.sequences[:2]), 4, seed=0)) == 2
     assert [part.sequences for part in mini_batches(Batch(0, 1.0, []), 4, seed=0)] == [[]]
+
+
+def test_samples_of_a_group_whose_contexts_differ_stay_one_group():
+    """As those of an agent, which begins each conversation with another sentence."""
+    batch = random_batch(0, num_groups=5, group_size=3)
+    own = [dataclasses.replace(s, prompt_tokens=[i, *s.prompt_tokens]) for i, s in enumerate(batch.sequences)]
+    mixed = dataclasses.replace(batch, sequences=own)
+    assert prompt_lengths(mixed, mask_staleness=None) == prompt_lengths(batch, mask_staleness=None)
+    # 3 responses of a group: each has the tokens of all three.
+    first = batch.sequences[:3]
+    total = sum(sequence.num_sampled() for sequence in first)
+    assert [prompt_lengths(mixed, mask_staleness=None)[s.sequence_id] for s in first] == [total] * 3
+    assert [order_of([part]) for part in mini_batches(mixed, 4, seed=0)] == [
+        order_of([part]) for part in mini_batches(batch, 4, seed=0)
+    ]
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step_alone():

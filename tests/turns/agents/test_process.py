@@ -80,6 +80,14 @@ async def test_a_crash_says_what_was_printed_last() -> None:
     await program.end()
 
 
+@needs_landlock
+async def test_a_file_that_the_isolation_denies_names_it_and_the_folder_to_write_to(tmp_path: Path) -> None:
+    (data := tmp_path / "rows.jsonl").write_text("text")
+    found = await exit_of("open(__import__('sys').argv[1], 'w')", str(tmp_path / "new"), hidden=[data])
+    assert "PermissionError" in found.detail and "asyncrl's isolation (Landlock) denies" in found.detail
+    assert f"({tmp_path})" in found.detail and "HOME and TMPDIR" in found.detail
+
+
 async def test_memory_is_bounded() -> None:
     found = await exit_of("x = bytearray(400 * 2**20)", memory_mib=200)
     assert found.code == 1 and "MemoryError" in found.detail
@@ -119,7 +127,7 @@ async def test_its_end_is_that_of_all_that_it_started(tmp_path: Path) -> None:
     children = psutil.Process(program.pid).children(recursive=True)
     assert len(children) == 2
     await program.end()
-    gone, alive = psutil.wait_procs(children, timeout=30)
+    gone, alive = psutil.wait_procs(children, timeout=300)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
     assert program.exit() is not None and program.exit().code == -9  # type: ignore[union-attr]
 

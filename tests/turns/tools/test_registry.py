@@ -49,6 +49,21 @@ def test_functions_and_classes_of_a_file_are_tools(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "annotation", "said"),
+    [("shout", "text: str", "'shout'"), ("Counter", "start: int", r"\./tools.py:C")],
+)
+def test_an_annotation_that_cannot_be_resolved_is_named(
+    name: str, annotation: str, said: str, folder: Path
+) -> None:
+    argument = annotation.partition(":")[0]
+    (folder / "tools.py").write_text(OWN.replace(annotation, f"{argument}: 'Foo'"))
+    with pytest.raises(
+        ValueError, match=rf"(?i)annotation of tool .*{said}.* cannot be resolved \(NameError:"
+    ):
+        load_tool(f"./tools.py:{name}", {}, folder)
+
+
+@pytest.mark.parametrize(
     ("named", "words"),
     [
         (["calculater"], "no tool 'calculater'.*calculator"),

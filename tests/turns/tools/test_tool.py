@@ -91,9 +91,18 @@ def odd(x: complex) -> str:
     return ""
 
 
+def unresolved(x: "Foo") -> str:  # type: ignore[name-defined]  # noqa: F821
+    """Does it.
+
+    Args:
+        x: It.
+    """
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (unresolved, "annotation of tool 'unresolved' cannot be resolved \\(NameError: name 'Foo' is not"),
         (undocumented, "has no docstring"),
         (untyped, "has no type hint"),
         (half, "does not describe x"),

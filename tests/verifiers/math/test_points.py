@@ -4,14 +4,15 @@ The verdicts of single pairs are in cases/pieces.jsonl."""
 
 import random
 import re
-from fractions import Fraction
 
 import pytest
+from flint import fmpq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verifiers.math.domains import Domain
 from verifiers.math.parser import parse_answer
-from verifiers.math.points import near_point, pieces, spread_points
+from verifiers.math.points import Drawing
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome
 
@@ -170,23 +171,31 @@ def test_functions_are_compared_where_both_are_real(gold: str, answer: str) -> N
 # The points themselves
 
 
+def drawing(seed: int, **domains: Domain) -> Drawing:
+    return Drawing(random.Random(seed), domains or {"x": Domain.REAL})
+
+
 def test_spread_points_have_every_magnitude_with_both_signs_for_each_letter() -> None:
-    points = list(spread_points(random.Random(1), ["x", "y"]))
+    points = list(drawing(1, x=Domain.REAL, y=Domain.REAL).spread())
     for name in ("x", "y"):
         for sign in (1, -1):
             sizes = [abs(point[name]) for point in points if sign * point[name] > 0]
-            assert min(sizes) < Fraction(1, 1000) and max(sizes) > 10**12
+            assert min(sizes) < fmpq(1, 1000) and max(sizes) > 10**12
             assert any(10**6 < size < 10**8 for size in sizes)
 
 
 def test_each_piece_of_either_side_has_a_point() -> None:
     sides = (parse_answer(r"|x-1000|"), parse_answer(r"\sqrt{(3x-3003)^2}+\sqrt{x^2+80x+1600}"))
-    values = [piece.points[0]["x"] for piece in pieces(random.Random(1), ["x"], sides)]
+    values = [piece.points[0]["x"] for piece in drawing(1).pieces(sides)]
     cuts = [-(10**9), -40, 1000, 1001, 10**9]
     for low, high in zip(cuts, cuts[1:], strict=False):
         assert any(low < value < high for value in values)
 
 
 def test_points_depend_on_the_source_alone() -> None:
-    drawn = [near_point(random.Random(seed), ["x"], 0) for seed in (1, 1, 2)]
+    drawn = [drawing(seed).near(0) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_no_two_pairs_share_the_denominator_of_their_points() -> None:
+    assert len({drawing(seed).prime for seed in range(50)}) == 50

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.math import algebra
-from verifiers.math.arithmetic import numeric_value
+from verifiers.math.arithmetic import real_fraction
 from verifiers.math.parser import parse_answer
 from verifiers.math.tokens import Unreadable
 from verifiers.math.verifier import MathVerifier
@@ -200,7 +200,10 @@ def functions(draw: st.DrawFn) -> Function:
 
 def value_of(text: str, values: dict[str, Fraction] | None = None) -> Any:
     node = algebra.value_of(parse_answer(text))
-    return numeric_value(node, values or {})[0]
+    return (
+        mpmath.mpf(real_fraction(node, values or {}).numerator)
+        / real_fraction(node, values or {}).denominator
+    )
 
 
 def close(one: Any, other: Any) -> bool:

@@ -22,9 +22,14 @@ function accuracy(run) {
   return [percent(last[1]), element("span", { className: "muted", textContent: interval })];
 }
 
+// A name that may break behind its separators, and inside of a word only where the word alone is too wide.
+function breakable(name) {
+  return name.split(/(?<=[-_./])/).flatMap((part) => [part, element("wbr")]);
+}
+
 function runRow(run, now) {
   const cell = (label, className, ...children) => element("td", { className, dataset: { label } }, ...children);
-  const name = element("th", {}, element("a", { href: link(run.name), textContent: run.name, tabIndex: -1 }));
+  const name = element("th", {}, element("a", { href: link(run.name), tabIndex: -1 }, ...breakable(run.name)));
   const row = element("tr", { tabIndex: 0, dataset: { row: run.name } }, name);
   if (run.problem !== null) {
     row.append(element("td", { className: "problem", colSpan: 8, textContent: run.problem }));
@@ -35,7 +40,7 @@ function runRow(run, now) {
     const last = run.cause === null ? element("td", { className: "alarm", textContent: alarm }) : element("td", { className: "problem", textContent: firstLine(run.cause), title: run.cause });
     row.append(
       element("td", {}, stateMark(run.state)),
-      cell("step", "number", run.step === null ? "–" : run.total_steps ? `${run.step} of ${run.total_steps}` : String(run.step), ...(run.step !== null && run.total_steps ? [progress(run)] : [])),
+      cell("step", "number", run.step === null ? "–" : stepsOf(run.step, run.total_steps), ...(run.step !== null && run.total_steps ? [progress(run)] : [])),
       cell("", "", sparkline(run.accuracies)),
       cell("held-out", "number", ...accuracy(run)),
       cell("reward", "number", number(run.reward)),

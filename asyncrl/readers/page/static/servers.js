@@ -45,7 +45,7 @@ function content({ state, cause, is_running: isRunning, age_seconds: age, status
       "div",
       { className: "cards" },
       card("state", state),
-      card("step", `${status.step} of ${status.total_steps}`),
+      card("step", stepsOf(status.step, status.total_steps)),
       ...(isRunning ? [card("tokens/s", whole(total))] : []),
       card("groups open", whole(queue.open)),
       card("ready", whole(queue.ready)),

@@ -108,6 +108,8 @@ function duration(seconds) {
 }
 // Of a cause, which may go on with the last lines of a log.
 const firstLine = (text) => text.split("\n", 1)[0];
+// trainer.num_steps may have been lowered since.
+const stepsOf = (step, total) => (total && step <= total ? `${step} of ${total}` : String(step));
 const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 // The route
@@ -194,7 +196,8 @@ function renderHead() {
 
 function headFacts(head) {
   const facts = head.state === null ? [] : [head.state];
-  if (head.step !== null) facts.push(head.total_steps ? `step ${head.step} of ${head.total_steps}` : `step ${head.step}`);
+  if (head.step !== null) facts.push(`step ${stepsOf(head.step, head.total_steps)}`);
+  if (head.again !== null) facts.push(`steps ${head.again[0]} to ${head.again[1]} are trained again: their earlier rows are superseded`);
   const evaluated = head.accuracies.at(-1);
   if (evaluated) facts.push(`held-out ${percent(evaluated[1])} at step ${evaluated[0]}`);
   return facts;

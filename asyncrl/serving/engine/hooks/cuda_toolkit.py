@@ -6,6 +6,7 @@ gpu.lock hold all of that in site-packages/nvidia/cu13, libraries under their ve
 asyncrl.
 """
 
+import ctypes
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 FOLDER = Path(sys.prefix) / "cuda"
 WHEELS = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+NUMA = "libnuma.so.1"
 SYSTEM = Path("/usr/local/cuda")
 """Where SGLang looks at last."""
 DRIVERS = (
@@ -49,8 +51,14 @@ def toolkit_environment(environment: Mapping[str, str] = os.environ, folder: Pat
     return {} if is_named or not folder.is_dir() else {"CUDA_HOME": str(folder)}
 
 
-def missing_compiler(environment: Mapping[str, str] = os.environ, folder: Path = FOLDER) -> str | None:
+def missing_part(
+    environment: Mapping[str, str] = os.environ, folder: Path = FOLDER, *, library: str = NUMA
+) -> str | None:
     """Parts that SGLang and Triton would not find, with the fix; None where they find all of them."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return f"{library} is missing, which SGLang's kernels are linked to: install libnuma1 (numactl-libs)"
     path = environment.get("PATH", os.defpath)
     host = environment.get("CXX", "c++")
     if shutil.which(host, path=path) is None:

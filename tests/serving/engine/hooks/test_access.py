@@ -16,6 +16,8 @@ from asyncrl.serving.sglang import health, http
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer
 from asyncrl.wire.files.service import FileRoutes
 
+# Its environment is another one than that of the other servers: it imports SGLang again.
+pytestmark = pytest.mark.exhaustive
 TOKEN = "a-token-that-appears-nowhere-else"
 CLOSED = [
     *[("POST", f"/{path}") for path in ("generate", "abort_request", "pause_generation", "flush_cache")],

@@ -1,11 +1,12 @@
 """The toolkit that servers compile with: links to NVIDIA's wheels, under the names that SGLang looks for."""
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 
-from asyncrl.serving.engine.hooks.cuda_toolkit import link_wheels, missing_compiler, toolkit_environment
+from asyncrl.serving.engine.hooks.cuda_toolkit import link_wheels, missing_part, toolkit_environment
 
 
 @pytest.fixture
@@ -59,22 +60,24 @@ def test_what_is_missing_is_said_with_the_places_that_were_searched(
     folder, path = tmp_path / "cuda", tmp_path / "bin"
     path.mkdir()
     here = {"PATH": str(path)}
-    assert "no C++ compiler (c++) is on PATH" in str(missing_compiler(here, folder))
+    missing = functools.partial(missing_part, library="libc.so.6")
+    assert "libnone.so.1 is missing, which SGLang's kernels are linked to: install libnuma1" in str(
+        missing_part(here, folder, library="libnone.so.1")
+    )
+    assert "no C++ compiler (c++) is on PATH" in str(missing(here, folder))
     for name in ("c++", "clang++"):
         (path / name).touch(0o755)
     header = tmp_path / "Python.h"
     monkeypatch.setattr("asyncrl.serving.engine.hooks.cuda_toolkit.HEADER", header)
-    assert "Python.h is missing, which Triton compiles against" in str(missing_compiler(here, folder))
+    assert "Python.h is missing, which Triton compiles against" in str(missing(here, folder))
     header.touch()
-    assert f"is in {folder}, on PATH or in" in str(missing_compiler(here, folder))
-    assert f"is in {tmp_path}/other:" in str(
-        missing_compiler(here | {"CUDA_HOME": f"{tmp_path}/other"}, folder)
-    )
+    assert f"is in {folder}, on PATH or in" in str(missing(here, folder))
+    assert f"is in {tmp_path}/other:" in str(missing(here | {"CUDA_HOME": f"{tmp_path}/other"}, folder))
     link_wheels(wheels, folder)
-    assert missing_compiler(here, folder) is None
-    assert missing_compiler(here | {"CXX": "clang++"}, folder) is None
-    assert "(icpx)" in str(missing_compiler(here | {"CXX": "icpx"}, folder))
+    assert missing(here, folder) is None
+    assert missing(here | {"CXX": "clang++"}, folder) is None
+    assert "(icpx)" in str(missing(here | {"CXX": "icpx"}, folder))
     # Where nobody made a folder, one on the PATH does.
     (path / "nvcc").touch(0o755)
-    assert missing_compiler(here, tmp_path / "no") is None
-    assert missing_compiler(here | {"CUDA_HOME": os.fspath(wheels)}, tmp_path / "no") is None
+    assert missing(here, tmp_path / "no") is None
+    assert missing(here | {"CUDA_HOME": os.fspath(wheels)}, tmp_path / "no") is None

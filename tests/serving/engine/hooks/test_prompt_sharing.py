@@ -59,7 +59,7 @@ async def replies(session, url: str, request: dict[str, Any]) -> Replies:
 
 async def until(session, url: str, condition: Callable[[dict[str, Any]], bool]) -> None:
     """Asks the server for its load again and again."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             async with session.get(f"{url}/v1/loads") as reply:
                 (load,) = (await reply.json())["loads"]

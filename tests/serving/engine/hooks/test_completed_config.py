@@ -1,0 +1,7 @@
+"""What SGLang reads of config.json is there: what transformers 5 leaves out, the server takes as implied."""
+
+from families.known import TINY
+
+
+def test_sglang_finds_all_that_it_reads_in_a_config_saved_by_transformers(compared):
+    assert compared["compare_configs"] == [[architecture] for architecture in TINY]

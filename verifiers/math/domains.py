@@ -1,0 +1,182 @@
+r"""What a letter may stand for: a real number, an integer, a complex number, a vector or a matrix.
+
+The gold decides by what it does with its letters; a response only by the usual letter for it. Two expressions
+are equal when they are equal for all values in these domains."""
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from verifiers.math.arithmetic import exact_value
+from verifiers.math.nodes import Constant, FunctionCall, Modulo, Node, Number, Power, Product, Sum, Symbol
+from verifiers.math.numbers import NotExact, NotNumber
+from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
+
+_INTEGER_FUNCTIONS = frozenset(("gcd", "lcm"))
+_NATURAL_FUNCTIONS = frozenset(("binomial", "factorial", "double_factorial"))
+JUMPING = frozenset(("floor", "ceiling", "sign"))
+"""Functions with values of their own at single points."""
+_REAL_FUNCTIONS = frozenset(("sqrt", "ln", "log", "exp", "root"))
+_INTEGER_LETTERS = frozenset("ijklmnpqMN")
+_COMPLEX_LETTERS = frozenset("zw")
+_COMPLEX_FUNCTIONS = frozenset("real imaginary argument conjugate".split())
+_VECTOR = "vector "
+_DIMENSIONS = frozenset("MLT")
+_TRANSPOSED = (Symbol("T"), Symbol("top"))
+
+
+class Domain(Enum):
+    REAL = auto()
+    INTEGER = auto()
+    NATURAL = auto()
+    """Of factorials and binomials, where n chooses as many as k of it."""
+    COMPLEX = auto()
+    VECTOR = auto()
+    MATRIX = auto()
+
+
+def domains(gold: Node, response: Node, integers: frozenset[str] = frozenset()) -> dict[str, Domain]:
+    """The domain of each letter of the gold. `integers`: letters that are said to be integers."""
+    letters = free_symbols(gold)
+    if not integers and not any(map(_may_have_types, (*walk(gold), *walk(response)))):
+        return dict.fromkeys(letters, Domain.REAL)
+    whole = integers | _integers(gold) | {name for name in _integers(response) if _is_usual(name)}
+    natural = _counted(gold) | {name for name in _counted(response) if _is_usual(name)}
+    complex_ones = _complex_letters(gold) | _complex_letters(response)
+    matrices = _matrices(gold) | (_matrices(response) & {name for name in letters if name.isupper()})
+    found = {}
+    for name in letters:
+        if name.startswith(_VECTOR):
+            found[name] = Domain.VECTOR
+        elif name in matrices:
+            found[name] = Domain.MATRIX
+        elif name in natural:
+            found[name] = Domain.NATURAL
+        elif name in whole:
+            found[name] = Domain.INTEGER
+        else:
+            found[name] = Domain.COMPLEX if name in complex_ones else Domain.REAL
+    return found
+
+
+def _may_have_types(item: Node) -> bool:
+    match item:
+        case Symbol(name):
+            return name.startswith(_VECTOR) or name[0].isupper()
+        case FunctionCall(name):
+            return name not in _REAL_FUNCTIONS
+        case Power(exponent=Number()) | Number() | Product() | Sum():
+            return False
+        case Power(base):
+            return type(base) is not Constant and type(base) is not Symbol
+    return isinstance(item, Modulo)
+
+
+def _is_usual(name: str) -> bool:
+    return name.partition("_")[0] in _INTEGER_LETTERS
+
+
+def _counted(side: Node) -> set[str]:
+    calls = [
+        item for item in walk(side) if isinstance(item, FunctionCall) and item.name in _NATURAL_FUNCTIONS
+    ]
+    return {name for call in calls for name in free_symbols(call)}
+
+
+def _integers(side: Node) -> set[str]:
+    found: set[str] = set()
+    for item in walk(side):
+        match item:
+            case FunctionCall(name, known=True) if name in _INTEGER_FUNCTIONS:
+                found |= free_symbols(item)
+            case Modulo():
+                found |= free_symbols(item)
+            case FunctionCall("floor" | "ceiling"):
+                found |= {name for name in free_symbols(item) if _is_usual(name)}
+            case FunctionCall("sin" | "cos" | "tan") if "pi" in constants(item):
+                found |= {name for name in free_symbols(item) if name in ("k", "m", "n")}
+            case Power(exponent=exponent) if is_alternating(item):
+                found |= free_symbols(exponent)
+    return found
+
+
+def is_alternating(power: Power) -> bool:
+    """Whether it is a negative number to a power with letters, (-1)^n."""
+    try:
+        return bool(free_symbols(power.exponent)) and exact_value(power.base) < 0
+    except (NotExact, NotNumber):
+        return False
+
+
+def _complex_letters(side: Node) -> set[str]:
+    found: set[str] = set()
+    for item in walk(side):
+        match item:
+            case FunctionCall(name, known=True) if name in _COMPLEX_FUNCTIONS:
+                found |= free_symbols(item)
+            case FunctionCall("abs", (inner,)):
+                found |= {name for name in free_symbols(inner) if name.partition("_")[0] in _COMPLEX_LETTERS}
+    return found
+
+
+def _matrices(side: Node) -> set[str]:
+    r"""Capitals of a side that writes P^{-1}AP, A^T, AB-BA, \det A or (AB)^{-1}."""
+    if not any(_is_of_matrices(item) for item in walk(side)):
+        return set()
+    return {name for name in free_symbols(side) if name.partition("_")[0].isupper() and name != "T"}
+
+
+def _is_of_matrices(item: Node) -> bool:
+    match item:
+        case FunctionCall("trace" | "det"):
+            return True
+        case Power(base, exponent) if exponent in _TRANSPOSED:
+            return _capitals(base) != ()
+        case Power(Product() as base, exponent) if exponent == MINUS_ONE:
+            return _are_matrices(_capitals(base))
+        case Product():
+            return _is_conjugation(_capitals(item)) or _is_inverse(item)
+        case Sum(terms):
+            orders = [order for term in terms if len(order := _capitals(term)) > 1]
+            return any(one != other and sorted(one) == sorted(other) for one in orders for other in orders)
+    return False
+
+
+def _capitals(node: Node) -> tuple[str, ...]:
+    """The capitals of a product of nothing else but signs and whole powers; empty for anything else."""
+    found: list[str] = []
+    for factor in _factors(node):
+        match factor:
+            case Symbol(name) | Power(Symbol(name), Number()) if name.partition("_")[0].isupper():
+                found.append(name)
+            case Number():
+                continue
+            case _:
+                return ()
+    return tuple(found)
+
+
+def _factors(node: Node) -> Iterator[Node]:
+    if isinstance(node, Product):
+        for factor in node.factors:
+            yield from _factors(factor)
+    else:
+        yield node
+
+
+def _is_conjugation(letters: tuple[str, ...]) -> bool:
+    """Whether a letter comes back after another one: ABA, which of numbers would be A^2 B."""
+    return any(
+        letters[first] == letters[last] and len(set(letters[first:last])) > 1
+        for first in range(len(letters))
+        for last in range(first + 2, len(letters))
+    )
+
+
+def _is_inverse(item: Product) -> bool:
+    """A^{-1}B, but no dimensions such as MLT^{-1}."""
+    powers = [factor.exponent for factor in _factors(item) if isinstance(factor, Power)]
+    return bool(powers) and all(power == MINUS_ONE for power in powers) and _are_matrices(_capitals(item))
+
+
+def _are_matrices(letters: tuple[str, ...]) -> bool:
+    return len(set(letters)) > 1 and not _DIMENSIONS.issuperset(letters)
