@@ -236,7 +236,7 @@ def graded(trajectory_id: str, score: Score, text: str) -> Statement:
 
 
 def batch_columns(version: PolicyVersion, columns: Mapping[str, Any]) -> Statement:
-    """What is known of the batch that the trainer of `version` took."""
+    """Columns of the batch that the trainer of `version` took."""
     return "INSERT OR REPLACE INTO batch_columns VALUES (?, ?)", (version, json.dumps(columns))
 
 

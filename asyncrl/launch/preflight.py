@@ -458,7 +458,7 @@ def _warn_of_shared_prompts(train: TaskTable | list[Task], heldout: Sequence[Tas
 
 
 def _warn_of_shared_rows(train: list[Task], heldout: list[Task]) -> None:
-    """Of rows that are learned, those with a conversation of a training row: prompts alone may be alike."""
+    """Learned rows whose whole conversation is one of a training row: prompts alone may be alike."""
     trained = {line.tokens(): task.task_id for task in train for line in task.reference.lines()}
     found = (
         (task.task_id, [trained.get(line.tokens()) for line in task.reference.lines()]) for task in heldout

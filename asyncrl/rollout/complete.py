@@ -210,7 +210,7 @@ class GroupCompletion:
         self.queue.score(group, trajectory, joint_score(trajectory, scores), answer, told)
 
     def _worths(self, group: Group) -> list[tuple[Trajectory, Worth]]:
-        """What each sampled trajectory of a graded group is worth; none of a group that is too small."""
+        """Advantage of each sampled trajectory of a graded group; none where the group is too small."""
         graded = [
             (trajectory, score)
             for trajectory in group.trajectories

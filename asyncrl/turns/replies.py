@@ -93,7 +93,7 @@ def _messages(found: object, what: str) -> list[Message]:
 
 
 def _num_characters(value: object) -> int:
-    """Of all texts inside; raises RecursionError for a value without an end."""
+    """Characters of all texts inside; raises RecursionError for a value without an end."""
     match value:
         case str():
             return len(value)

@@ -1,4 +1,4 @@
-r"""What a letter may stand for: a real number, an integer, a complex number, a vector or a matrix.
+r"""Domains of letters: a real number, an integer, a complex number, a vector or a matrix.
 
 The gold decides by what it does with its letters; a response only by the usual letter for it. Two expressions
 are equal when they are equal for all values in these domains."""
@@ -28,7 +28,7 @@ class Domain(Enum):
     REAL = auto()
     INTEGER = auto()
     NATURAL = auto()
-    """Of factorials and binomials, where n chooses as many as k of it."""
+    """Letters of factorials and binomials, where n chooses as many as k of it."""
     COMPLEX = auto()
     VECTOR = auto()
     MATRIX = auto()

@@ -12,7 +12,7 @@ from verifiers.math.numbers import MAX_BITS, NotNumber, OutOfBudget, Place, Valu
 
 MAX_FACTORIAL = 5_000
 MAX_DEGREE = 12
-"""Of a polynomial that stands for a letter."""
+"""Largest degree of a polynomial that stands for a letter."""
 _MAX_FACTORIAL_BALL = 10**9
 _MAX_ARGUMENT = 10**4
 _HALF, _TEN = fmpq(1, 2), fmpq(10)
