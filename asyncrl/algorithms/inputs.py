@@ -71,6 +71,10 @@ class LossInputs:
     forward_kl_coefficient: float = 0.0
     """teacher.top_k_coefficient."""
 
+    sampled: Tensor | None = None
+    """[T] float32 log-probs of the trainer's own policy of each stale token's version, NaN of other tokens
+    and of versions that are not kept; None where they were not evaluated. For metrics alone."""
+
     lags: Tensor | None = None
     """[T] int64, versions between the policy that sampled the token and the one in training. This and the
     next three are for terms of the recipe's own, and None without one."""

@@ -73,10 +73,10 @@ def run_rank(work: Callable[[], int], *, has_launcher: bool = True) -> int:
     return code
 
 
-def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learner":
+def start_learner(recipe: Recipe, unsampled: Unsampled | None = None, *, remembers: bool = True) -> "Learner":
     """Joins the other ranks in the recipe's layout; a learner without weights (see `Checkpoints.load`).
 
-    `unsampled` are the tokens that are never sampled, by default those of the model folder.
+    `unsampled` and `remembers` are those of `parts.table.build_learner`.
 
     Raises InputError for a model folder, a layout, a number of processes or a loss term that cannot work.
     """
@@ -100,11 +100,11 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learne
     )
     if not ranks.is_first():
         logging.getLogger("asyncrl").setLevel(logging.WARNING)
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
     millions = num_parameters(shape) / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
-    return Learner(shape, recipe, unsampled)
+    return build_learner(shape, recipe, unsampled, remembers=remembers)
 
 
 def end_now(error: BaseException) -> NoReturn:

@@ -9,7 +9,7 @@ alone speaks to the queue and the servers; the others follow its broadcasts.
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,17 +17,16 @@ import numpy as np
 
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
+from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
 from asyncrl.serving.publication import find_load
 from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.export_version import export_version
+from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks import ranks
-from asyncrl.trainer.step.heldout_loss import HeldOutLoss
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.token_record import TokenRecord
 from asyncrl.wire.access import own_token, read_keys
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.files.service import folder_url
@@ -62,8 +61,7 @@ def train(
             learner.free_cached_memory()
         with watch("wait_seconds"):
             place = "" if publication is None else controller.place_of(publication.folder)
-            spike = learner.spikes.pop()
-            request = TakeRequest(version, outcomes, place, metrics, trained_tokens, spike)
+            request = TakeRequest(version, outcomes, place, metrics, trained_tokens, **learner.sent())
             while (reply := _take(queue, request)).must_republish:
                 if publication is not None:
                     log.warning("%s does not verify on a server: it is written again", publication.folder)
@@ -112,6 +110,43 @@ def train(
             _export_best(learner, checkpoints, version, base, controller)
     publisher.close()
     return version
+
+
+class HeldOutLoss:
+    """The loss on held-out rows, where rows are learned: before the first step, and after evaluated ones.
+
+    A mean over all learned tokens of all rows, as the loss of a step is over its batch. Columns of a step;
+    none without held-out rows. A call of every rank.
+    """
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._learner = learner
+        self._recipe = recipe
+        self._rows: Sequence[ScoredSequence] = ()
+        self.scores: dict[PolicyVersion, float] = {}
+        """Version -> its held-out loss, negative: higher is better."""
+
+    def before(self, version: PolicyVersion, rows: Sequence[ScoredSequence]) -> dict[str, float]:
+        """Before a step; the first batch of a process comes with `rows`. The base model's loss, once."""
+        self._rows = rows or self._rows
+        if version or not self._rows:
+            return {}
+        return {f"{name}_at_start": value for name, value in self._measured(version).items()}
+
+    def after(self, version: PolicyVersion) -> dict[str, float]:
+        """After the step that made `version`, where it is one to evaluate."""
+        every, last = self._recipe.evaluation.every_steps, self._recipe.trainer.num_steps
+        is_due = version == last or (every > 0 and version % every == 0)
+        if not (is_due and self._rows):
+            return {}
+        found = self._measured(version)
+        self.scores[version] = -found["heldout_loss"]
+        return found
+
+    def _measured(self, version: PolicyVersion) -> dict[str, float]:
+        found = self._learner.measure(Batch(version, 1.0, list(self._rows)))
+        kept = ("loss", "perplexity", "dpo_accuracy", "dpo_margin")
+        return {f"heldout_{name}": found[name] for name in kept if name in found}
 
 
 class Stopwatch:

@@ -37,10 +37,9 @@ def main() -> int:
 
 def _reproduce(run_folder: Path, last: int) -> int:
     plan = plan_reproduction(run_folder, last)
-    # In the run's own layout: another would add the same numbers in another order. Without the columns of
-    # trainer.splits_staleness, which need versions before the checkpoint and change no step.
-    section = plan.recipe.trainer.model_copy(update={"splits_staleness": False})
-    learner = start_learner(plan.recipe.model_copy(update={"trainer": section}), plan.unsampled)
+    # In the run's own layout: another would add the same numbers in another order. Without the columns that
+    # need versions before the checkpoint.
+    learner = start_learner(plan.recipe, plan.unsampled, remembers=False)
     from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 
     Checkpoints(plan.checkpoints, num_kept=1).load(learner, plan.begin)

@@ -8,12 +8,13 @@ from torch import Tensor
 from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.step.learner import Learner
 
 
 def make_learner(folder: Path, **sections: dict) -> Learner:
     """At version 0; `sections` of the recipe differ from the defaults of `make_recipe`."""
-    learner = Learner(check_model_folder(folder), make_recipe(folder, **sections))
+    learner = build_learner(check_model_folder(folder), make_recipe(folder, **sections))
     learner.load_base()
     return learner
 

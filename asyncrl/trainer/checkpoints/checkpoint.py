@@ -1,10 +1,10 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-That is weights, optimizer and loss scale (the critic's too), a reference that is refreshed, the weight of the
-entropy bonus, the random state and the version, in the format of torch.distributed.checkpoint, which any
-other layout can load (`training_state`). Under adapters (model.lora) the weights are the adapters', with a
-digest of the base model that they belong to. The state is copied and written during training (`saving`):
-under another name, synced, then renamed with its manifest inside. So a folder under its own name is complete.
+That is weights, optimizer and loss scale, what parts add (`StepPart.saved`, `StepPart.state`), the random
+state and the version, in the format of torch.distributed.checkpoint, which any other layout can load
+(`training_state`). Under adapters (model.lora) the weights are the adapters', with a digest of the base model
+that they belong to. The state is copied and written during training (`saving`): under another name, synced,
+then renamed with its manifest inside. So a folder under its own name is complete.
 On loading, a checkpoint whose digests differ from the manifest's is skipped for the one before it
 (`asyncrl.run.checkpoints`).
 
@@ -13,11 +13,12 @@ The random state is the first rank's on every rank: there is no dropout, so noth
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 import torch
+from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
 from asyncrl.errors import InputError
@@ -36,26 +37,20 @@ from asyncrl.system.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.checkpoints.checkpoint_files import State, names_in, read
 from asyncrl.trainer.checkpoints.saving import CheckpointError, CheckpointWriter
 from asyncrl.trainer.checkpoints.training_state import to_read, to_write
-from asyncrl.trainer.network.reference import Reference
 from asyncrl.trainer.ranks import ranks
-from asyncrl.trainer.step.critic import CriticLearner
-from asyncrl.trainer.step.entropy_target import EntropyState
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.loss_scale import LossScaling, loss_scaler
+from asyncrl.trainer.step.optimizer import LossScaling, loss_scaler
 from asyncrl.trainer.step.optimizer_state import adam_steps, set_adam_steps
+from asyncrl.trainer.step.part import Saved
 
 log = logging.getLogger(__name__)
 
 
 COMMON = "common"
-CRITIC = "critic."
-"""Prefix of the names of the critic's tensors."""
-REFERENCE = "reference."
-"""Prefix of those of a reference that is refreshed: any other is the base model."""
 
 
 class Counters(TypedDict):
-    """Counters of one model's training, under its name in `_trained`."""
+    """Counters of one model's training, under the prefix of its tensors."""
 
     adam_steps: int
     loss_scaling: LossScaling | None
@@ -63,12 +58,11 @@ class Counters(TypedDict):
 
 
 class Common(TypedDict):
-    """State that is not a tensor; the first rank writes it."""
+    """State that is not a tensor; the first rank writes it, together with the state of parts."""
 
     version: PolicyVersion
     rng: Tensor
     counters: dict[str, Counters]
-    entropy: EntropyState
     base: str | None
     """Digest of the base model that adapters belong to."""
 
@@ -147,13 +141,10 @@ class Checkpoints:
         begin = time.perf_counter()
         if learner.model.lora is not None:
             learner.load_base()
-        if learner.critic is not None and not any(
-            name.startswith(CRITIC) for name in names_in(self.path(version))
-        ):
-            raise CheckpointError(
-                f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
-                f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
-            )
+        names = names_in(self.path(version))
+        for saved in _models(learner):
+            if not any(name.startswith(saved.prefix) for name in names):
+                raise CheckpointError(f"{self.path(version)} holds {saved.missing}")
         common = _read(learner, self.path(version))
         if learner.model.lora is not None and common["base"] != learner.base_digest:
             raise InputError(
@@ -162,13 +153,16 @@ class Checkpoints:
                 f"back to the model that the run was begun with, or run_folder to a new folder."
             )
         assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
-        for name, trained in _trained(learner):
-            counters = common["counters"][name]
-            set_adam_steps(trained.optimizer, counters["adam_steps"])
-            if (scaler := loss_scaler(trained.optimizer)) is not None:
+        for saved in _models(learner):
+            if saved.optimizer is None:
+                continue
+            counters = common["counters"][saved.prefix]
+            set_adam_steps(saved.optimizer, counters["adam_steps"])
+            if (scaler := loss_scaler(saved.optimizer)) is not None:
                 assert counters["loss_scaling"] is not None, "a run keeps its model.dtype"
                 scaler.restore(counters["loss_scaling"])
-        learner.entropy.state = common["entropy"]
+        for part in learner.parts:
+            part.restore(common)
         torch.set_rng_state(common["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
@@ -213,51 +207,44 @@ class Checkpoints:
 
 def _written(learner: Learner, version: PolicyVersion) -> State:
     """The state that this rank writes."""
-    if learner.critic is not None:
-        learner.critic.gather_weights()
+    for part in learner.parts:
+        part.before_saving()
     state: State = {}
-    for name, trained in _trained(learner):
-        state |= to_write(trained.model, trained.optimizer, name)
-    if (reference := _refreshed(learner)) is not None:
-        state |= to_write(reference.model, None, REFERENCE)
+    for saved in _models(learner):
+        state |= to_write(saved.model, saved.optimizer, saved.prefix)
     if ranks.is_first():
-        counters = {name: _counters(trained) for name, trained in _trained(learner)}
-        state[COMMON] = Common(
+        trained = {saved.prefix: saved.optimizer for saved in _models(learner)}
+        common = Common(
             version=version,
             rng=torch.get_rng_state(),
-            counters=counters,
-            entropy=learner.entropy.state,
+            counters={name: _counters(each) for name, each in trained.items() if each is not None},
             base=learner.base_digest,
         )
+        of_parts: dict[str, Any] = {}
+        for part in learner.parts:
+            of_parts |= part.state()
+        state[COMMON] = of_parts | common
     return state
 
 
-def _counters(trained: Learner | CriticLearner) -> Counters:
-    scaler = loss_scaler(trained.optimizer)
+def _counters(optimizer: MegatronOptimizer) -> Counters:
+    scaler = loss_scaler(optimizer)
     scaling = None if scaler is None else scaler.state()
-    return Counters(adam_steps=adam_steps(trained.optimizer), loss_scaling=scaling)
+    return Counters(adam_steps=adam_steps(optimizer), loss_scaling=scaling)
 
 
-def _read(learner: Learner, folder: Path) -> Common:
-    """Fills the tensors of `learner`."""
+def _read(learner: Learner, folder: Path) -> dict[str, Any]:
+    """Fills the tensors of `learner`; returns what is not a tensor: `Common`, and the state of parts."""
     state: State = {COMMON: None}
-    for name, trained in _trained(learner):
-        state |= to_read(trained.model, trained.optimizer, name)
-    if (reference := _refreshed(learner)) is not None:
-        state |= to_read(reference.model, None, REFERENCE)
+    for saved in _models(learner):
+        state |= to_read(saved.model, saved.optimizer, saved.prefix)
     read(state, folder)
-    return cast(Common, state[COMMON])
+    common = state[COMMON]
+    assert isinstance(common, dict)
+    return common
 
 
-def _refreshed(learner: Learner) -> Reference | None:
-    """`model.lora` and a reference that is refreshed exclude each other."""
-    reference = learner.reference
-    is_refreshed = learner.algorithm.reference_refresh_steps > 0
-    return reference if is_refreshed and isinstance(reference, Reference) else None
-
-
-def _trained(learner: Learner) -> Iterator[tuple[str, Learner | CriticLearner]]:
-    """Each model that is trained, and what its names begin with."""
-    yield "", learner
-    if learner.critic is not None:
-        yield CRITIC, learner.critic
+def _models(learner: Learner) -> list[Saved]:
+    """The policy, whose names have no prefix, and the models of parts."""
+    others = [saved for part in learner.parts for saved in part.saved()]
+    return [Saved("", learner.model, learner.optimizer, "no policy."), *others]

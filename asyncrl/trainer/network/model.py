@@ -18,12 +18,14 @@ from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.adapted_layers import is_of_adapter
@@ -204,6 +206,40 @@ def build_policy(
         chunk.float32_logits = float32_logits
         chunk.is_bitwise = is_bitwise
     return policy
+
+
+def make_policy(shape: ModelShape, recipe: Recipe, layout: Layout, unsampled: Unsampled) -> Policy:
+    """The policy of a recipe, with random weights."""
+    return build_policy(
+        shape,
+        DTYPES[recipe.model.dtype],
+        layout,
+        recompute=recipe.trainer.recompute,
+        unsampled=unsampled,
+        float32_logits=recipe.model.float32_logits,
+        is_bitwise=recipe.model.bitwise_agreement,
+        lora=recipe.model.lora,
+        has_frozen_routers=recipe.trainer.router.frozen,
+    )
+
+
+def build_frozen(
+    shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled
+) -> tuple[Policy, list[torch.nn.Module]]:
+    """A model of the policy's shape, layout and type whose weights are still to be filled in, and this rank's
+    chunks of it, to run."""
+    model = build_policy(
+        shape,
+        DTYPES[section.dtype],
+        layout,
+        unsampled=unsampled,
+        float32_logits=section.float32_logits,
+        is_bitwise=section.bitwise_agreement,
+    )
+    model.requires_grad_(False)
+    if section.dtype != "float32":
+        return model, [Float16Module(chunk.config, chunk) for chunk in model]
+    return model, list(model)
 
 
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:

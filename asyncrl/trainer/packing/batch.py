@@ -110,6 +110,12 @@ class MicroBatch:
             trains_matrices=trains_matrices,
         )
 
+    def without_routes(self) -> "MicroBatch":
+        """The same for a model whose routers choose for themselves."""
+        if self.sequences.routes is None:
+            return self
+        return replace(self, sequences=replace(self.sequences, routes=None))
+
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
         return self if device.type == "cpu" else _moved(self, device)
@@ -141,20 +147,6 @@ def check_kept(batch: Batch, *, is_truncated: bool) -> None:
                 f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
                 f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
                 f"over, set run_folder (or name) to a new one."
-            )
-
-
-def check_routes(batch: Batch, *, row_bytes: int) -> None:
-    """Raises InputError for a response without the routes of its positions where the trainer replays them,
-    of `row_bytes` each, and for one with routes where it does not (0)."""
-    for sequence in batch.sequences:
-        wanted = row_bytes * sequence.num_inputs()
-        if len(sequence.routes) != wanted:
-            raise InputError(
-                f"Step {batch.taken_version + 1} has {len(sequence.routes)} bytes of routes for the "
-                f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected {wanted}: "
-                f"algorithm.routing_replay is {'rollout' if row_bytes else 'not rollout'}. To start over, "
-                f"set run_folder (or name) to a new one."
             )
 
 

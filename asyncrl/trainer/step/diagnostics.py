@@ -16,7 +16,7 @@ from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step import effective_samples, exact_split, quadrants, teacher_distance
-from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
+from asyncrl.trainer.step.effective_samples import LAGS, stale_buckets
 
 TOTALS = (
     *("loss", "denominator", "tokens", "nonfinite", "too_stale", "cut_off", "packed", "survivors", "faults"),
@@ -53,10 +53,8 @@ def micro_batch_sums(
     micro: MicroBatch,
     *,
     algorithm: Algorithm,
-    sampled: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count. `sampled` as of
-    `exact_split.token_sums`."""
+    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
     assert inputs.entropies is not None
     # On a GPU each choice by a mask waits for the number of what it chooses: one wait for all of them.
@@ -91,7 +89,7 @@ def micro_batch_sums(
     oldest = effective_samples.oldest_lags(inputs, micro.lags, len(num_counted))[sequences]
     per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square(), capped], dim=1)
     quarters = response_quarters(inputs.sequence_ids)[places] * len(KINDS) + kinds
-    split, largest_factors = exact_split.token_sums(inputs, micro, sampled, places)
+    split, largest_factors = exact_split.token_sums(inputs, micro, places)
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),

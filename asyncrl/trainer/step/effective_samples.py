@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.trainer.step.lag_buckets import LAGS, stale_buckets
 
+LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
+"""Buckets of staleness, in versions; a lag of 0 is in none of them."""
 AGES = ("0", *LAGS)
 """Staleness of a sequence's oldest token."""
 SUMS = ("sequences", "weight", "weight_squared")
@@ -23,6 +24,11 @@ NUM_SUMS = len(AGES) * len(SUMS)
 MAX_SEQUENCE_LOG_RATIO = 300.0
 """Where bounded_ratio's bound would make the largest weights equal, and the ESS of a collapse look whole: the
 square of e^300 is finite in float64."""
+
+
+def stale_buckets(lags: Tensor) -> Tensor:
+    """[...] int64 index into LAGS; a lag below 1 counts as 1."""
+    return lags.clamp(min=1).double().log2().floor().long().clamp(max=len(LAGS) - 1)
 
 
 def oldest_lags(inputs: LossInputs, lags: Tensor, num_sequences: int) -> Tensor:

@@ -25,11 +25,9 @@ NUM_SUMS = len(SUMS)
 MAXIMA = ("exact_mismatch_ratio", "exact_staleness_ratio")
 
 
-def token_sums(
-    inputs: LossInputs, micro: MicroBatch, sampled: Tensor | None, places: Tensor
-) -> tuple[Tensor, Tensor]:
-    """([NUM_SUMS] float64, [len(MAXIMA)] float64). `sampled` [T] are log-probs of the trainer's own policy of
-    each stale token's version, NaN where it is not kept; without them all is 0. `places` [C] into T."""
+def token_sums(inputs: LossInputs, micro: MicroBatch, places: Tensor) -> tuple[Tensor, Tensor]:
+    """([NUM_SUMS] float64, [len(MAXIMA)] float64), 0 without `inputs.sampled`. `places` [C] into T."""
+    sampled = inputs.sampled
     if sampled is None:
         zeros = inputs.proximal.new_zeros(NUM_SUMS + len(MAXIMA), dtype=torch.float64)
         return zeros[:NUM_SUMS], zeros[NUM_SUMS:]

@@ -8,7 +8,7 @@ Shapes: L layers, E experts, P packed tokens, C of them where a router computes.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -16,20 +16,23 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.trainer.network.model import Policy
+from asyncrl.recipe import Recipe
 from asyncrl.trainer.network.routers import UPDATED, routers
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.diagnostics import Tally
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.part import MiniBatch, StepPart
 
 
-class ExpertLoads:
-    """Hears what the policy's routers choose. `collect` is a call of every rank."""
+class ExpertLoads(StepPart):
+    """Counts what the policy's routers choose, and moves their biases by trainer.router.bias_update_rate."""
 
-    def __init__(self, shape: ModelShape, policy: Policy, *, bias_update_rate: float = 0.0) -> None:
-        """`update_biases` changes biases by `bias_update_rate`; with 0 it leaves them."""
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        shape, policy = learner.shape, learner.model
         assert shape.num_experts is not None
         self._shape = shape
-        self._rate = bias_update_rate
+        self._rate = recipe.trainer.router.bias_update_rate
         self._routers = {router.layer_number - 1: router for _, router in routers(policy)}
         self._divides_tokens = policy.config.sequence_parallel
         device = next(policy.parameters()).device
@@ -42,20 +45,23 @@ class ExpertLoads:
             chunk.register_forward_hook(self._end)
         for layer, router in self._routers.items():
             router.register_forward_hook(self._counter(layer))
-            if bias_update_rate:
+            if self._rate:
                 setattr(router.expert_bias, UPDATED, True)
 
     @contextlib.contextmanager
-    def counting(self) -> Iterator[None]:
-        """Within, the policy's passes count; their layers that are computed again do not."""
-        self._is_counting = True
+    def passes(self, mini: MiniBatch) -> Iterator[None]:
+        """Within, the policy's passes count, unless they leave the policy as it is; their layers that are
+        computed again do not."""
+        self._is_counting = not mini.forward_only
         try:
             yield
         finally:
             self._is_counting = False
 
-    def collect(self) -> None:
+    def accumulated(self, mini: MiniBatch, tally: Tally) -> None:
         """Sums what all ranks counted since the last call: the tokens of one optimizer step."""
+        if mini.forward_only:
+            return
         self._latest = self._own.clone()
         self._own.zero_()
         # Each layer of each token was counted on one rank.
@@ -63,17 +69,17 @@ class ExpertLoads:
         self._all += self._latest
 
     @torch.no_grad()
-    def update_biases(self) -> None:
+    def stepped(self, norm: float | None) -> None:
         """Biases of experts with less than the mean load of the last step rise, of others fall (Wang et al.
         2024, arXiv 2408.15664)."""
-        if not self._rate:
+        if norm is None or not self._rate:
             return
         for layer, router in self._routers.items():
             loads = self._latest[layer]
             router._maintain_float32_expert_bias()
             router.expert_bias.add_(torch.sign(loads.mean() - loads).float(), alpha=self._rate)
 
-    def metrics(self) -> dict[str, float]:
+    def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Loads of all tokens that were collected since the last call."""
         found = load_metrics(self._all, self._shape)
         self._all.zero_()

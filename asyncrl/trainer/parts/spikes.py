@@ -10,16 +10,19 @@ adapters rows are those of their matrices, by peft's names: a row of lora_A is o
 
 import statistics
 from collections import deque
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
+from asyncrl.recipe import Recipe
 from asyncrl.records import GradientSpike
 from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.part import StepPart
 
 SPIKE_FACTOR = 5.0
 """Recorded runs have norms of 0.2 to 0.7, and of 91 or more where a token with a row of zeros was sampled."""
@@ -28,18 +31,18 @@ NUM_NORMS = 32
 FEWEST_NORMS = 4
 
 
-class SpikeWatch:
-    """Hears of each optimizer step of the policy. Calls are those of every rank."""
+class Spikes(StepPart):
+    """Looks into each optimizer step of the policy whose gradient is a spike."""
 
-    def __init__(self, model: Policy, chunks: list[DistributedDataParallel]) -> None:
-        """`chunks` are the model's, data-parallel."""
-        self._model = model
-        self._chunks = chunks
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._model = learner.model
+        self._chunks = learner.parallel_chunks
         self._norms: deque[float] = deque(maxlen=NUM_NORMS)
         self._found: GradientSpike | None = None
 
-    def look(self, norm: float) -> None:
-        """After an optimizer step on a gradient of this norm, before its buffers are cleared."""
+    def stepped(self, norm: float | None) -> None:
+        if norm is None:
+            return
         usual = statistics.median(self._norms) if len(self._norms) >= FEWEST_NORMS else 0.0
         self._norms.append(norm)
         # The first rank decides: another order of sums may round a norm to the other side of the limit.
@@ -48,6 +51,9 @@ class SpikeWatch:
         found = self.largest_row(norm, norm / usual)
         if found is not None and (self._found is None or found.share > self._found.share):
             self._found = found
+
+    def sent(self) -> dict[str, Any]:
+        return {"spike": self.pop()}
 
     def pop(self) -> GradientSpike | None:
         """On the first rank, what was found since the last call; of several spikes the most uneven one."""

@@ -6,29 +6,30 @@ has a log-prob whose float32 rounding may exceed a pair's margin. The denominato
 the batch. Shapes: T tokens, L lines (responses), N pairs of one micro-batch.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import LossParts
-from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.algorithms.preferences import dpo, ipo
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch, root_id
+from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.step.judgments import Judged
-from asyncrl.trainer.step.likelihood import REPORTED, Likelihood
-from asyncrl.trainer.step.objective import NOTHING, LossRecord
-from asyncrl.trainer.step.reference_sums import ReferenceSums, digest_of
+from asyncrl.trainer.parts.likelihood import REPORTED, Likelihood
+from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
 
+_RECORD = struct.Struct("<16sd")
 MEANS = ("dpo_accuracy", "dpo_margin", "dpo_chosen_reward", "dpo_rejected_reward")
 """Columns: the share of pairs with h > 0; beta h; beta (ln policy - ln reference) of either side."""
 
@@ -46,9 +47,6 @@ class Preference(Likelihood):
         """Digest of each sequence of the batch."""
         self._of_pairs: list[Tensor] = []
         """[1 + len(MEANS)] float64 of each micro-batch since the last report: its pairs, and their sums."""
-
-    def needs_reference(self) -> bool:
-        return True
 
     def finished(self, batch: Batch) -> Batch:
         self._digests = {each.sequence_id: digest_of(each, batch.temperature) for each in batch.sequences}
@@ -75,23 +73,10 @@ class Preference(Likelihood):
         found = [[0.0 if digest is None else self._known[digest] for digest in part] for part in named]
         return [torch.tensor(part, dtype=torch.float64, device=device()) for part in found]
 
-    def __call__(
-        self,
-        micro: MicroBatch,
-        outputs: tuple[Tensor, ...],
-        *,
-        proximal: Tensor | None = None,
-        reference: Tensor | None = None,
-        sampled: Tensor | None = None,
-        judged: Judged = NOTHING,
-        gradients: GradientWatch | None = None,
-    ) -> tuple[Tensor, LossRecord]:
-        """`reference` is [L], as `references` has it."""
+    def _minimized(self, micro: MicroBatch, inputs: LossInputs) -> LossParts:
+        """`inputs.reference` is [L], as `references` has it."""
+        reference = inputs.reference
         assert reference is not None
-        self._loss = partial(self._pair_loss, micro, reference)
-        return super().__call__(micro, outputs, proximal=proximal, judged=judged, gradients=gradients)
-
-    def _pair_loss(self, micro: MicroBatch, reference: Tensor, inputs: LossInputs) -> LossParts:
         section, (chosen, rejected) = self._section, _sides(micro.lines)
         sums, sizes = _line_sums(inputs.current, micro), _line_sums(torch.ones_like(inputs.proximal), micro)
         scale = sizes.clamp(min=1) if section.loss == "ipo" else torch.ones_like(sizes)
@@ -140,3 +125,59 @@ def _sides(lines: Sequence[str]) -> tuple[list[int], list[int]]:
         chosen.append(places[0])
         rejected.append(places[1])
     return chosen, rejected
+
+
+def digest_of(sequence: ScoredSequence, temperature: float) -> bytes:
+    """16 bytes that tell its tokens and which of them count."""
+    spans = [place for span in sequence.observed for place in span]
+    parts = (sequence.prompt_tokens, sequence.response_tokens, spans)
+    found = hashlib.sha256(repr(temperature).encode())
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little") + np.asarray(part, "<i8").tobytes())
+    return found.digest()[:16]
+
+
+class ReferenceSums:
+    """Log-probs of whole responses under the reference, each computed once and kept in the run folder.
+
+    A file per reference, by the digest of its weights: RUN/reference/<digest>.sums, records of 16 bytes, the
+    digest of a prompt and its response, and a float64. It is only ever appended to; half a record at its end,
+    which a crash may leave, is cut off. Identical on every rank; only rank 0 opens the file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._sums: dict[bytes, float] = {}
+        self._is_open = False
+
+    def open(self) -> None:
+        """Reads what earlier processes have found, once. A call of every rank."""
+        if not self._is_open:
+            self._sums = ranks.broadcast(self._read() if ranks.is_first() else None)
+            self._is_open = True
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._sums
+
+    def __getitem__(self, digest: bytes) -> float:
+        return self._sums[digest]
+
+    def add(self, own: Mapping[bytes, float]) -> None:
+        """Makes known to all ranks what each has computed. A call of every rank."""
+        parts = ranks.gather_to_first(dict(own))
+        new = {digest: total for part in parts for digest, total in part.items() if digest not in self}
+        if ranks.is_first() and new:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("ab") as file:
+                file.write(b"".join(_RECORD.pack(digest, total) for digest, total in new.items()))
+        self._sums |= ranks.broadcast(new if ranks.is_first() else None)
+
+    def _read(self) -> dict[bytes, float]:
+        if not self._file.is_file():
+            return {}
+        content = self._file.read_bytes()
+        whole = len(content) - len(content) % _RECORD.size
+        if whole < len(content):
+            with self._file.open("ab") as file:
+                file.truncate(whole)
+        return dict(_RECORD.iter_unpack(content[:whole]))

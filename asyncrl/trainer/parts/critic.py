@@ -11,18 +11,18 @@ Shapes: T response tokens of one micro-batch, H hidden size.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
+from asyncrl.algorithms.inputs import bounded_ratio
 from asyncrl.algorithms.values import (
     clipped_value_loss,
     end_rewards,
@@ -34,15 +34,24 @@ from asyncrl.model.layout import Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import PolicyVersion
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.picked_rows import pick_rows
-from asyncrl.trainer.step.loss_scale import loss_scaler
-from asyncrl.trainer.step.optimizer import divide_gradients, gather_weights, set_learning_rate, take_step
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.optimizer import (
+    data_parallel,
+    divide_gradients,
+    gather_weights,
+    loss_scaler,
+    make_optimizer,
+    set_learning_rate,
+    take_step,
+)
+from asyncrl.trainer.step.part import Saved, Step, StepPart
 from asyncrl.trainer.step.token_advantages import whitened, with_advantages
 from asyncrl.trainer.step.totals import sum_over_ranks
 
@@ -102,32 +111,70 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     return model
 
 
-class CriticLearner:
-    """The critic's weights and what it takes to train them on a batch."""
+class Critic(StepPart):
+    """The critic's weights and what it takes to train them on a batch. It steps before the policy."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model: Policy,
-        chunks: list[DistributedDataParallel],
-        optimizer: MegatronOptimizer,
-        run: Callable[..., list[Any]],
-    ) -> None:
-        """`chunks` are the model's, data-parallel; `run` is that of `Passes`, for the critic's shape."""
-        self.model = model
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._learner = learner
         self.warmup_batches = recipe.critic_warmup_batches()
         self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
+        self._num_recorded_batches = recipe.num_recorded_groups() // recipe.rollout.groups_per_batch
         self._algorithm = recipe.algorithm
         self._section, self._trainer = recipe.critic, recipe.trainer
         self._mask_staleness = recipe.rollout.mask_staleness
-        self._chunks = chunks
-        self.optimizer = optimizer
+        dtype = DTYPES[recipe.model.dtype]
+        self.model = build_critic(learner.shape, recipe, learner.layout)
+        self._chunks = data_parallel(self.model, learner.layout, dtype)
+        section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
+        self.optimizer = make_optimizer(self.model, self._chunks, section, dtype)
         self.schedule = recipe.critic_schedule()
-        self._run = run
+        shape = dataclasses.replace(learner.shape, vocab_size=1)
+        self._run = functools.partial(learner.passes.run, shape=shape)
 
-    def needs_ratios(self) -> bool:
-        """Whether the targets need the policy's importance ratios."""
-        return self._section.targets == "v_trace"
+    def claims(self, version: PolicyVersion) -> bool:
+        """Responses of critic.warmup_run: the critic alone learns them."""
+        return version < self._num_recorded_batches
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        parts = self._learner.pack(batch, self.optimizer_steps_per_batch)
+        return self.step(parts, batch.temperature, version=batch.taken_version)[1]
+
+    def teaches(self, sequence: ScoredSequence) -> bool:
+        # Each token has an advantage of its own.
+        return True
+
+    def advantages(self, step: Step) -> None:
+        """Trains the critic, and puts its advantages into the batch; in a warm-up that is all of the step."""
+        if not step.trains:
+            return
+        steps = self.optimizer_steps_per_batch
+        is_shared = steps == self._learner.section.optimizer_steps_per_batch
+        parts, columns = self.step(
+            step.micro_batches(),
+            step.batch.temperature,
+            version=step.version,
+            penalties=step.penalties,
+            ratios=step.ratios,
+            own=None if is_shared else self._learner.pack(step.batch, steps),
+        )
+        step.replace(parts)
+        # They are in the rewards that the advantages are of.
+        step.penalties = None
+        step.metrics |= columns
+        step.is_over = step.version < self.warmup_batches
+
+    def set_schedules(self, recipe: Recipe) -> None:
+        self.schedule = recipe.critic_schedule()
+
+    def saved(self) -> Iterator[Saved]:
+        missing = (
+            "no critic, which algorithm.advantage gae needs: the run was begun with another advantage. Set "
+            "algorithm.advantage back, or run_folder to a new folder."
+        )
+        yield Saved("critic.", self.model, self.optimizer, missing)
+
+    def before_saving(self) -> None:
+        gather_weights(self._chunks)
 
     def step(
         self,
@@ -152,7 +199,7 @@ class CriticLearner:
         # The first part sees the critic before the step; the others need its values from then.
         trained = own or parts
         before = [None, *(self.values(part, temperature) for part in trained[1:])]
-        of_policy = [self.advantages(part, temperature) for part in parts] if own else None
+        of_policy = [self.current_advantages(part, temperature) for part in parts] if own else None
         found, sums, norms, rate, num_skipped = [], [], list[float](), 0.0, 0
         for i, micro_batches in enumerate(trained):
             advantages, total = self.accumulate(
@@ -258,7 +305,7 @@ class CriticLearner:
         of_critic = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=own_lambda)
         return advantages, of_critic + values
 
-    def advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+    def current_advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
 
         def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,10 +322,6 @@ class CriticLearner:
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
-
-    def gather_weights(self) -> None:
-        """Before a checkpoint. A call of every rank."""
-        gather_weights(self._chunks)
 
 
 def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:
@@ -306,3 +349,28 @@ def value_metrics(sums: Tensor) -> dict[str, float]:
         # 1 for a critic that knows every target up to a constant, 0 for one that knows nothing, or less.
         "explained_variance": 1 - unexplained / spread if spread > 1e-12 else math.nan,
     }
+
+
+class VTrace(StepPart):
+    """Importance ratios of the policy before the step, for the critic's targets."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        pass
+
+    def evaluate(self, step: Step) -> None:
+        evaluated = step.policy_logprobs()
+        step.ratios = [
+            importance_ratios(mini.micro_batches, [logprobs for logprobs, _ in found])
+            for mini, found in zip(step.mini_batches, evaluated, strict=True)
+        ]
+
+
+def importance_ratios(part: Sequence[MicroBatch], proximals: Sequence[Tensor]) -> list[Tensor]:
+    """[T] of each micro-batch: the policy before the step over those that sampled, 1 where these told no
+    number. Empty without proximal log-probs, on all pipeline stages but the last."""
+    found = zip(part, proximals, strict=True) if proximals else ()
+    return [
+        bounded_ratio(proximal, torch.where(behavior.isfinite(), behavior, proximal))
+        for micro, proximal in found
+        for behavior in (micro.behavior.to(proximal.device),)
+    ]

@@ -10,7 +10,6 @@ Shapes: C tokens that this rank's router sees, E experts, K of them chosen.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +18,16 @@ from megatron.core import parallel_state
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
+from asyncrl.errors import InputError
+from asyncrl.model.routes import replayed_row_bytes
+from asyncrl.recipe import Recipe
+from asyncrl.records import Batch
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.part import Step, StepPart
 
 TopK = Callable[..., tuple[Tensor, Tensor]]
 
@@ -35,17 +40,33 @@ def record_routes(parts: Iterable[Sequence[MicroBatch]]) -> None:
             micro.sequences.routes = RecordedRoutes(num_predicted)
 
 
-def unrouted(micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
-    """The same for a model whose routers choose for themselves."""
-    return [
-        micro
-        if micro.sequences.routes is None
-        else replace(micro, sequences=replace(micro.sequences, routes=None))
-        for micro in micro_batches
-    ]
+class RouteCheck(StepPart):
+    """Refuses batches whose responses have routes that nothing replays, or lack those that are replayed."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._row_bytes = replayed_row_bytes(recipe, learner.shape)
+
+    def check(self, batch: Batch) -> None:
+        check_routes(batch, row_bytes=self._row_bytes)
 
 
-class RoutingReplay:
+class RoutingReplay(StepPart):
+    """Replays routes in the policy and in the models of parts that hold versions of it."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._records = recipe.algorithm.routing_replay == "proximal"
+        others = [model for part in learner.parts for model in part.policies()]
+        self.replay = Replay(learner.model, *others)
+
+    def packed(self, step: Step) -> None:
+        if self._records:
+            record_routes(step.micro_batches()[1:])
+
+    def report(self) -> dict[str, float]:
+        return self.replay.take_metrics()
+
+
+class Replay:
     """The replay of a policy's routers, and how often they would have chosen otherwise."""
 
     def __init__(self, *policies: Policy) -> None:
@@ -140,3 +161,17 @@ class RouterChoice:
             group = parallel_state.get_tensor_model_parallel_group()
             tokens = tokens.chunk(group.size())[group.rank()]
         return tokens
+
+
+def check_routes(batch: Batch, *, row_bytes: int) -> None:
+    """Raises InputError for a response without the routes of its positions where the trainer replays them,
+    of `row_bytes` each, and for one with routes where it does not (0)."""
+    for sequence in batch.sequences:
+        wanted = row_bytes * sequence.num_inputs()
+        if len(sequence.routes) != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {len(sequence.routes)} bytes of routes for the "
+                f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected {wanted}: "
+                f"algorithm.routing_replay is {'rollout' if row_bytes else 'not rollout'}. To start over, "
+                f"set run_folder (or name) to a new one."
+            )

@@ -41,9 +41,9 @@ class Likelihood(Objective):
     def teaches(self, sequence: ScoredSequence) -> bool:
         return True
 
-    def _inputs(self, micro: MicroBatch, current: Tensor, known: Tensor | None = None) -> LossInputs:
+    def inputs(self, micro: MicroBatch, current: Tensor, known: Tensor | None = None) -> LossInputs:
         """No policy sampled the rows: the one in training stands in, and every ratio is 1."""
-        inputs = super()._inputs(micro, current, known)
+        inputs = super().inputs(micro, current, known)
         return dataclasses.replace(inputs, behavior=inputs.proximal)
 
 

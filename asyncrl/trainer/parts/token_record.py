@@ -6,16 +6,20 @@ batch, which are its oldest new ones (repeated groups come last), however it is 
 ranks. Shapes: T response tokens of one micro-batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
+from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.records import Batch, TrainedTokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
 
 LARGEST = torch.finfo(torch.float16).max
 """65504: a log-ratio beyond it is stored as this."""
@@ -32,8 +36,8 @@ class _Seen:
     """[T] float32."""
 
 
-class TokenRecord:
-    """The record of one step on this rank. `note` each micro-batch, then `gathered` on every rank."""
+class TokenRecord(StepPart):
+    """The record of one step on this rank, as a guest of the step; then `gathered` on every rank."""
 
     def __init__(self, advantages: dict[str, float]) -> None:
         """`advantages` of the trajectories to record, by name."""
@@ -50,6 +54,18 @@ class TokenRecord:
         return cls(
             {s.sequence_id: s.advantage for s in batch.sequences if _group_of(s.sequence_id) in chosen}
         )
+
+    def packed(self, step: Step) -> None:
+        for mini in step.mini_batches:
+
+            def note(
+                index: int, _: MicroBatch, outputs: tuple[Tensor, ...], __: LossInputs, mini: MiniBatch = mini
+            ) -> Mapping[str, Any]:
+                proximal = mini.proximals[index] if mini.proximals else None
+                self.note(mini.micro_batches[index], outputs, proximal)
+                return {}
+
+            mini.givens.append(note)
 
     def note(self, micro: MicroBatch, outputs: tuple[Tensor, ...], proximal: Tensor | None) -> None:
         """`outputs` are log-probs and entropies [T], and perhaps more; `proximal` [T] is None where the first

@@ -1,0 +1,110 @@
+"""The teacher of a run: what its log-probs do to advantages, and its likeliest tokens to the loss."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from asyncrl.algorithms.distillation import teacher_advantages, top_k_forward_kl
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.errors import InputError
+from asyncrl.model.top_tokens import top_size, unpack_top
+from asyncrl.model.unsampled import Unsampled
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.sections.teacher import Teacher as TeacherKeys
+from asyncrl.records import Batch, ScoredSequence
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
+from asyncrl.trainer.step.token_advantages import Parts
+
+_START_OVER = "To start over, set run_folder (or name) to a new one."
+
+
+class Teacher(StepPart):
+    """Advantages and forward KL by a teacher; without one it only refuses a batch that has a teacher's."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._section = recipe.teacher
+        self._unsampled = learner.unsampled
+        self._vocab_size = learner.shape.vocab_size
+
+    def check(self, batch: Batch) -> None:
+        check_taught(batch, self._section, self._unsampled, self._vocab_size)
+
+    def teaches(self, sequence: ScoredSequence) -> bool:
+        # Each token has an advantage of its own.
+        return bool(sequence.teacher_logprobs)
+
+    def advantages(self, step: Step) -> None:
+        step.replace(with_teacher(step.micro_batches(), self._section.coefficient))
+
+    def loss_inputs(self, mini: MiniBatch) -> None:
+        if self._section.top_k:
+            mini.givens.append(self._forward_kl)
+
+    def _forward_kl(
+        self, index: int, micro: MicroBatch, outputs: tuple[Tensor, ...], inputs: LossInputs
+    ) -> Mapping[str, Any]:
+        if micro.top is None:
+            return {}
+        return {
+            "forward_kl": top_k_forward_kl(micro.top.logprobs.index_select(0, micro.copies), outputs[-1]),
+            "forward_kl_coefficient": self._section.top_k_coefficient,
+        }
+
+
+def with_teacher(parts: Parts, coefficient: float) -> Parts:
+    """Advantages plus those of the teacher, last of all: nothing is done to their scale or their mean."""
+    return [
+        [
+            micro
+            if micro.teacher is None
+            else dataclasses.replace(
+                micro,
+                advantages=micro.advantages
+                + teacher_advantages(micro.behavior, micro.teacher, coefficient).to(micro.advantages),
+            )
+            for micro in part
+        ]
+        for part in parts
+    ]
+
+
+def check_taught(batch: Batch, teacher: TeacherKeys, unsampled: Unsampled, vocab_size: int) -> None:
+    """Raises InputError for a response without the teacher's log-probs of its tokens where the recipe has a
+    teacher, and for one with some where it has none; likewise of its likeliest tokens; and where one of them
+    has a probability, but the policy none."""
+    for sequence in batch.sequences:
+        wanted = sequence.num_sampled() if teacher.is_on() else 0
+        if len(sequence.teacher_logprobs) != wanted:
+            raise InputError(
+                f"Step {batch.taken_version + 1} has {len(sequence.teacher_logprobs)} log-probs of a teacher "
+                f"for the {sequence.num_sampled()} tokens of response {sequence.sequence_id}, expected "
+                f"{wanted}: teacher.path is {'set' if teacher.is_on() else 'not set'}. {_START_OVER}"
+            )
+        _check_top(sequence, batch.taken_version + 1, teacher.top_k or 0, unsampled, vocab_size)
+
+
+def _check_top(
+    sequence: ScoredSequence, step: int, top_k: int, unsampled: Unsampled, vocab_size: int
+) -> None:
+    where = f"Step {step} has at the tokens of response {sequence.sequence_id}"
+    size = top_size(sequence.teacher_top, sequence.num_sampled())
+    if size != top_k:
+        raise InputError(
+            f"{where} the teacher's {size} likeliest tokens, expected {top_k} (teacher.top_k). {_START_OVER}"
+        )
+    if not size:
+        return
+    ids, logprobs = unpack_top(sequence.teacher_top, sequence.num_sampled())
+    is_wrong = (ids < 0) | (ids >= vocab_size) | np.isin(ids, unsampled.ids)
+    is_wrong = is_wrong & (logprobs > -np.inf) | np.isnan(logprobs)
+    if is_wrong.any():
+        row, column = np.argwhere(is_wrong)[0]
+        raise InputError(
+            f"{where} a likeliest token {ids[row, column]} of the teacher with the log-prob "
+            f"{logprobs[row, column]:g}, but the policy never samples it, or that is no number. {_START_OVER}"
+        )
