@@ -116,15 +116,15 @@ def save_repeatedly(task: dict) -> None:
     from asyncrl.model.folder import read_shape
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.ranks import ranks
-    from asyncrl.trainer.step.learner import Learner
 
     root = Path(task["root"])
     trainer = {"num_processes": int(os.environ["WORLD_SIZE"]), "parallel": task["parallel"]}
     recipe = make_recipe(root, trainer=trainer, model={"dtype": task["dtype"]})
     shape = read_shape(root)
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     make_moments(learner.optimizer)
     checkpoints = Checkpoints(root / "checkpoints", num_kept=1)
     before = reset_peak()

@@ -100,11 +100,11 @@ def collapsed_at(rewards: list[float]) -> int | None:
 def course_of(setting: Setting, rows: list[Row]) -> Course:
     """Trains until the collapse or the last step. Torch's process group is there already."""
     # Megatron may only be imported once a rank has started.
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
     recipe = setting.recipe()
     torch.manual_seed(setting.seed)
-    learner = Learner(check_model_folder(Path(recipe.model.path)), recipe)
+    learner = build_learner(check_model_folder(Path(recipe.model.path)), recipe)
     learner.load_base()
     sampler = Sampler(recipe, rows, learner.unsampled.ids)
     watch = AlarmWatch(rules_of(recipe.alarms, groups_per_batch=setting.num_groups), run="collapse")

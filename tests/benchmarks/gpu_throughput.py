@@ -160,9 +160,9 @@ def main() -> int:
     shape = SHAPES[arguments.model]
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
     from asyncrl.trainer.network.model import has_transformer_engine
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     learner.weights_changed()
     seconds, tokens, shares = [], [], []
     for step in range(arguments.steps):

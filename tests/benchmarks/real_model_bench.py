@@ -139,16 +139,16 @@ def decode_ceiling(shape: ModelShape, dtype: torch.dtype) -> float:
 
 def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rounds: int) -> None:
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     learner.load_base()
     for load in LOADS:
         learner.step(load.batch(0, shape.vocab_size))
         ratios, seconds, walls = [], [], []
         for number in range(1, num_rounds + 1):
             batch = load.batch(number, shape.vocab_size)
-            (micro_batches,) = learner._parts(batch, 1)
+            (micro_batches,) = learner.pack(batch, 1)
             sizes = [(len(micro.tokens), len(micro.distinct)) for micro in micro_batches]
             ceiling = sum(step_ceiling(shape, dtype, *size) for size in sizes)
             begin = time.perf_counter()

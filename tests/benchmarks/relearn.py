@@ -33,6 +33,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.file import load_recipe
 from asyncrl.system.run_files import JOURNAL, RECIPE
 from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.ranks import ranks
 
 NUM_SUMS = 48
@@ -75,10 +76,9 @@ def before_each_step(optimizer: Any, look: Callable[[], None]) -> None:
 
 def relearn(run: Path, last: int, overrides: list[str]) -> None:
     """Torch's process group is there already."""
-    from asyncrl.trainer.step.learner import Learner
 
     recipe = load_recipe(run / RECIPE, overrides)
-    learner = Learner(check_model_folder(Path(recipe.model.path)), recipe)
+    learner = build_learner(check_model_folder(Path(recipe.model.path)), recipe)
     learner.load_base()
     base = dict(export_weights(learner.model))[EMBEDDING].clone()
     model = transformers.AutoModelForCausalLM.from_pretrained(recipe.model.path, dtype=torch.float32).eval()

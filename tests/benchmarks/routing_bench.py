@@ -29,6 +29,7 @@ from serving.engine.servers import running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch
+from asyncrl.trainer.parts.routing_replay import RoutingReplay
 from asyncrl.trainer.ranks import ranks
 
 COLUMNS = {"KL": "mismatch_kl", "capped": "capped_share", "largest": "mismatch_logprob_max"}
@@ -55,8 +56,8 @@ def compare(model: Path, batches: list[Batch], dtype: str) -> dict[str, dict[str
             if replay == "none":
                 own = [replace(one, routes=b"") for one in own]
             rows.append(learner.measure(replace(batch, sequences=own)))
-            if learner.routing is not None:
-                rows[-1] |= learner.routing.take_metrics()
+            if (replay := learner.part(RoutingReplay)) is not None:
+                rows[-1] |= replay.report()
         found[replay] = {name: [row[column] for row in rows] for name, column in COLUMNS.items()}
         if replay == "rollout":
             found["none"]["routing"] = [row["routing_mismatch"] for row in rows]

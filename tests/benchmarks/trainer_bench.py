@@ -121,9 +121,9 @@ def plain_step(folder: Path) -> Step:
 def make_learner(folder: Path, **algorithm: object):
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
-    learner = Learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))
+    learner = build_learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))
     learner.load_base()
     return learner
 

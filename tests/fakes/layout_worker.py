@@ -57,9 +57,11 @@ def take_steps(
     from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
     from asyncrl.trainer.network.convert import export_weights
     from asyncrl.trainer.network.export import write_weights
+    from asyncrl.trainer.parts.critic import Critic
+    from asyncrl.trainer.parts.spikes import Spikes
+    from asyncrl.trainer.parts.table import build_learner
+    from asyncrl.trainer.parts.token_record import TokenRecord
     from asyncrl.trainer.ranks import ranks
-    from asyncrl.trainer.step.learner import Learner
-    from asyncrl.trainer.step.token_record import TokenRecord
 
     rollout = {"top_k": 10} if kept else {}
     sections = (
@@ -72,7 +74,7 @@ def take_steps(
     recipe = make_recipe(model, trainer=TRAINER | trainer, stage=stage, run_folder=run, **sections)
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe, shape), seed=0)
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     metrics, tokens, first = [], [], 0
     if resumes is None:
         learner.load_base()
@@ -91,17 +93,18 @@ def take_steps(
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()
-    spike = learner.spikes.largest_row(1.0, 1.0)
+    spike = learner.part(Spikes).largest_row(1.0, 1.0)
     weights = export_weights(learner.model)
-    if learner.critic is not None:
-        learner.critic.gather_weights()
-    values = export_weights(learner.critic.model) if learner.critic is not None else iter([])
+    critic = learner.part(Critic)
+    if critic is not None:
+        critic.before_saving()
+    values = export_weights(critic.model) if critic is not None else iter([])
     if not ranks.is_first():
         assert list(weights) == list(values) == []
         return
     result.mkdir()
     write_weights(result, weights)
-    if learner.critic is not None:
+    if critic is not None:
         # The value head has the name of the output layer, whose place it takes.
         (result / "critic").mkdir()
         write_weights(result / "critic", values)

@@ -20,9 +20,9 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
+    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.ranks import ranks
     from asyncrl.trainer.step import learner as learner_module
-    from asyncrl.trainer.step.learner import Learner
 
     model = Path(sys.argv[1])
     shape = check_model_folder(model)
@@ -40,7 +40,7 @@ def main() -> None:
         trainer = {"num_processes": 2, "parallel": parallel, "initial_loss_scale": 64.0}
         recipe = make_recipe(model, model={"dtype": "float16"}, trainer=trainer)
         ranks.arrange(check_layout(recipe, shape), seed=0)
-        learner = Learner(shape, recipe)
+        learner = build_learner(shape, recipe)
         learner.load_base()
         before = [parameter.clone() for parameter in learner.model.parameters()]
         learner_module.divide_gradients = spoil

@@ -33,8 +33,8 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.checkpoints import checkpoint
     from asyncrl.trainer.checkpoints.boxes import SharedTensor
+    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.ranks import ranks
-    from asyncrl.trainer.step.learner import Learner
 
     sections = {
         "trainer": {"num_processes": case["num_ranks"], "parallel": case["parallel"]},
@@ -45,7 +45,7 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     recipe, shape = make_recipe(model, **sections), check_model_folder(model)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=case["num_ranks"])
     ranks.arrange(check_layout(recipe, shape), seed=0)
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     checkpoint.Checkpoints(Path(case["read"]), num_kept=1).load(learner, 2)
     if case["dtype"] == "bfloat16":
         before = [parameter.clone() for parameter in learner.model.parameters()]

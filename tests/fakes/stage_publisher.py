@@ -22,16 +22,16 @@ def main() -> None:
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.bootstrap import end_now
+    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.publishing.publish import Publisher
     from asyncrl.trainer.ranks import ranks
-    from asyncrl.trainer.step.learner import Learner
 
     base, folder, urls = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     count = int(os.environ["WORLD_SIZE"])
     recipe = make_recipe(base, trainer={"num_processes": count, "parallel": {"pipeline": count}})
     shape = check_model_folder(base)
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
-    learner = Learner(shape, recipe)
+    learner = build_learner(shape, recipe)
     learner.load_base()
     publisher = Publisher(folder, base=base, transport="distributed", bucket_bytes=10_000, failed=end_now)
     outcomes = []

@@ -42,10 +42,10 @@ def process_group() -> Iterator[None]:
 
 def make_learner(folder: Path, dtype: str, **trainer: object):
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.step.learner import Learner
+    from asyncrl.trainer.parts.table import build_learner
 
     recipe = make_recipe(folder, trainer=trainer, model={"dtype": dtype})
-    learner = Learner(check_model_folder(folder), recipe)
+    learner = build_learner(check_model_folder(folder), recipe)
     learner.load_base()
     return learner
 

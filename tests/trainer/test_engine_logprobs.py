@@ -21,7 +21,9 @@ from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.messages import Prefix, generate_body
 from asyncrl.serving.sglang.stream import stream
 from asyncrl.trainer.packing.batch import rank_micro_batches
-from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.parts.table import build_learner
+from asyncrl.trainer.step.part import MiniBatch
 
 TEMPERATURES = (0.6, 1.7)
 
@@ -59,7 +61,7 @@ def test_the_trainer_finds_the_log_probs_of_the_distribution_that_was_sampled(
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     (untempered,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 1.0)
     assert (untempered - micro.behavior).abs().max() > 0.1
-    metrics = learner.accumulate([micro], temperature)
+    metrics = learner.accumulate(MiniBatch([micro], temperature))
     assert metrics["mismatch_kl"] < 1e-8 and metrics["sequence_log_ratio_max"] < 1e-3
     assert not math.isnan(metrics["weight_effective_share"])
 
@@ -97,13 +99,13 @@ def test_the_trainer_leaves_out_the_tokens_that_the_server_never_samples(masked_
     url, model = masked_engine
     batch = Batch(0, 0.8, sample(url, 0.8, NEVER[0]))
     learner = make_learner(model, algorithm={"kl_coefficient": 0.1})
-    assert learner.unsampled.ids == NEVER and learner.reference is not None
+    assert learner.unsampled.ids == NEVER and learner.part(Reference) is not None
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    for chunks in (learner.parallel_chunks, learner.reference.chunks):
+    for chunks in (learner.parallel_chunks, learner.part(Reference).held.chunks):
         (found,) = learner.passes.logprobs(chunks, [micro], 0.8)
         assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     assert learner.step(batch)["mismatch_kl"] < 1e-8
-    unmasked = Learner(learner.shape, make_recipe(model), Unsampled())
+    unmasked = build_learner(learner.shape, make_recipe(model), Unsampled())
     unmasked.load_base()
     (found,) = unmasked.passes.logprobs(unmasked.parallel_chunks, [micro], 0.8)
     assert (found - micro.behavior).abs().max() > 1.0
@@ -165,7 +167,7 @@ def test_the_trainer_finds_the_log_probs_over_the_tokens_that_the_server_kept(
     (whole,) = learner.passes.whole_logprobs(learner.parallel_chunks, [micro], 0.9)
     # What a cut left out is what a run without kept sets would weigh wrongly.
     assert (found - whole).min() > -1e-5 and (found - whole).max() > 0.02
-    metrics = learner.accumulate([micro], 0.9)
+    metrics = learner.accumulate(MiniBatch([micro], 0.9))
     assert metrics["mismatch_kl"] < 1e-8 and metrics["max_importance_ratio"] == pytest.approx(1.0, abs=1e-4)
 
 
@@ -175,7 +177,7 @@ def test_kept_sets_have_none_of_the_tokens_that_are_never_sampled(masked_engine:
     learner = make_learner(model, algorithm={"kl_coefficient": 0.1}, rollout={"top_p": 0.9, "top_k": 20})
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     assert micro.kept is not None and not set(micro.kept.tokens.tolist()) & set(NEVER)
-    assert learner.reference is not None
+    assert learner.part(Reference) is not None
     (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 0.8)
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     assert learner.step(batch)["mismatch_kl"] < 1e-8

@@ -13,6 +13,7 @@ from serving.engine.servers import new_session, post, running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch, Observed, SamplingParams, ScoredSequence, Trajectory
+from asyncrl.trainer.parts.routing_replay import RoutingReplay
 from asyncrl.trainer.step.learner import Learner
 
 BFLOAT16 = {"model": {"dtype": "bfloat16"}}
@@ -38,8 +39,8 @@ def replaying(server: tuple[str, Path]) -> Learner:
 
 
 def measure(learner: Learner, sequences: list[ScoredSequence]) -> dict[str, float]:
-    assert learner.routing is not None
-    return learner.measure(Batch(0, 1.0, sequences)) | learner.routing.take_metrics()
+    assert learner.part(RoutingReplay) is not None
+    return learner.measure(Batch(0, 1.0, sequences)) | learner.part(RoutingReplay).report()
 
 
 def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismatch(

@@ -21,8 +21,8 @@ from asyncrl.serving.publication import read_publication
 from asyncrl.system.ports import free_ports
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.publishing.digests import digests_of
-from asyncrl.trainer.step.learner import Learner
 from sandbox.polling import readable
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
@@ -194,7 +194,7 @@ def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"heldout.json", "step-2", "step-4"}
     assert_equal_weights(run, straight[0])
     best = dict(reference_model(run / "checkpoints" / "step-2" / "hf").named_parameters())
-    learner = Learner(check_model_folder(folder), make_recipe(folder))
+    learner = build_learner(check_model_folder(folder), make_recipe(folder))
     Checkpoints(straight[0] / "checkpoints", num_kept=2).load(learner, 2)
     assert all(torch.equal(best[name], tensor) for name, tensor in export_weights(learner.model))
 

@@ -11,6 +11,7 @@ from asyncrl.model.folder import check_model_folder, read_shape
 from asyncrl.model.memory import RankMemory, parameters_by_kind, rank_memory
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.step.learner import Learner
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -32,7 +33,7 @@ FAMILIES |= {"num_experts": "Qwen2Moe", "n_routed_experts": "Glm4Moe", "num_loca
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
-    return Learner(check_model_folder(folder), make_recipe(folder, model={"dtype": dtype}))
+    return build_learner(check_model_folder(folder), make_recipe(folder, model={"dtype": dtype}))
 
 
 def memory_of(learner: Learner, dtype: str = "float32", tokens: int = 1) -> RankMemory:

@@ -49,7 +49,6 @@ def test_a_later_turn_teaches_by_itself():
         {"kl_coefficient": 0.1},
         {"kl_coefficient": 0.1, "kl_in": "reward"},
         {"entropy_coefficient": 0.01},
-        {"advantage": "gae"},
         {"surrogate": "my_losses:imitate"},
     ],
     ids=lambda section: " ".join(map(str, section.items())),

@@ -29,22 +29,27 @@ class EntropyTarget(StepPart):
     """
 
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
-        self._objective = learner.objective
+        self._learner = learner
         self._algorithm: Algorithm = recipe.algorithm
         # Before the first step no entropy is known: the bonus holds.
         self.entropy = EntropyState(coefficient=recipe.algorithm.entropy_coefficient, is_low=True)
 
     def prepare(self, step: Step) -> None:
-        self._objective.entropy_coefficient = self.entropy["coefficient"] if self.entropy["is_low"] else 0.0
+        self._learner.objective.entropy_coefficient = self.coefficient()
 
     def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
         self.saw(metrics["entropy"])
-        return {"entropy_coefficient": self._objective.entropy_coefficient}
+        return {"entropy_coefficient": self._learner.objective.entropy_coefficient}
+
+    def coefficient(self) -> float:
+        """Weight of the bonus in the next step."""
+        return self.entropy["coefficient"] if self.entropy["is_low"] else 0.0
 
     def saw(self, entropy: float) -> None:
         """A step of this entropy is over; NaN, of a step without tokens, changes nothing."""
         target, section = self._algorithm.entropy_target, self._algorithm
-        if target is None or math.isnan(entropy):
+        assert target is not None
+        if math.isnan(entropy):
             return
         is_low = entropy <= target
         moved = self.entropy["coefficient"] + (section.entropy_step if is_low else -section.entropy_step)

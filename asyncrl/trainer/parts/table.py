@@ -81,7 +81,7 @@ PARTS = (
     Row(
         KlReward,
         lambda recipe, _: recipe.algorithm.has_kl_reward(),
-        keys=("kl_in", "has_kl_reward"),
+        keys=("has_kl_reward",),
         # It asks the reference. A critic takes the penalties first, into its rewards.
         after=(Reference, Critic),
     ),
@@ -99,7 +99,7 @@ PARTS = (
             or recipe.algorithm.entropy_control != "none"
             or judges_second_moment(recipe.algorithm)
         ),
-        keys=("top_entropy_share", "entropy_control", "second_moment_limit"),
+        keys=("top_entropy_share", "entropy_control"),
     ),
     Row(ExpertLoads, lambda _, shape: shape.num_experts is not None, keys=("router",)),
     Row(

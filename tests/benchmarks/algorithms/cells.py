@@ -27,6 +27,7 @@ from tests.benchmarks.algorithms.plan import EVERY_UPDATES, HELDOUT_TASKS, RECIP
 from tests.benchmarks.forced_lag import Sampler, Weights, mean_reward, own_weights, read_rows, train
 
 if TYPE_CHECKING:
+    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.step.learner import Learner
 
 RunCell = Callable[[Cell], Row]
@@ -68,12 +69,11 @@ def cell_recipe(cell: Cell) -> Recipe:
 def run_cell(cell: Cell) -> Row:
     """Trains the cell; torch's process group is there already. Raises CellFailed."""
     # Megatron may only be imported once a rank has started.
-    from asyncrl.trainer.step.learner import Learner
 
     cpu, wall = time.process_time(), time.monotonic()
     recipe = cell_recipe(cell)
     torch.manual_seed(cell.seed)
-    learner = Learner(check_model_folder(model_folder(recipe.model)), recipe)
+    learner = build_learner(check_model_folder(model_folder(recipe.model)), recipe)
     learner.load_base()
     tasks = read_rows(recipe.data.train_sources()[0])
     random.Random(cell.seed).shuffle(tasks)

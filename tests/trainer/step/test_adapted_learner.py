@@ -14,6 +14,9 @@ from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import names_in
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.parts.critic import Critic
+from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.parts.spikes import Spikes
 from asyncrl.trainer.step.learner import Learner
 
 LORA = {"rank": 2, "alpha": 4.0}
@@ -73,9 +76,9 @@ def test_the_kl_is_taken_to_the_base_model(folder: Path, dtype: str):
         learner.step(random_batch(0))["loss"] == adapted_learner(folder, dtype).step(random_batch(0))["loss"]
     )
     full = make_learner(folder, model={"dtype": dtype}, algorithm={"kl_coefficient": 0.5})
-    micro_batches = [part for parts in learner._parts(random_batch(1), 1) for part in parts]
+    micro_batches = [part for parts in learner.pack(random_batch(1), 1) for part in parts]
     expected = full.passes.whole_logprobs(full.parallel_chunks, micro_batches, 1.0)
-    found = learner._reference_logprobs(micro_batches, 1.0)
+    found = learner.part(Reference).logprobs(micro_batches, 1.0)
     assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
     moved = learner.passes.logprobs(learner.parallel_chunks, micro_batches, 1.0)
     assert max((left - right).abs().max() for left, right in zip(moved, found, strict=True)) > 1e-3
@@ -99,7 +102,7 @@ def test_state_is_as_large_as_planned(folder: Path, dtype: str):
 def test_a_spike_names_a_row_of_an_adapter(folder: Path):
     learner = adapted_learner(folder)
     train(learner, 0, 1)
-    spike = learner.spikes.largest_row(1.0, 1.0)
+    spike = learner.part(Spikes).largest_row(1.0, 1.0)
     assert spike is not None and spike.parameter.startswith("base_model.model.model.layers.")
     gradients = dict(export_weights(learner.model, lambda parameter: parameter.main_grad, of_adapters=True))
     lengths = {name: gradient.double().norm(dim=1) for name, gradient in gradients.items()}
@@ -110,10 +113,10 @@ def test_a_spike_names_a_row_of_an_adapter(folder: Path):
 
 def test_a_critic_is_trained_as_a_whole(folder: Path):
     learner = adapted_learner(folder, advantage="gae")
-    assert learner.critic is not None
-    before = copy_weights(learner.critic.model)
+    assert learner.part(Critic) is not None
+    before = copy_weights(learner.part(Critic).model)
     train(learner, 0, 2)
-    after = copy_weights(learner.critic.model)
+    after = copy_weights(learner.part(Critic).model)
     assert not any(torch.equal(before[name], tensor) for name, tensor in after.items())
 
 

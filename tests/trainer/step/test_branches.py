@@ -13,6 +13,7 @@ from asyncrl.journal.sequences import sequences_of_trajectory
 from asyncrl.records import Batch, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.part import MiniBatch
 
 PROMPT = (5, 6, 7)
 THOUGHT, GUESS, TOLD, OTHER = [11, 12, 13, 14], [21, 22, 2], [31, 32], [23, 24, 2]
@@ -77,7 +78,7 @@ def test_the_gradient_of_branches_is_that_of_each_turn_alone_after_its_context(
     algorithm = {"surrogate": "reinforce", "importance_weight": "none", "reduction": reduction}
     learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
     micro_batches = rank_micro_batches(Batch(1, 1.0, sequences), budget_tokens=budget, rank=0, num_ranks=1)
-    metrics = learner.accumulate(micro_batches, 1.0)
+    metrics = learner.accumulate(MiniBatch(micro_batches, 1.0))
     got: dict[str, Tensor] = dict(export_weights(learner.model, lambda p: p.main_grad.clone()))
     model = reference_model(folder)
     losses = [

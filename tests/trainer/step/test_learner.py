@@ -25,10 +25,12 @@ from asyncrl.trainer.network import logprobs, weight_gradient
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
-from asyncrl.trainer.step import learner as learner_module
+from asyncrl.trainer.parts import reference as reference_module
+from asyncrl.trainer.parts.reference import Reference, kl_penalties
+from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.objective import Objective, kl_penalties
-from asyncrl.trainer.step.token_record import TokenRecord
+from asyncrl.trainer.step.objective import Objective
+from asyncrl.trainer.step.part import MiniBatch
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
@@ -36,7 +38,7 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
     budget = learner.section.tokens_per_micro_batch
     lengths = learner.objective.prompt_lengths(batch)
     micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
-    metrics = learner.accumulate(micro_batches, batch.temperature)
+    metrics = learner.accumulate(MiniBatch(micro_batches, batch.temperature))
     return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
 
@@ -154,8 +156,8 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
     model = Masked(reference_model(folder), [40, 41, 42, 43])
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     wanted = torch.cat([reference_logprobs(model, each, 0.8) for each in batch.sequences])
-    assert learner.reference is not None
-    for chunks in (learner.parallel_chunks, learner.reference.chunks):
+    assert learner.part(Reference) is not None
+    for chunks in (learner.parallel_chunks, learner.part(Reference).held.chunks):
         (found,) = learner.passes.logprobs(chunks, [micro], 0.8)
         assert sorted(found.tolist()) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
     plain = make_learner(folder)
@@ -207,7 +209,7 @@ def test_policy_terms_are_over_the_kept_tokens_and_kl_and_entropy_over_all(folde
         )
         current = logs[places] - masses
         weight = (current.detach() - torch.tensor(sequence.behavior_logprobs)).exp()
-        weight = weight.clamp(max=learner.algorithm.importance_cap)
+        weight = weight.clamp(max=learner.objective.algorithm.importance_cap)
         kl = (logs[places] - frozen[places].detach()).square() / 2
         entropy = -(logs.exp() * logs).sum(-1)
         total = total + (-weight * sequence.advantage * current + 0.3 * kl - 0.2 * entropy).sum()
@@ -233,7 +235,7 @@ def test_kl_in_the_reward_of_kept_tokens_is_that_over_all(folder: Path, monkeypa
     """A policy that is the reference has none, whatever servers kept."""
     seen: list[Tensor] = []
     monkeypatch.setattr(
-        learner_module,
+        reference_module,
         "kl_penalties",
         lambda *arguments, **options: seen.append(kl_penalties(*arguments, **options)) or seen[-1],
     )
@@ -402,7 +404,7 @@ def test_a_denominator_beyond_int32_divides_the_gradient(folder: Path):
     longest = 16_384 * 131_072 // len(batch.sequences) + 1
     learners = [make_learner(folder, algorithm={"reduction": "dr_grpo_constant"}) for _ in range(2)]
     for learner, tokens in zip(learners, (longest, 1), strict=True):
-        learner.objective = Objective(learner.algorithm, max_new_tokens=tokens)
+        learner.objective = Objective(learner.objective.algorithm, max_new_tokens=tokens)
     (metrics, got), (small, wanted) = (gradients(learner, batch) for learner in learners)
     assert longest * len(batch.sequences) > 2**31
     assert worst_difference({name: tensor * longest for name, tensor in got.items()}, wanted) < 1e-5
@@ -448,7 +450,7 @@ def test_a_step_that_no_token_survives_takes_no_optimizer_step(folder: Path):
 def test_a_mini_batch_that_no_token_survives_takes_no_optimizer_step(folder: Path):
     learner = stateful_learner(folder, optimizer_steps_per_batch=2)
     batch = random_batch(20)
-    halves = mini_batches(batch, 2, seed=learner._seed)
+    halves = mini_batches(batch, 2, seed=learner.seed)
     lost = {sequence.sequence_id for sequence in halves[1].sequences}
     ordered = sorted(batch.sequences, key=lambda s: s.sequence_id not in lost)
     metrics = learner.step(without_tokens(dataclasses.replace(batch, sequences=ordered), sequences=len(lost)))

@@ -20,10 +20,12 @@ from asyncrl.records import Batch
 from asyncrl.system.ports import free_ports
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
-from asyncrl.trainer.step.critic import CriticLearner
+from asyncrl.trainer.parts.critic import Critic
+from asyncrl.trainer.parts.spikes import Spikes
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.loss_scale import LossScaler, LossScaling, loss_scaler
+from asyncrl.trainer.step.optimizer import LossScaler, LossScaling, loss_scaler
 from asyncrl.trainer.step.optimizer_state import adam_steps, held_states
+from asyncrl.trainer.step.part import MiniBatch
 
 TRAINER = {"learning_rate": 1e-3, "warmup_steps": 8, "weight_decay": 0.1, "initial_loss_scale": 256.0}
 
@@ -34,7 +36,7 @@ def half_learner(folder: Path, *, algorithm: dict | None = None, **trainer: obje
     )
 
 
-def scaler_of(trained: Learner | CriticLearner) -> LossScaler:
+def scaler_of(trained: Learner | Critic) -> LossScaler:
     scaler = loss_scaler(trained.optimizer)
     assert scaler is not None
     return scaler
@@ -44,7 +46,7 @@ def gradient(learner: Learner, batch: Batch) -> Tensor:
     """The gradient of a batch before it is unscaled, all parameters in a row."""
     budget = learner.section.tokens_per_micro_batch
     parts = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
-    learner.accumulate(parts, batch.temperature)
+    learner.accumulate(MiniBatch(parts, batch.temperature))
     found = export_weights(learner.model, lambda parameter: parameter.main_grad.float().clone())
     return torch.cat([each.flatten() for _, each in found])
 
@@ -61,7 +63,7 @@ def overflowing(step: int) -> Batch:
     return dataclasses.replace(batch, sequences=large)
 
 
-def everything(trained: Learner | CriticLearner) -> dict[str, Tensor]:
+def everything(trained: Learner | Critic) -> dict[str, Tensor]:
     """Weights, float32 copies and moments."""
     states = held_states(trained.optimizer).values()
     found = {f"{i} {name}": x.clone() for i, s in enumerate(states) for name, x in s.tensors.items()}
@@ -96,7 +98,7 @@ def test_a_gradient_that_overflows_takes_no_step_and_halves_the_scale(folder: Pa
     assert [metrics[name] for name in names] == [0.0, 1.0, 0.0, 0.0, 128.0]
     assert metrics["surviving_tokens"] > 0
     assert is_same(everything(learner), before) and adam_steps(learner.optimizer) == count == 1
-    assert learner.spikes.pop() is None and len(learner.spikes._norms) == 1
+    assert learner.part(Spikes).pop() is None and len(learner.part(Spikes)._norms) == 1
     # What comes next is as if that step had not been, but for the scale. The learning rate is a function of
     # the step's number alone.
     scaler_of(other).restore(LossScaling(scale=128.0, steps_since_change=0))
@@ -151,7 +153,7 @@ def test_the_critic_has_a_scale_of_its_own(folder: Path):
     gae = {"advantage": "gae", "gae_lambda": 0.9}
     learner = half_learner(folder, algorithm=gae)
     learner.step(random_batch(1))
-    critic = learner.critic
+    critic = learner.part(Critic)
     assert critic is not None
     before = everything(critic), copy_weights(learner.model)
     scaler_of(critic).restore(LossScaling(scale=2.0**40, steps_since_change=0))

@@ -14,6 +14,7 @@ from torch import Tensor
 from asyncrl.model.memory import AdamStates, rank_memory
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.parts.critic import Critic
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer_state import held_states
 
@@ -101,8 +102,11 @@ def test_a_restored_learner_continues_bit_for_bit(dtype: str, tmp_path: Path):
     resumed = make_learner(folder, **sections)
     assert Checkpoints(tmp_path / "kept", num_kept=1).load_newest(resumed) == 2
     resumed.step(random_batch(2))
-    assert learner.critic is not None and resumed.critic is not None
-    for ours, theirs in ((learner.model, resumed.model), (learner.critic.model, resumed.critic.model)):
+    assert learner.part(Critic) is not None and resumed.part(Critic) is not None
+    for ours, theirs in (
+        (learner.model, resumed.model),
+        (learner.part(Critic).model, resumed.part(Critic).model),
+    ):
         expected = copy_weights(ours)
         for name, tensor in copy_weights(theirs).items():
             assert torch.equal(tensor, expected[name]), name
@@ -137,12 +141,13 @@ def test_state_is_as_large_as_planned(family: str, dtype: str, tmp_path: Path):
         )
         for states in (AdamStates.of(section), AdamStates())
     )
+    critic = learner.part(Critic)
     sizes = [
         sum(tensor.nbytes for state in held_states(optimizer).values() for tensor in state.tensors.values())
-        for optimizer in (learner.optimizer, *([learner.critic.optimizer] if learner.critic else []))
+        for optimizer in (learner.optimizer, *([critic.optimizer] if critic else []))
     ]
     assert sizes[0] == planned.optimizer < adam.optimizer
     if len(sizes) == 2:
         width = 8 if dtype == "float32" else 6
-        assert planned.critic == sizes[1] + width * sum(p.numel() for p in learner.critic.model.parameters())
+        assert planned.critic == sizes[1] + width * sum(p.numel() for p in critic.model.parameters())
     assert adam.optimizer - planned.optimizer == adam.checkpoint_copy - planned.checkpoint_copy

@@ -19,9 +19,11 @@ from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.whole_logprobs import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, prompt_lengths, rank_micro_batches
+from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import set_learning_rate
+from asyncrl.trainer.step.part import MiniBatch
 
 REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
 WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}
@@ -89,7 +91,7 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
     now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
-    metrics = learner.accumulate(micro_batches, batch.temperature, proximals=proximals)
+    metrics = learner.accumulate(MiniBatch(micro_batches, batch.temperature, proximals=proximals))
     return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
 
@@ -395,9 +397,9 @@ def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
     assert make_learner(folder).reference is None
     learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
-    before = [parameter.clone() for parameter in learner.reference.chunks[0].parameters()]
+    before = [parameter.clone() for parameter in learner.part(Reference).held.chunks[0].parameters()]
     learner.step(random_batch(0))
-    after = list(learner.reference.chunks[0].parameters())
+    after = list(learner.part(Reference).held.chunks[0].parameters())
     assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
 
 
@@ -485,7 +487,7 @@ def test_the_order_decides_what_each_optimizer_step_sees(folder: Path, order: st
     proximals = [again.passes.logprobs(again.parallel_chunks, part, 1.0) for part in parts]
     set_learning_rate(again.optimizer, 1e-3, again.section)
     for part, proximal in zip(parts, proximals, strict=True):
-        again.accumulate(part, 1.0, proximals=proximal)
+        again.accumulate(MiniBatch(part, 1.0, proximals=proximal))
         again.optimizer.step()
     wanted = copy_weights(again.model)
     assert all(
@@ -523,7 +525,7 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
     proximals = [again.passes.logprobs(again.parallel_chunks, part, 1.0) for part in parts]
     set_learning_rate(again.optimizer, 1e-3, again.section)
     for part, proximal in zip(parts, proximals, strict=True):
-        again.accumulate(part, 1.0, proximals=proximal)
+        again.accumulate(MiniBatch(part, 1.0, proximals=proximal))
         again.optimizer.step()
     wanted = copy_weights(again.model)
     assert all(
@@ -543,10 +545,12 @@ def test_proximal_log_probs_that_are_computed_are_those_that_come_for_free(folde
     learner = make_learner(folder)
     batch = random_batch(4)
     micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    free = learner.accumulate(micro_batches, 1.0)
+    free = learner.accumulate(MiniBatch(micro_batches, 1.0))
     computed = learner.passes.logprobs(learner.parallel_chunks, micro_batches, 1.0)
     assert not any(each.requires_grad for each in computed)
-    assert learner.accumulate(micro_batches, 1.0, proximals=computed) == pytest.approx(free, nan_ok=True)
+    assert learner.accumulate(MiniBatch(micro_batches, 1.0, proximals=computed)) == pytest.approx(
+        free, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("surrogate", sorted(SURROGATES))
@@ -573,7 +577,7 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
     stale = dataclasses.replace(first, token_versions=[0] * size)
     rest = [dataclasses.replace(s, token_versions=[2] * len(s.response_tokens)) for s in rest]
     learner = make_learner(folder)
-    learner.objective = Objective(learner.algorithm, max_new_tokens=64, mask_staleness=2)
+    learner.objective = Objective(learner.objective.algorithm, max_new_tokens=64, mask_staleness=2)
     metrics, got = gradients(learner, Batch(3, 1.0, [stale, *rest]))
     _, wanted = gradients(make_learner(folder), Batch(3, 1.0, rest))
     assert worst_difference(got, wanted) < 1e-5

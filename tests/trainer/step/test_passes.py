@@ -8,6 +8,7 @@ from fakes.models import random_batch, write_model
 from fakes.sequences import with_kept_sets
 
 from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.step.part import MiniBatch
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_a_pass_forward_costs_a_third_of_one_with_gradients_and_each_is_counted_
     both = sum(micro.flops(learner.shape) for micro in parts)
     learner.passes.logprobs(learner.parallel_chunks, parts, 1.0)
     assert learner.passes.utilisation(2.0) == pytest.approx({"model_flops": both / 3, "mfu": both / 3 / 2e6})
-    learner.accumulate(parts, 1.0)
+    learner.accumulate(MiniBatch(parts, 1.0))
     assert learner.passes.utilisation(1.0)["model_flops"] == pytest.approx(both)
     assert learner.passes.utilisation(1.0) == {"model_flops": 0.0, "mfu": 0.0}
 

@@ -15,7 +15,8 @@ from asyncrl.model.top_tokens import pack_top, unpack_top
 from asyncrl.records import Batch
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
-from asyncrl.trainer.step.token_advantages import with_teacher
+from asyncrl.trainer.parts.teacher import with_teacher
+from asyncrl.trainer.step.part import MiniBatch
 
 TEACHER = {"path": "teacher", "coefficient": 0.5}
 TOP = TEACHER | {"top_k": 5, "top_k_coefficient": 2.0}
@@ -38,14 +39,14 @@ def test_the_gradient_is_that_of_transformers_with_the_log_ratio_at_each_sampled
     learner = make_learner(folder, teacher=TEACHER)
     micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     ((micro,),) = with_teacher([micro_batches], 0.5)
-    metrics = learner.accumulate([micro], batch.temperature)
+    metrics = learner.accumulate(MiniBatch([micro], batch.temperature))
     got = dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
     model, total, num_tokens, gaps = reference_model(folder), torch.zeros(()), 0, torch.zeros(())
     for one in batch.sequences:
         current = reference_logprobs(model, one, 0.8)[one.sampled_positions()]
         behavior, teacher = torch.tensor(one.behavior_logprobs), torch.tensor(one.teacher_logprobs)
-        weight = (current.detach() - behavior).exp().clamp(max=learner.algorithm.importance_cap)
+        weight = (current.detach() - behavior).exp().clamp(max=learner.objective.algorithm.importance_cap)
         rewards = torch.cat([torch.full((count,), value) for count, value in one.advantage_runs()])
         total = total - (weight * (rewards - 0.5 * (behavior - teacher)) * current).sum()
         num_tokens, gaps = num_tokens + len(current), gaps + (behavior - teacher).sum()
@@ -61,7 +62,7 @@ def test_the_forward_kl_over_the_teachers_likeliest_tokens_has_the_gradient_of_t
     batch = taught(with_turns(random_batch(1, temperature=0.8)), advantage=0.0, top_k=5)
     learner = make_learner(folder, teacher=TOP | {"coefficient": 0.0})
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    metrics = learner.accumulate([micro], batch.temperature)
+    metrics = learner.accumulate(MiniBatch([micro], batch.temperature))
     got = dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
     model, total, mass, num_tokens = reference_model(folder), torch.zeros(()), 0.0, 0

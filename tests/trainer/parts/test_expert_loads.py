@@ -13,7 +13,9 @@ from families.known import write_tiny
 from asyncrl.model.families.glm4_moe import BIAS
 from asyncrl.trainer.network.convert import exported_tensors
 from asyncrl.trainer.network.export import export_model, open_weights
-from asyncrl.trainer.step.expert_loads import load_metrics
+from asyncrl.trainer.parts.expert_loads import ExpertLoads, load_metrics
+from asyncrl.trainer.parts.past_versions import PastVersions
+from asyncrl.trainer.parts.reference import Reference
 
 RATE = 0.05
 
@@ -37,7 +39,7 @@ def test_biases_follow_the_loads_of_all_response_tokens_and_stay_float32(folder:
     batch = random_batch(0)
     before, base = copy_weights(learner.model), open_weights(folder)
     metrics = learner.step(batch)
-    after, loads = copy_weights(learner.model), learner.loads._latest
+    after, loads = copy_weights(learner.model), learner.part(ExpertLoads)._latest
     num_tokens = sum(len(sequence.response_tokens) for sequence in batch.sequences)
     assert loads.sum(1).tolist() == [0.0, 2.0 * num_tokens, 2.0 * num_tokens]
     assert metrics["busiest_expert_share"] == pytest.approx(loads.max().item() / num_tokens)
@@ -87,8 +89,8 @@ def test_frozen_routers_are_those_of_reference_and_past_versions(folder: Path):
     for step in range(3):
         metrics = learner.step(random_batch(step))
     assert metrics["staleness_unknown_share"] < 1.0, "no past version was loaded"
-    assert learner.reference is not None and learner.past is not None
-    for model in (learner.reference.model, learner.past.model):
+    assert learner.part(Reference) is not None and learner.part(PastVersions) is not None
+    for model in (learner.part(Reference).held.model, learner.part(PastVersions).model):
         found = copy_weights(model)
         same = {name for name in base if torch.equal(found[name], base[name])}
         assert {name for name in base if ".gate." in name} <= same

@@ -15,23 +15,18 @@ from asyncrl.algorithms.losses import make_loss
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.step.entropy_target import EntropyTarget
+from asyncrl.trainer.parts.controls import EntropyTarget
 
 
 def test_the_weight_rises_at_or_below_the_target_falls_above_it_and_is_off_there():
-    control = EntropyTarget(Algorithm(entropy_target=0.2, entropy_step=0.25, entropy_coefficient=0.5))
+    keys = {"entropy_target": 0.2, "entropy_step": 0.25, "entropy_coefficient": 0.5}
+    control = EntropyTarget(None, make_recipe(Path("m"), algorithm=keys))
     seen = [control.coefficient()]
     for entropy in (0.3, 0.1, 0.2, 0.1, 0.1, math.nan, 0.9, 0.9, 0.9, 0.9, 0.9, 0.1):
         control.saw(entropy)
         seen.append(control.coefficient())
     # c is 0.5, 0.25, 0.5, 0.75, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0.25.
     assert seen == [0.5, 0.0, 0.5, 0.75, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.25]
-
-
-def test_without_a_target_the_weight_is_the_recipe_s_whatever_is_seen():
-    control = EntropyTarget(Algorithm(entropy_coefficient=0.01))
-    control.saw(0.0)
-    assert control.coefficient() == 0.01
 
 
 def test_the_weight_of_the_step_takes_the_place_of_the_recipe_s_in_the_loss():

@@ -10,6 +10,7 @@ from fakes.models import reference_model
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.tasks.demonstration import of_tokens
 from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.step.part import MiniBatch
 
 
 def rows() -> list[ScoredSequence]:
@@ -46,9 +47,9 @@ def test_loss_and_gradient_are_those_of_transformers_however_the_batch_is_split(
     wanted, gradients = expected(folder, batch.sequences)
     for budget in (1000, 30, 1):
         learner = make_learner(folder, stage="sft", trainer={"tokens_per_micro_batch": budget})
-        (parts,) = learner._parts(batch, 1)
+        (parts,) = learner.pack(batch, 1)
         assert len(parts) == 1 if budget == 1000 else len(parts) > 2
-        metrics = learner.accumulate(parts, 1.0)
+        metrics = learner.accumulate(MiniBatch(parts, 1.0))
         assert metrics["loss"] == pytest.approx(wanted, abs=1e-5)
         if budget == 1000:
             # What begins alike is computed once.

@@ -13,6 +13,7 @@ from torch.nn.functional import logsigmoid
 from asyncrl.records import Batch
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.part import MiniBatch
 
 BETA = 0.5
 BATCH = in_pairs(random_batch(1, num_groups=5, temperature=1.0))
@@ -55,9 +56,9 @@ def test_loss_and_gradient_are_those_of_the_formula_however_the_batch_is_split(
         learner = learner_of(folder, tmp_path / "run", budget=budget, loss=loss, nll_coefficient=0.5)
         with torch.no_grad():
             learner.model[0].embedding.word_embeddings.weight.mul_(1.1)
-        (parts,) = learner._parts(learner.objective.finished(BATCH), 1)
+        (parts,) = learner.pack(learner.objective.finished(BATCH), 1)
         assert len(parts) == 1 if budget == 1000 else len(parts) > 2
-        assert learner.accumulate(parts, 1.0)["loss"] == pytest.approx(wanted.item(), abs=1e-5)
+        assert learner.accumulate(MiniBatch(parts, 1.0))["loss"] == pytest.approx(wanted.item(), abs=1e-5)
         found = dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(found[name], parameter.grad, atol=2e-5, rtol=1e-3)

@@ -19,6 +19,8 @@ from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.saving import CheckpointError
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.parts.controls import EntropyTarget
+from asyncrl.trainer.parts.critic import Critic
 from asyncrl.trainer.step.learner import Learner
 
 TRAINER = {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "warmup_steps": 2}
@@ -65,9 +67,9 @@ def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
     generator = torch.Generator().manual_seed(0)
     head = torch.randn(1, 32, generator=generator)
     with torch.no_grad():
-        learner.critic.model[0].output_layer.weight.copy_(head)
-    learner.critic.accumulate(micro_batches(learner, batch), 1.0)
-    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+        learner.part(Critic).model[0].output_layer.weight.copy_(head)
+    learner.part(Critic).accumulate(micro_batches(learner, batch), 1.0)
+    got = dict(export_weights(learner.part(Critic).model, lambda parameter: parameter.main_grad.clone()))
     model, head = reference_model(folder).model, head.requires_grad_()
     total, num_tokens = torch.zeros(()), 0
     for sequence in batch.sequences:
@@ -86,7 +88,7 @@ def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
 def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
     learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
     batch = random_batch(1)
-    (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, version=0)[0], None
+    (micro,), metrics = learner.part(Critic).step([micro_batches(learner, batch)], 1.0, version=0)[0], None
     left = torch.cat([each.advantages for each in micro]).tolist()
     wanted = []
     for sequence in batch.sequences:
@@ -100,12 +102,12 @@ def test_a_response_that_was_cut_off_and_masked_trains_no_value(folder: Path):
     cut_off, *rest = batch.sequences
     sequences = [dataclasses.replace(cut_off, finish="length"), *rest]
     masked = mask_cut_off(dataclasses.replace(batch, sequences=sequences))
-    _, total = learner.critic.accumulate(micro_batches(learner, masked), 1.0)
-    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
-    _, alone = learner.critic.accumulate(
+    _, total = learner.part(Critic).accumulate(micro_batches(learner, masked), 1.0)
+    got = dict(export_weights(learner.part(Critic).model, lambda parameter: parameter.main_grad.clone()))
+    _, alone = learner.part(Critic).accumulate(
         micro_batches(learner, dataclasses.replace(batch, sequences=rest)), 1.0
     )
-    wanted = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    wanted = dict(export_weights(learner.part(Critic).model, lambda parameter: parameter.main_grad.clone()))
     assert total.tolist() == pytest.approx(alone.tolist(), rel=1e-5)
     assert torch.allclose(got["lm_head.weight"], wanted["lm_head.weight"], rtol=1e-4, atol=1e-6)
 
@@ -126,10 +128,10 @@ def test_v_trace_has_the_step_of_gae_where_the_policy_itself_has_sampled(folder:
         learner = critic_learner(folder, algorithm=algorithm, critic={"targets": name})
         with torch.no_grad():
             generator = torch.Generator().manual_seed(0)
-            learner.critic.model[0].output_layer.weight.normal_(generator=generator)
+            learner.part(Critic).model[0].output_layer.weight.normal_(generator=generator)
         batch = random_batch(1)
         learner.step(of_the_policy(learner, batch) if has_sampled else batch)
-        heads[name, has_sampled] = copy_weights(learner.critic.model)["lm_head.weight"]
+        heads[name, has_sampled] = copy_weights(learner.part(Critic).model)["lm_head.weight"]
     wanted = heads["gae", True]
     assert torch.allclose(heads["v_trace", True], wanted, atol=1e-6, rtol=0)
     assert (heads["v_trace", False] - wanted).abs().max() > 5e-5
@@ -142,10 +144,10 @@ def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder
         critic={"gae_lambda": 1.0},
     )
     with torch.no_grad():
-        learner.critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
     (micro,) = micro_batches(learner, random_batch(1))
-    (values,) = learner.critic.values([micro], 1.0)
-    found, targets = learner.critic._estimates(micro, values)
+    (values,) = learner.part(Critic).values([micro], 1.0)
+    found, targets = learner.part(Critic)._estimates(micro, values)
     keys = {"gamma": 0.98}
     rewards, ids = end_rewards(micro.advantages, micro.line_ids), micro.line_ids
     lambdas = length_adaptive_lambda(ids, 0.2)
@@ -159,14 +161,14 @@ def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder
 def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):
     learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False})
     with torch.no_grad():
-        learner.critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
     batch = with_turns(random_batch(1))
     assert sum(len(sequence.credits) for sequence in batch.sequences) > 4
     # Under gae an advantage that comes is a reward, of the whole trajectory.
     sequences = [dataclasses.replace(sequence, turn_advantages=[]) for sequence in batch.sequences]
     micro = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
-    (values,) = learner.critic.values(micro, 1.0)
-    (found,) = learner.critic.advantages(micro, 1.0)
+    (values,) = learner.part(Critic).values(micro, 1.0)
+    (found,) = learner.part(Critic).current_advantages(micro, 1.0)
     names = {sequence.sequence_id: sequence for sequence in batch.sequences}
     for i, name in enumerate(micro[0].names):
         own = micro[0].sequence_ids == i
@@ -190,7 +192,7 @@ def test_a_reward_at_the_last_token_is_one_of_the_outcome(folder: Path):
         for learner, sequences in zip(learners, (whole, split), strict=True)
     ]
     assert metrics[0] == metrics[1]
-    assert is_same(*(copy_weights(learner.critic.model) for learner in learners))
+    assert is_same(*(copy_weights(learner.part(Critic).model) for learner in learners))
 
 
 def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batches(folder: Path):
@@ -200,7 +202,7 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batc
         micro_batches(learner, dataclasses.replace(batch, sequences=batch.sequences[part]))
         for part in (slice(0, 6), slice(6, 12))
     ]
-    parts, _ = learner.critic.step(halves, 1.0, version=0)
+    parts, _ = learner.part(Critic).step(halves, 1.0, version=0)
     found = torch.cat([micro.advantages for part in parts for micro in part])
     assert found.mean().item() == pytest.approx(0.0, abs=1e-5)
     assert found.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
@@ -251,7 +253,7 @@ def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(f
     for name, sequences in (("with", [stale, *rest]), ("without", rest)):
         learner = critic_learner(folder, trainer=TRAINER, rollout={"mask_staleness": 1})
         part = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
-        (after,), metrics = learner.critic.step([part], 1.0, version=0)
+        (after,), metrics = learner.part(Critic).step([part], 1.0, version=0)
         fresh = torch.cat([micro.advantages[micro.lags == 0] for micro in after])
         found[name] = fresh.sort().values, metrics
     assert torch.allclose(found["with"][0], found["without"][0], atol=1e-5)
@@ -267,7 +269,7 @@ def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int, h
     for left, right in zip(*(train(one, 0, 2, has_turns=has_turns) for one in (whole, split)), strict=True):
         for name in left.keys() - {"num_packed_tokens"}:
             assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-5, nan_ok=True), name
-    for one, other in ((whole.model, split.model), (whole.critic.model, split.critic.model)):
+    for one, other in ((whole.model, split.model), (whole.part(Critic).model, split.part(Critic).model)):
         left, right = copy_weights(one), copy_weights(other)
         assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-5
 
@@ -285,7 +287,7 @@ def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before
         assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-6), name
     policies = [copy_weights(learner.model) for learner in (one, many)]
     assert max((policies[0][n] - policies[1][n]).abs().max().item() for n in policies[0]) < 1e-5
-    assert not is_same(copy_weights(one.critic.model), copy_weights(many.critic.model))
+    assert not is_same(copy_weights(one.part(Critic).model), copy_weights(many.part(Critic).model))
     repeated = [
         one.step(dataclasses.replace(batch, taken_version=1)),
         many.step(dataclasses.replace(batch, taken_version=1)),
@@ -295,10 +297,10 @@ def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before
 
 def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
     learner = critic_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
-    policy, values = copy_weights(learner.model), copy_weights(learner.critic.model)
+    policy, values = copy_weights(learner.model), copy_weights(learner.part(Critic).model)
     first, second = train(learner, 0, 2)
     assert is_same(copy_weights(learner.model), policy)
-    after = copy_weights(learner.critic.model)
+    after = copy_weights(learner.part(Critic).model)
     assert not any(torch.equal(after[name], values[name]) for name in values)
     assert math.isnan(first["grad_norm"]) and first["learning_rate"] == 0.0
     assert first["value_mean"] == 0.0 and second["value_mean"] != 0.0
@@ -338,17 +340,17 @@ def test_the_critic_starts_as_the_model_that_critic_path_names(folder: Path, tmp
     other = write_model(tmp_path, tie_word_embeddings=True, seed=7)
     learner, plain = critic_learner(folder, critic={"path": str(other)}), critic_learner(folder)
     like_other = critic_learner(other)
-    assert is_same(copy_weights(learner.critic.model), copy_weights(like_other.critic.model))
-    assert not is_same(copy_weights(learner.critic.model), copy_weights(plain.critic.model))
+    assert is_same(copy_weights(learner.part(Critic).model), copy_weights(like_other.part(Critic).model))
+    assert not is_same(copy_weights(learner.part(Critic).model), copy_weights(plain.part(Critic).model))
 
 
 def test_a_warm_up_of_the_critic_leaves_the_weight_of_the_entropy_bonus(folder: Path):
     # Every entropy is below the target, so that each step of the policy raises the weight.
     keys = {"entropy_target": 100.0, "entropy_coefficient": 0.03, "entropy_step": 0.01}
     learner = critic_learner(folder, algorithm=GAE | keys, critic={"warmup_steps": 1})
-    before = learner.entropy.state
+    before = learner.part(EntropyTarget).entropy
     learner.step(random_batch(0))
-    assert learner.entropy.state == before
+    assert learner.part(EntropyTarget).entropy == before
     weights = [learner.step(random_batch(step))["entropy_coefficient"] for step in (1, 2)]
     assert weights == pytest.approx([0.03, 0.04])
 
@@ -398,7 +400,7 @@ def test_a_token_without_a_behavior_logprob_counts_for_neither_model(folder: Pat
 def test_other_advantages_build_no_critic(folder: Path):
     learner = critic_learner(folder, algorithm={}, critic={"learning_rate": 1.0, "warmup_steps": 3})
     plain = critic_learner(folder, algorithm={})
-    assert learner.critic is None
+    assert learner.part(Critic) is None
     assert not any("value" in name or "critic" in name for name in train(learner, 0, 1)[0])
     train(plain, 0, 1)
     assert is_same(copy_weights(learner.model), copy_weights(plain.model))
@@ -417,7 +419,7 @@ def test_a_restored_critic_continues_bit_for_bit(folder: Path, tmp_path: Path, d
     assert checkpoints.load_newest(again) == 2
     assert train(again, 2, 5) == wanted[2:]
     assert is_same(copy_weights(again.model), copy_weights(straight.model))
-    assert is_same(copy_weights(again.critic.model), copy_weights(straight.critic.model))
+    assert is_same(copy_weights(again.part(Critic).model), copy_weights(straight.part(Critic).model))
 
 
 def test_a_checkpoint_without_a_critic_is_refused(folder: Path, tmp_path: Path):
@@ -441,8 +443,8 @@ def test_a_policy_continues_alone_from_a_checkpoint_with_a_critic(folder: Path, 
 def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
     learner = critic_learner(folder, model={"dtype": dtype})
     train(learner, 0, 1)
-    parameters = list(learner.critic.model.parameters())
-    optimizer = learner.critic.optimizer
+    parameters = list(learner.part(Critic).model.parameters())
+    optimizer = learner.part(Critic).optimizer
     inner = optimizer.chained_optimizers[0].optimizer
     moments = [value for state in inner.state.values() for value in state.values() if value.numel() > 1]
     masters = [p for group in optimizer.param_groups for p in group["params"]] if dtype == "bfloat16" else []
@@ -459,12 +461,12 @@ def test_a_batch_of_which_no_token_counts_moves_neither_policy_nor_critic(folder
     learner = critic_learner(
         folder, trainer=TRAINER | {"weight_decay": 0.1}, rollout={"max_staleness": 99, "mask_staleness": 8}
     )
-    assert learner.critic is not None
+    assert learner.part(Critic) is not None
     learner.step(random_batch(1))
-    before = [copy_weights(model) for model in (learner.model, learner.critic.model)]
+    before = [copy_weights(model) for model in (learner.model, learner.part(Critic).model)]
     batch = random_batch(20)
     old = [dataclasses.replace(s, token_versions=[0] * len(s.token_versions)) for s in batch.sequences]
     metrics = learner.step(dataclasses.replace(batch, sequences=old))
     assert (metrics["optimizer_steps"], metrics["critic_learning_rate"]) == (0.0, 0.0)
-    for weights, model in zip(before, (learner.model, learner.critic.model), strict=True):
+    for weights, model in zip(before, (learner.model, learner.part(Critic).model), strict=True):
         assert all(torch.equal(tensor, weights[name]) for name, tensor in copy_weights(model).items())

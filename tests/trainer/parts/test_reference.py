@@ -13,6 +13,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.memory import rank_memory
 from asyncrl.model.tensors import num_parameters
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.step.learner import Learner
 
 TRAINER = {"learning_rate": 1e-2, "optimizer_steps_per_batch": 2, "weight_decay": 0.1}
@@ -33,7 +34,7 @@ def test_the_policy_becomes_the_reference_every_n_steps(folder: Path):
     found = []
     for step in range(5):
         found.append(learner.step(random_batch(step))["reference_version"])
-        assert is_same(copy_weights(learner.reference.model), versions[int(found[-1])])
+        assert is_same(copy_weights(learner.part(Reference).held.model), versions[int(found[-1])])
         versions.append(copy_weights(learner.model))
     assert found == [0.0, 0.0, 2.0, 2.0, 4.0]
     assert not is_same(versions[2], versions[4])
@@ -43,7 +44,7 @@ def test_without_the_key_it_stays_the_base_model(folder: Path):
     learner = refreshed_learner(folder, reference_refresh_steps=0)
     base = copy_weights(learner.model)
     metrics = [learner.step(random_batch(step)) for step in range(3)]
-    assert is_same(copy_weights(learner.reference.model), base)
+    assert is_same(copy_weights(learner.part(Reference).held.model), base)
     assert not any("reference_version" in row for row in metrics)
 
 
@@ -60,7 +61,9 @@ def test_a_run_resumes_between_two_refreshes_bit_for_bit(folder: Path, tmp_path:
     assert checkpoints.load_newest(again) == 3
     assert [again.step(random_batch(step)) for step in (3, 4)] == wanted
     assert is_same(copy_weights(again.model), copy_weights(straight.model))
-    assert is_same(copy_weights(again.reference.model), copy_weights(straight.reference.model))
+    assert is_same(
+        copy_weights(again.part(Reference).held.model), copy_weights(straight.part(Reference).held.model)
+    )
 
 
 @pytest.mark.parametrize("resets", [True, False])

@@ -9,8 +9,8 @@ from fakes.learners import make_learner
 from fakes.models import random_batch, write_model, write_tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.trainer.parts.spikes import FEWEST_NORMS, Spikes, row_squares
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.spikes import FEWEST_NORMS, row_squares
 
 PAD = 39
 
@@ -40,8 +40,8 @@ def norms(learner: Learner, num_steps: int, *, pad_at: int | None = None) -> lis
 def test_a_spike_names_the_row_that_made_it(folder: Path):
     learner = make_learner(folder, trainer={"learning_rate": 1e-6})
     found = norms(learner, FEWEST_NORMS + 1, pad_at=FEWEST_NORMS)
-    spike = learner.spikes.pop()
-    assert spike is not None and learner.spikes.pop() is None
+    spike = learner.part(Spikes).pop()
+    assert spike is not None and learner.part(Spikes).pop() is None
     assert (spike.parameter, spike.row) == ("model.embed_tokens.weight", PAD)
     assert spike.share > 0.9 and spike.norm == found[-1]
     assert spike.times == pytest.approx(found[-1] / sorted(found[:-1])[FEWEST_NORMS // 2], rel=0.5)
@@ -50,9 +50,9 @@ def test_a_spike_names_the_row_that_made_it(folder: Path):
 
 def test_usual_steps_are_not_looked_into(folder: Path, monkeypatch: pytest.MonkeyPatch):
     learner = make_learner(folder)
-    monkeypatch.setattr(learner.spikes, "largest_row", None)
+    monkeypatch.setattr(learner.part(Spikes), "largest_row", None)
     norms(learner, FEWEST_NORMS + 2)
-    assert learner.spikes.pop() is None
+    assert learner.part(Spikes).pop() is None
 
 
 def test_a_run_that_never_samples_the_token_has_no_spike(folder: Path, tmp_path: Path):
@@ -63,7 +63,7 @@ def test_a_run_that_never_samples_the_token_has_no_spike(folder: Path, tmp_path:
         norms(make_learner(tmp_path), 1, pad_at=0)
     learner = make_learner(tmp_path)
     norms(learner, FEWEST_NORMS + 2)
-    assert learner.spikes.pop() is None
+    assert learner.part(Spikes).pop() is None
 
 
 def test_a_vector_is_one_row():

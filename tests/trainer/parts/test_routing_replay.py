@@ -18,9 +18,10 @@ from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import Policy, build_policy
-from asyncrl.trainer.network.routing_replay import RoutingReplay, record_routes, unrouted
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
 from asyncrl.trainer.packing.routes import RecordedRoutes, unpack_rows
+from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.parts.routing_replay import Replay, record_routes
 from asyncrl.trainer.step.learner import Learner
 
 NUM_LAYERS, NUM_EXPERTS, NUM_CHOSEN = 2, 8, 3
@@ -39,10 +40,10 @@ def routed_batch(step: int, **options: int) -> Batch:
     return with_routes(batch, num_layers=NUM_LAYERS, num_experts=NUM_EXPERTS, num_chosen=NUM_CHOSEN)
 
 
-def load(folder: Path, recompute: str = "none") -> tuple[Policy, RoutingReplay]:
+def load(folder: Path, recompute: str = "none") -> tuple[Policy, Replay]:
     policy = build_policy(check_model_folder(folder), torch.float32, recompute=recompute)
     load_weights(policy, open_weights(folder))
-    return policy, RoutingReplay(policy)
+    return policy, Replay(policy)
 
 
 def told(sequence: ScoredSequence) -> np.ndarray:
@@ -103,7 +104,7 @@ def test_log_probs_and_gradients_are_those_of_a_model_that_takes_the_same_expert
         if parameter.grad is not None and name in gradients:
             assert (gradients[name] - parameter.grad).abs().max() < 3e-5 * parameter.grad.abs().max(), name
     # Left alone, the routers choose otherwise.
-    free, _ = policy[0](unrouted([micro])[0], TEMPERATURE)
+    free, _ = policy[0]([micro.without_routes()][0], TEMPERATURE)
     assert (free - logprobs).abs().max() > 0.01
 
 
@@ -186,7 +187,7 @@ def test_the_reference_routes_for_itself(experts: Path, lora: dict | None):
     batch = routed_batch(1)
     learner = make_replaying(experts, "rollout", algorithm={"kl_coefficient": 0.1}, model={"lora": lora})
     micro = make_micro_batch(batch.sequences, 0)
-    (found,) = learner._reference_logprobs([micro], TEMPERATURE)
+    (found,) = learner.part(Reference).logprobs([micro], TEMPERATURE)
     model = reference_model(experts)
     with torch.no_grad():
         wanted = torch.cat([reference_logprobs(model, one, TEMPERATURE) for one in batch.sequences])
@@ -207,13 +208,13 @@ def test_later_optimizer_steps_take_the_experts_of_the_policy_before_the_batch(
         record_routes(parts)
         recorded.extend(parts)
 
-    monkeypatch.setattr("asyncrl.trainer.step.learner.record_routes", record)
+    monkeypatch.setattr("asyncrl.trainer.parts.routing_replay.record_routes", record)
     choices = watch_choices(learner.model)
     metrics = learner.step(batch)
     ((micro,),) = recorded
     before, after = make_learner(experts), copy_weights(learner.model)
     free = watch_choices(before.model)
-    before.passes.logprobs(before.parallel_chunks, unrouted([micro]), 1.0)
+    before.passes.logprobs(before.parallel_chunks, [micro.without_routes()], 1.0)
     assert isinstance(micro.sequences.routes, RecordedRoutes)
     for number, passes in enumerate(choices):
         # The pass before the steps, that of the first step, that of the second.
