@@ -103,6 +103,7 @@ PAGES = {
     "asyncrl.tasks.verifier_cache": "verifiers/README.md",
     "asyncrl.trainer": OF_FAILURES,
     "asyncrl.trainer.checkpoints": "docs/lora.md",
+    "asyncrl.trainer.parts": "docs/algorithms.md",
     "asyncrl.trainer.step": "docs/algorithms.md",
     "asyncrl.turns": "docs/turns.md",
     "asyncrl.wire": "docs/gpus.md#several-machines-without-ray",

@@ -21,8 +21,8 @@ def columns_of_a_step() -> set[str]:
     """Of the controller, the trainer and the critic; families by outcome or verifier with a star."""
     # Not above: every process of a run of tests imports this file, and Megatron takes seconds.
     import torch
-    from asyncrl.trainer.step.critic import SUMS, value_metrics
 
+    from asyncrl.trainer.parts.critic import SUMS, value_metrics
     from asyncrl.trainer.step import exact_split, teacher_distance
     from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.packing import bitwise_attention, capped_attention, cpu_attention, gpu_attention
+from asyncrl.trainer.packing import bitwise_attention, cpu_attention, gpu_attention
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def attend_in_buckets(
         q, k, v = (x.unflatten(0, size).transpose(1, 2) for x in parts)
         if limits.cap is not None:
             assert sinks is None, "no model has soft caps and sinks"
-            output = capped_attention.attend(q, k, v, mask, scale, limits.cap)
+            output = _attend_capped(q, k, v, mask, scale, limits.cap)
         elif sinks is not None:
             output = cpu_attention.attend_to_sinks(q, k, v, scale, mask, sinks)
         else:
@@ -175,6 +175,24 @@ def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
         key, value, is_grouped = (*(x.repeat_interleave(copies, dim=1) for x in (key, value)), False)
     with sdpa_kernel(FUSED, set_priority=True):
         return attend(query, key, value, enable_gqa=is_grouped)
+
+
+def _attend_capped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, cap: float
+) -> Tensor:
+    """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B, H, L, D]: scores c tanh(score / c) (Gemma 2: Riviere et
+    al. 2024). torch has no kernel for it outside of a GPU's compiler: all scores of a bucket are stored, in
+    float32.
+
+    `mask` [B, L, L] says which places each looks at; by default all before it and itself."""
+    copies = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(copies, dim=1) for each in (key, value))
+    scores = query.float() @ key.float().mT * scale
+    scores = cap * torch.tanh(scores / cap)
+    length = query.shape[2]
+    looks = torch.ones(1, length, length, dtype=torch.bool).tril_() if mask is None else mask
+    weights = scores.masked_fill(~looks[:, None], -math.inf).softmax(-1)
+    return weights.to(value.dtype) @ value
 
 
 def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""From a recipe to its learner: the objective of the stage, and the table of all parts.
+"""From a recipe to its learner: the table of all parts.
 
 The order of the table is the order in which the parts act at each stage. Where it matters a row says which
 parts come before: any order that keeps `after` makes the same step.
@@ -17,16 +17,14 @@ from asyncrl.trainer.parts.controls import EntropyTarget, LossScale, RateScaling
 from asyncrl.trainer.parts.critic import Critic, VTrace
 from asyncrl.trainer.parts.expert_loads import ExpertLoads
 from asyncrl.trainer.parts.judgments import Judgments, judges_second_moment
-from asyncrl.trainer.parts.likelihood import Likelihood
+from asyncrl.trainer.parts.objectives import make_objective
 from asyncrl.trainer.parts.own_terms import OwnTerms
 from asyncrl.trainer.parts.past_versions import PastVersions
-from asyncrl.trainer.parts.preference import Preference
 from asyncrl.trainer.parts.reference import KlReward, Reference
 from asyncrl.trainer.parts.routing_replay import RouteCheck, RoutingReplay
 from asyncrl.trainer.parts.spikes import Spikes
 from asyncrl.trainer.parts.teacher import Teacher
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.part import StepPart
 
 
@@ -141,15 +139,3 @@ def build_learner(
         if row.is_wanted(recipe, shape) and (remembers or not row.remembers):
             learner.parts.append(row.make(learner, recipe))
     return learner
-
-
-def make_objective(recipe: Recipe) -> Objective:
-    """The objective of a recipe's stage. Raises InputError when a term of its own cannot be loaded."""
-    if recipe.stage == "sft":
-        return Likelihood(recipe.algorithm)
-    if recipe.stage == "dpo":
-        return Preference(recipe)
-    rollout = recipe.rollout
-    return Objective(
-        recipe.algorithm, max_new_tokens=rollout.max_new_tokens, mask_staleness=rollout.mask_staleness
-    )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.network.layer_attention import windowed_rows
+from asyncrl.trainer.network.layer_specs import windowed_rows
 from asyncrl.trainer.packing.attention import describe_pack
 from asyncrl.trainer.packing.attention_kernels import (
     KERNELS,

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from asyncrl.trainer.step.token_choices import hits_by_covariance, top_by_entropy
 from fakes.models import random_batch
 from torch import Tensor
 
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch, rank_micro_batches
+from asyncrl.trainer.parts.judgments import hits_by_covariance, top_by_entropy
 
 BATCH = random_batch(3, num_groups=6, group_size=4)
 LIMIT = 1

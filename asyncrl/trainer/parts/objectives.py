@@ -1,12 +1,11 @@
-"""The objective of preference optimization: a loss per pair of responses, by log-probs of whole responses.
+"""Which objective a stage minimizes, and those of the stages that learn from rows: likelihood, preference.
 
-The two sides of a pair are branches of one trajectory, so they are in one micro-batch, and each rank that has
-it has all of their log-probs. Sums over tokens and the loss are in float64: a response of thousands of tokens
-has a log-prob whose float32 rounding may exceed a pair's margin. The denominator is the number of pairs of
-the batch. Shapes: T tokens, L lines (responses), N pairs of one micro-batch.
+Shapes: T tokens, L lines (responses), N pairs of one micro-batch.
 """
 
+import dataclasses
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -21,21 +20,84 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.algorithms.preferences import dpo, ipo
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Algorithm, Recipe
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.parts.likelihood import REPORTED, Likelihood
 from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
 
+REPORTED = (
+    *("loss", "entropy", "grad_norm", "learning_rate", "optimizer_steps"),
+    *("num_tokens", "num_packed_tokens", "nonfinite_tokens"),
+)
+"""Metrics of a step that are about no sampling and no reward."""
 _RECORD = struct.Struct("<16sd")
 MEANS = ("dpo_accuracy", "dpo_margin", "dpo_chosen_reward", "dpo_rejected_reward")
 """Columns: the share of pairs with h > 0; beta h; beta (ln policy - ln reference) of either side."""
 
 
+def make_objective(recipe: Recipe) -> Objective:
+    """The objective of a recipe's stage. Raises InputError when a term of its own cannot be loaded."""
+    if recipe.stage == "sft":
+        return Likelihood(recipe.algorithm)
+    if recipe.stage == "dpo":
+        return Preference(recipe)
+    rollout = recipe.rollout
+    return Objective(
+        recipe.algorithm, max_new_tokens=rollout.max_new_tokens, mask_staleness=rollout.mask_staleness
+    )
+
+
+class Likelihood(Objective):
+    """-log p of each learned token: the targets of a micro-batch; its other tokens are context.
+
+    The mean is over all learned tokens of the batch: sums are divided once by the global count, so that
+    neither packing nor the number of ranks changes it.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__(algorithm, max_new_tokens=1)
+        self._loss = negative_log_likelihood
+
+    def finished(self, batch: Batch) -> Batch:
+        return batch
+
+    def reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        kept = {name: metrics[name] for name in REPORTED if name in metrics}
+        return kept | {"perplexity": perplexity(metrics["loss"])}
+
+    def teaches(self, sequence: ScoredSequence) -> bool:
+        return True
+
+    def inputs(self, micro: MicroBatch, current: Tensor, known: Tensor | None = None) -> LossInputs:
+        """No policy sampled the rows: the one in training stands in, and every ratio is 1."""
+        inputs = super().inputs(micro, current, known)
+        return dataclasses.replace(inputs, behavior=inputs.proximal)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean loss per token, in nats; finite for any that is."""
+    return math.exp(min(loss, 700.0))
+
+
+def negative_log_likelihood(inputs: LossInputs) -> LossParts:
+    """sum of -log p over the tokens that count, and their number"""
+    ones = torch.ones_like(inputs.proximal)
+    losses = torch.where(inputs.mask, -inputs.current, torch.zeros_like(inputs.current))
+    none = torch.zeros_like(inputs.mask)
+    return LossParts(losses.sum(), inputs.mask.sum(), ones, ones, None, none, [])
+
+
 class Preference(Likelihood):
-    """DPO or IPO over the pairs of a batch."""
+    """DPO or IPO over the pairs of a batch: a loss per pair of responses, by log-probs of whole responses.
+
+    The two sides of a pair are branches of one trajectory, so they are in one micro-batch, and each rank that
+    has it has all of their log-probs. Sums over tokens and the loss are in float64: a response of thousands
+    of tokens has a log-prob whose float32 rounding may exceed a pair's margin. The denominator is the number
+    of pairs of the batch.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe.algorithm)
