@@ -92,7 +92,7 @@ def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.
 
 
 def test_gradients_of_a_row_picked_often_are_summed_in_float32():
-    from asyncrl.trainer.packing.picked_rows import pick_rows
+    from asyncrl.trainer.packing.attention import pick_rows
 
     # A sum of halves in bfloat16 stays at 128, where its next number is 1 away.
     rows = torch.zeros(2, 8, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)

@@ -38,8 +38,7 @@ from asyncrl.model.memory import GPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.weight_gradient import WeightGradient
 from asyncrl.trainer.network.whole_logprobs import IMPOSSIBLE, row_maxima, token_logprobs
-from asyncrl.trainer.packing.kept_sets import KeptSets
-from asyncrl.trainer.packing.top_tokens import TopTokens
+from asyncrl.trainer.packing.kept_sets import KeptSets, TopTokens
 
 KEPT_BYTES = 2**29
 """Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""

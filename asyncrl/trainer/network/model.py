@@ -30,17 +30,15 @@ from asyncrl.recipe.lora import Lora
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.adapted_layers import is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseRotary
-from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
+from asyncrl.trainer.network.experts import freeze_routers, skip_reduction, sum_over_copies
 from asyncrl.trainer.network.layer_specs import block_spec
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
 from asyncrl.trainer.network.multipliers import multiply_embedding
 from asyncrl.trainer.network.rotary import LayerRotary
-from asyncrl.trainer.network.routers import freeze_routers
-from asyncrl.trainer.packing.attention import PackedRotary, own_tokens
+from asyncrl.trainer.packing.attention import PackedRotary, own_tokens, pick_rows
 from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.packing.picked_rows import pick_rows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.kept_sets import KeptSets
-from asyncrl.trainer.packing.top_tokens import TopTokens
+from asyncrl.trainer.packing.kept_sets import KeptSets, TopTokens
 
 IMPOSSIBLE = -1e30
 """A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""

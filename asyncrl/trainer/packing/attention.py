@@ -29,7 +29,6 @@ from torch import Tensor
 from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
 from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.cpu_attention import LONGEST
-from asyncrl.trainer.packing.picked_rows import pick_rows
 from asyncrl.trainer.packing.prefix_tree import num_common
 from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
 from asyncrl.trainer.packing.routes import GivenRoutes, RecordedRoutes
@@ -205,6 +204,33 @@ class _Pack(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         places = gradient.new_zeros(context.num_places, *gradient.shape[1:])
         return places.index_copy_(0, context.packed, gradient), None
+
+
+def pick_rows(rows: Tensor, places: Tensor) -> Tensor:
+    """[N, ...], [K] -> [K, ...]: rows by their places, one row perhaps many times, gradients summed in
+    float32.
+
+    torch sums the gradients of `index_select` in their own dtype on a GPU: in bfloat16 a row that is picked
+    by hundreds of responses to one prompt loses what each further one adds.
+    """
+    picked: Tensor = _PickRows.apply(rows, places)
+    return picked
+
+
+class _PickRows(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor, places: Tensor) -> Tensor:
+        context.save_for_backward(places)
+        context.num_rows = len(rows)
+        return rows.index_select(0, places)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (places,) = context.saved_tensors
+        # On a CPU torch keeps such sums in float32 by itself.
+        picked = gradient if gradient.device.type == "cpu" else gradient.float()
+        rows = picked.new_zeros(context.num_rows, *picked.shape[1:])
+        return rows.index_add_(0, places, picked).to(gradient.dtype), None
 
 
 def own_tokens(tokens: Tensor) -> Tensor:

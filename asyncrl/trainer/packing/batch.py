@@ -31,10 +31,15 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
-from asyncrl.trainer.packing.kept_sets import KeptSets, told_apart, unpack_kept_sets
+from asyncrl.trainer.packing.kept_sets import (
+    KeptSets,
+    TopTokens,
+    told_apart,
+    unpack_kept_sets,
+    unpack_top_tokens,
+)
 from asyncrl.trainer.packing.prefix_tree import num_common, pack_tree, sort_key
 from asyncrl.trainer.packing.routes import give_routes
-from asyncrl.trainer.packing.top_tokens import TopTokens, unpack_top_tokens
 
 
 @dataclass(frozen=True, slots=True)

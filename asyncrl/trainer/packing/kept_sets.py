@@ -1,6 +1,7 @@
-"""The kept sets of a micro-batch as tensors: which tokens each prediction is renormalized over.
+"""Sets of tokens at the predictions of a micro-batch, as tensors: the kept ones, over which a prediction is
+renormalized, and a teacher's likeliest ones, over which its forward KL is taken.
 
-Shapes: T response tokens, K distinct predictions, E kept ids of all of them.
+Shapes: T response tokens, K distinct predictions, E kept ids of all of them, k likeliest tokens at each.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from asyncrl.model.top_tokens import unpack_top
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,34 @@ def _numbers(packed: bytes) -> np.ndarray:
     places = np.arange(len(found)) - np.repeat(starts, np.diff(np.append(starts, len(found))))
     parts = (found & 0x7F) << (7 * places)
     return np.add.reduceat(parts, starts) if len(found) else parts
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The teacher's k likeliest tokens where predictions are made."""
+
+    tokens: Tensor
+    """[K, k] int64 ids, in a row all different."""
+    logprobs: Tensor
+    """[K, k] float32, the teacher's; -inf of a token that the policy never samples."""
+
+    def of_rows(self, own: Tensor) -> "TopTokens":
+        """Those of the rows `own`."""
+        return TopTokens(self.tokens[own], self.logprobs[own])
+
+    def masses(self) -> Tensor:
+        """[K] probability of all k."""
+        return self.logprobs.exp().sum(-1)
+
+    def of_columns(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """([K, k] columns of `count` ids from `first`, [K, k] their probabilities): a tensor rank's part of
+        the vocabulary. What is elsewhere has a column all the same, and probability 0."""
+        columns = self.tokens - first
+        is_own = (columns >= 0) & (columns < count)
+        return columns.clamp(0, count - 1), torch.where(is_own, self.logprobs.exp(), 0.0)
+
+
+def unpack_top_tokens(rows: Sequence[bytes]) -> TopTokens:
+    """[K] packed ones (asyncrl/model/top_tokens.py)."""
+    tokens, logprobs = unpack_top(b"".join(rows), len(rows))
+    return TopTokens(torch.tensor(tokens, dtype=torch.int64), torch.tensor(logprobs))

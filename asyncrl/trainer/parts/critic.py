@@ -38,9 +38,8 @@ from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.packing.attention import own_tokens
+from asyncrl.trainer.packing.attention import own_tokens, pick_rows
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.packing.picked_rows import pick_rows
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import (
     data_parallel,

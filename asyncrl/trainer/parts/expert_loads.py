@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
-from asyncrl.trainer.network.routers import UPDATED, routers
+from asyncrl.trainer.network.experts import UPDATED, routers
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.diagnostics import Tally

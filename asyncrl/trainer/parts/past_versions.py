@@ -14,8 +14,8 @@ from torch import Tensor
 
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion
+from asyncrl.trainer.network.experts import all_weights
 from asyncrl.trainer.network.model import Policy, build_frozen
-from asyncrl.trainer.network.routers import all_weights
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import Step, StepPart

@@ -25,9 +25,9 @@ from asyncrl.recipe import Algorithm, Model, Recipe
 from asyncrl.records import root_id
 from asyncrl.trainer.network.adapters import without_adapters
 from asyncrl.trainer.network.convert import load_weights
+from asyncrl.trainer.network.experts import all_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import Policy, build_frozen, device
-from asyncrl.trainer.network.routers import all_weights
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer_state import reset_state

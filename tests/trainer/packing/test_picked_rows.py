@@ -2,7 +2,7 @@
 
 import torch
 
-from asyncrl.trainer.packing.picked_rows import pick_rows
+from asyncrl.trainer.packing.attention import pick_rows
 
 
 def test_values_and_gradients_are_those_of_index_select() -> None:
