@@ -42,7 +42,7 @@ class OwnTerms(StepPart):
     def _origins(
         self, index: int, micro: MicroBatch, outputs: tuple[Tensor, ...], inputs: LossInputs
     ) -> Mapping[str, Any]:
-        """What is known of where tokens and sequences are from."""
+        """Origins of tokens and sequences, which own terms may read."""
         assert self._gradients is not None
         what = f"algorithm.surrogate {self._algorithm.surrogate} has a loss with the gradient"
         self._gradients.watch(what, inputs, micro.names)

@@ -211,7 +211,7 @@ class StepPart:
         """Makes the weights of `saved` whole."""
 
     def state(self) -> dict[str, Any]:
-        """What else checkpoints hold, by name."""
+        """State that is not a tensor, for checkpoints, by name."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

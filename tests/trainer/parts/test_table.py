@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 import runpy
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from asyncrl.trainer.parts.reference import KlReward, Reference
 from asyncrl.trainer.parts.routing_replay import RoutingReplay
 from asyncrl.trainer.parts.table import PARTS, Row
 from asyncrl.trainer.parts.teacher import Teacher
-from asyncrl.trainer.step.part import MiniBatch
+from asyncrl.trainer.step.part import MiniBatch, StepPart
 
 ROOT = Path(__file__).parents[3]
 CORE = ("learner", "objective", "optimizer", "optimizer_state", "part", "passes", "totals")
@@ -121,6 +122,15 @@ def test_each_order_that_a_row_states_is_needed(
 
 def test_every_order_that_a_row_states_is_tried():
     assert {(row.make, before) for row in PARTS for before in row.after} == {case[:2] for case in NEEDED}
+
+
+def test_the_docs_explain_every_stage():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## A step of the trainer")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted(
+        name for name in vars(StepPart) if not name.startswith("_")
+    )
 
 
 @pytest.mark.parametrize("name", CORE)
