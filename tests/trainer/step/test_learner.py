@@ -348,7 +348,7 @@ def test_a_learning_rate_by_effective_samples_trains_as_that_rate_does(folder: P
     twice = make_learner(
         folder, trainer=trainer | {"learning_rate_scaling": "ess", "optimizer_steps_per_batch": 2}
     )
-    part = mini_batches(batch, 2, seed=twice._seed)[1]
+    part = mini_batches(batch, 2, seed=twice.seed)[1]
     alone = make_learner(folder, trainer=trainer | {"learning_rate_scaling": "ess"})
     assert twice.step(batch)["learning_rate_scale"] == pytest.approx(alone.step(part)["learning_rate_scale"])
 
