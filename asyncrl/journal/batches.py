@@ -85,7 +85,7 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
 
 
 def read_columns(journal: Readable, version: PolicyVersion) -> dict[str, Any]:
-    """Columns of the batch as they were when the trainer of `version` took it (`statements.batch_columns`)."""
+    """Columns of the batch as the trainer of `version` took it (`statements.batch_columns`)."""
     found = journal.read("SELECT columns FROM batch_columns WHERE taken_version = ?", (version,))
     return dict(json.loads(found[0][0])) if found else {}
 
