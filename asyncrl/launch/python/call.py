@@ -17,7 +17,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.launch.python.arguments import is_path, is_text, refusal, shown
-from asyncrl.launch.python.carried import carried_source
+from asyncrl.launch.python.carried import Origin, carried_source
 from asyncrl.recipe.file import shown as shown_path
 from asyncrl.recipe.sources import Source
 from asyncrl.recipe.yaml_text import write_yaml
@@ -46,6 +46,8 @@ class CallFiles:
     texts: dict[str, str] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     """A place of such a file -> what the call says in its place, for sentences."""
+    origins: dict[str, list[Origin]] = field(default_factory=dict)
+    """A file of carried source -> where its lines come from."""
 
     def add(self, stem: str, ending: str, text: str) -> Path:
         """The place that the file will have."""
@@ -55,6 +57,10 @@ class CallFiles:
 
     def as_said(self, text: str) -> str:
         """A sentence about these files, as one about the call."""
+        for file, origins in self.origins.items():
+            for found in set(re.findall(rf"{re.escape(file)}:(\d+)", text)):
+                for place in filter(None, (each.line_of(int(found)) for each in origins)):
+                    text = re.sub(rf"{re.escape(f'{file}:{found}')}\b", place.replace("\\", r"\\"), text)
         for place, words in self.said.items():
             for path in (place, str(shown_path(Path(place)))):
                 text = re.sub(rf"{re.escape(path)}:(\d+)", rf"{words}, row \1", text).replace(path, words)
@@ -171,8 +177,9 @@ def verifier_name(verifier: str | Callable[..., Any], files: CallFiles) -> str:
         end = "" if verifier.__name__ == OWN_VERIFIER else f"{OWN_VERIFIER} = {verifier.__name__}\n"
     else:
         raise refusal("verifier", verifier, VERIFIER)
-    source = carried_source(verifier, "verifier")
+    source, origins = carried_source(verifier, "verifier")
     path = files.add(verifier.__name__, ".py", f"{source}\n\n{end}")
+    files.origins[str(path)] = origins
     files.said[f"{path}:{OWN_VERIFIER}"] = verifier.__name__
     return f"{path}:{OWN_VERIFIER}"
 

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,12 +27,29 @@ from asyncrl.errors import InputError
 Definition = FunctionType | type[Any]
 
 
-def carried_source(definition: Definition, what: str) -> str:
-    """A module with `definition` under its own name. `what` begins the sentences, such as "verifier". Raises
-    InputError for a definition without source, and for what it uses that no file can hold."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Lines of a carried module that were copied from one place."""
+
+    first_line: int
+    num_lines: int
+    file: str
+    file_line: int
+    """Line of `file` that `first_line` is."""
+
+    def line_of(self, line: int) -> str | None:
+        """FILE:LINE of a line of the module; None for one that came from elsewhere."""
+        offset = line - self.first_line
+        return f"{self.file}:{self.file_line + offset}" if 0 <= offset < self.num_lines else None
+
+
+def carried_source(definition: Definition, what: str) -> tuple[str, list[Origin]]:
+    """A module with `definition` under its own name, and where its definitions come from. `what` begins the
+    sentences, such as "verifier". Raises InputError for a definition without source, and for what it uses
+    that no file can hold."""
     carrier = _Carrier(what)
     carrier.carry(definition.__name__, definition)
-    return carrier.text()
+    return carrier.text(), list(carrier.origins())
 
 
 class _Carrier:
@@ -42,6 +60,8 @@ class _Carrier:
         self._imports: dict[str, str] = {}
         """Name in the module -> line."""
         self._definitions: dict[str, str] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        """Name of a definition -> file and line that its source was read from."""
         self._values: dict[str, Any] = {}
         """Name -> object that it stands for."""
         self._folders: dict[str, None] = {}
@@ -70,23 +90,34 @@ class _Carrier:
             self._definitions[name] = f"{name} = {self._literal(name, value)}"
 
     def text(self) -> str:
+        return "\n".join([*self._head(), "\n\n\n".join(self._definitions.values()), ""])
+
+    def origins(self) -> Iterator[Origin]:
+        line = len(self._head()) + 1
+        for name, source in self._definitions.items():
+            num_lines = source.count("\n") + 1
+            if name in self._places:
+                yield Origin(line, num_lines, *self._places[name])
+            line += num_lines + 2
+
+    def _head(self) -> list[str]:
+        """Lines above the definitions."""
         paths = [f"sys.path.append({folder!r})" for folder in self._folders]
         head = ["from __future__ import annotations", "", *(["import sys", "", *paths, ""] if paths else [])]
-        return "\n".join(
-            [*head, *self._imports.values(), "", "", "\n\n\n".join(self._definitions.values()), ""]
-        )
+        return [*head, *self._imports.values(), "", ""]
 
     def _carry_definition(self, name: str, definition: Definition) -> None:
         if definition.__name__ != name:
             self.carry(definition.__name__, definition)
             self._definitions[name] = f"{name} = {definition.__name__}"
             return
-        source = _source_of(definition, self._what)
+        source, file, line = _source_of(definition, self._what)
         for used, value in _used(definition, source, self._what):
             if value is not definition:
                 self.carry(used, value)
         # Behind what it uses: a default or a base class is needed at once.
         self._definitions[name] = source
+        self._places[name] = (file, line)
 
     def _note_folder(self, module: ModuleType) -> None:
         folder = _folder_of(module)
@@ -111,8 +142,8 @@ class _Carrier:
         return text
 
 
-def _source_of(definition: Definition, what: str) -> str:
-    """The text of its `def` or `class`, decorators included, without indentation."""
+def _source_of(definition: Definition, what: str) -> tuple[str, str, int]:
+    """(text of its `def` or `class`, decorators included, without indentation; its file; its first line)."""
     name = definition.__name__
     if not name.isidentifier():
         raise InputError(
@@ -122,7 +153,7 @@ def _source_of(definition: Definition, what: str) -> str:
     if code is not None:
         lines = linecache.getlines(code.co_filename)
         if found := _find(lines, definition, code):
-            return textwrap.dedent("".join(lines[found])).rstrip()
+            return textwrap.dedent("".join(lines[found])).rstrip(), code.co_filename, found.start + 1
     raise InputError(
         f"{what}: the source of {name} is not to be found: it was not made in a file or a cell. Write it to "
         f"a file and name it as ./my_verifier.py:{name}."

@@ -18,6 +18,7 @@ from asyncrl.launch.python.call import (
     source_of_data,
     verifier_name,
 )
+from asyncrl.launch.python.carried import Origin
 
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(10)]
 
@@ -57,6 +58,11 @@ def test_a_sentence_about_a_file_of_the_call_is_one_about_the_call(files: CallFi
     assert files.as_said(f'{rows}:3: no "prompt"') == 'heldout, row 3: no "prompt"'
     assert files.as_said(f'the verifier "{verifier}" fails') == 'the verifier "is_sum" fails'
     assert files.as_said(f"data.heldout is {rows}.") == "data.heldout is heldout."
+    file = verifier.removesuffix(":Verifier")
+    files.origins[file] = [Origin(first_line=3, num_lines=4, file="mine.py", file_line=10)]
+    assert files.as_said(f"raised KeyError ({file}:5), then ({file}:9)") == (
+        f"raised KeyError (mine.py:12), then ({file}:9)"
+    )
 
 
 def test_a_missing_value_of_a_data_frame_is_none(files: CallFiles) -> None:

@@ -32,7 +32,7 @@ def cell() -> Cell:
 def loaded(definition: Any, folder: Path) -> dict[str, Any]:
     """The names of the module that a worker would load."""
     path = folder / "carried.py"
-    path.write_text(carried_source(definition, "verifier"))
+    path.write_text(carried_source(definition, "verifier")[0])
     return runpy.run_path(str(path))
 
 
@@ -52,9 +52,24 @@ def test_helpers_constants_and_imports_come_along(cell: Cell, tmp_path: Path) ->
     assert carried_source(names["is_right"], "verifier") == carried_source(names["is_right"], "verifier")
 
 
+def test_each_line_of_a_definition_knows_the_line_that_it_was_copied_from(cell: Cell) -> None:
+    names = cell(
+        "LIMIT = 3\n\n\ndef low(text):\n    return int(text) / 0\n\n\n"
+        "def is_right(response, reference):\n    return low(reference) > LIMIT\n"
+    )
+    text, origins = carried_source(names["is_right"], "verifier")
+    cell_lines = linecache.getlines(names["is_right"].__code__.co_filename)
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        for place in filter(None, (origin.line_of(number) for origin in origins)):
+            found[line] = cell_lines[int(place.rpartition(":")[2]) - 1].rstrip()
+    assert found and all(copy == line for copy, line in found.items())
+    assert {"    return int(text) / 0", "def is_right(response, reference):"} <= found.keys()
+
+
 def test_what_is_not_used_stays(cell: Cell) -> None:
     names = cell("model = object()\nimport json\ndef f(response, reference):\n    return True\n")
-    assert "json" not in carried_source(names["f"], "verifier")
+    assert "json" not in carried_source(names["f"], "verifier")[0]
 
 
 def test_a_decorated_function_brings_its_decorator(cell: Cell, tmp_path: Path) -> None:
@@ -108,7 +123,7 @@ def test_a_module_beside_the_script_is_imported_from_its_folder(
         "from beside_script import strip as s\n"
         "def f(response, reference):\n    return s(response) == reference\n"
     )
-    source = carried_source(names["f"], "verifier")
+    source, _ = carried_source(names["f"], "verifier")
     assert f"sys.path.append({str(tmp_path)!r})" in source
     assert "from beside_script import strip as s" in source
 
@@ -133,6 +148,6 @@ def test_a_function_without_source_is_refused() -> None:
 
 
 def test_a_function_that_a_module_has_is_imported_and_not_copied() -> None:
-    source = carried_source(linecache.getline, "verifier")
+    source, _ = carried_source(linecache.getline, "verifier")
     assert "from linecache import getline" in source and isinstance(linecache, ModuleType)
     assert isinstance(linecache.getline, FunctionType)
