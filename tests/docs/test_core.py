@@ -1,0 +1,99 @@
+"""The core, as docs/architecture.md lists it: how large it is, and which features it still imports."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_FILES = 55
+MOST_LINES = 11_900
+FEATURES = (
+    *("commands", "controller.recorded_completion", "controller.row_completion", "controller.step_metrics"),
+    *("controller.take_parts", "evaluation", "examples", "journal.compaction", "launch", "model.kept_sets"),
+    *("model.routes", "observe", "planning", "readers", "replay.repetition", "rollout.adaptive"),
+    *("rollout.agents", "rollout.branch_verdicts", "rollout.credits", "rollout.early_abort"),
+    *("rollout.oversampling", "rollout.shared_gpus", "rollout.teacher", "rollout.turn_player"),
+    *("tasks.mixture", "tasks.recorded", "tasks.selection", "tasks.signal_shares"),
+    *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.kept_sets"),
+    *("trainer.packing.routes", "trainer.parts", "turns"),
+)
+"""Modules and rooms of features, below asyncrl."""
+STILL_IMPORTED = {
+    "tasks/task_list": {"observe", "tasks.mixture"},
+    "tasks/order": {"tasks.mixture", "tasks.recorded", "tasks.selection", "tasks.signal_shares"},
+    "replay/queue": {"observe", "replay.repetition"},
+    "replay/recovery": {"replay.repetition"},
+    "journal/batches": {"journal.compaction"},
+    "controller/controller": {
+        "controller.recorded_completion",
+        "controller.row_completion",
+        "controller.step_metrics",
+        "evaluation",
+        "rollout.agents",
+        "rollout.early_abort",
+        "rollout.oversampling",
+        "rollout.turn_player",
+        "turns",
+    },
+    "rollout/complete": {"rollout.adaptive", "rollout.branch_verdicts", "rollout.credits", "rollout.teacher"},
+    "serving/sglang/messages": {"model.kept_sets", "model.routes"},
+    "rollout/grade": {"observe"},
+    "rollout/group_advantages": {"rollout.branch_verdicts", "rollout.credits"},
+    "controller/http_service": {"observe"},
+    "trainer/loop": {"trainer.parts"},
+    "trainer/step/learner": {"trainer.network.adapters"},
+    "trainer/packing/batch": {"model.kept_sets", "trainer.packing.kept_sets", "trainer.packing.routes"},
+    "trainer/packing/prefix_tree": {"trainer.packing.routes"},
+    "trainer/packing/attention": {"trainer.packing.routes"},
+    "trainer/network/model": {"trainer.network.adapted_layers"},
+    "trainer/network/logprobs": {"trainer.packing.kept_sets"},
+}
+"""Core file -> features that it imports. Only to be shortened."""
+
+
+def core() -> list[str]:
+    """Files of the list, below asyncrl and without their ending."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## Read these in an afternoon")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    return re.findall(r"`([\w/]+)\.py`", "\n".join(rows))
+
+
+def feature_of(module: str) -> str | None:
+    below = module.removeprefix("asyncrl.")
+    return next((name for name in FEATURES if below == name or below.startswith(f"{name}.")), None)
+
+
+def features_in(source: str) -> set[str]:
+    nodes = ast.walk(ast.parse(source))
+    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name for module in modules if (name := feature_of(module)) is not None}
+
+
+def read(file: str) -> str:
+    return (ROOT / "asyncrl" / f"{file}.py").read_text(encoding="utf-8")
+
+
+def test_the_core_grows_neither_in_files_nor_in_lines() -> None:
+    files = core()
+    assert 40 < len(files) == len(set(files)) <= MOST_FILES
+    assert sum(len(read(file).splitlines()) for file in files) <= MOST_LINES
+
+
+def test_no_file_of_the_core_imports_another_feature() -> None:
+    found = {file: features for file in core() if (features := features_in(read(file)))}
+    assert found == STILL_IMPORTED
+
+
+@pytest.mark.parametrize(
+    ("line", "feature"),
+    [
+        ("from asyncrl.trainer.parts.critic import Critic", {"trainer.parts"}),
+        ("from asyncrl.turns.pool import EpisodePool", {"turns"}),
+        ("from asyncrl.replay.queue import ReplayQueue", set()),
+    ],
+)
+def test_an_import_of_a_feature_is_found(line: str, feature: set[str]) -> None:
+    assert features_in(line) == feature
