@@ -168,7 +168,7 @@ class _Builder:
         return base**exponent
 
     def _matrix_power(self, base: Expression, exponent: Node) -> Expression:
-        if exponent in (nodes.Symbol("T"), nodes.Symbol("top")):
+        if exponent == nodes.Symbol("T"):
             return base.T
         value = exponent.value if isinstance(exponent, nodes.Number) else Fraction(1, 2)
         if value.denominator != 1 or abs(value) > MAX_MATRIX_POWER:

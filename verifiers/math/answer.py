@@ -177,7 +177,7 @@ def _formulas(text: str, short_words: tuple[bool, ...]) -> tuple[tuple[Node, ...
             readings.append(node)
         except Unreadable as error:
             problem = str(error)
-    if not readings and "\\" in text and (spelling := opaque_spelling(text)):
+    if not readings and ("\\" in text or "..." in text) and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
     return tuple(readings), unit, problem
 
@@ -191,11 +191,13 @@ _IGNORED = re.compile(
     r"\\(?:left|right|displaystyle|limits|quad|qquad|text(?:rm|bf|it)?|math(?:rm|bf|it|cal)|operatorname)(?![A-Za-z])"
     r"|\\[,;:! ]|[\s~$]+"
 )
+_DOTS = re.compile(r"\\(?:dots[cbmio]?|cdots|ldots)(?![A-Za-z])|\.\.\.")
 _BRACED_SYMBOL = re.compile(r"\{(\w)\}")
 
 
 def opaque_spelling(text: str) -> str:
     """The spelling of an unreadable formula without styles, spaces and braces; empty when it is broken."""
+    text = _DOTS.sub(r"\\ldots ", text)
     if not _UNKNOWN_FORMULA.search(text) or not _is_balanced(text) or text[-1] in "+-=*/^_<>(\\":
         return ""
     return _BRACED_SYMBOL.sub(r"\1", _IGNORED.sub("", text))

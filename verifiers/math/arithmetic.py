@@ -24,7 +24,7 @@ from verifiers.math.quadrature import integral
 _BITS_PER_DIGIT = 3.3219
 _GUARD_BITS = 56
 _MAX_EXTRA_BITS = 3_000
-_TRANSPOSED = (nodes.Symbol("T"), nodes.Symbol("top"))
+_TRANSPOSED = nodes.Symbol("T")
 
 Evaluate = Callable[[Place], Value]
 
@@ -245,7 +245,7 @@ def _power(node: nodes.Power) -> Evaluate:
     if node.base == nodes.Constant("e"):
         exponential = FUNCTIONS["exp"]
         return lambda place: exponential(place, exponent(place))
-    is_transposed = node.exponent in _TRANSPOSED
+    is_transposed = node.exponent == _TRANSPOSED
 
     def evaluate(place: Place) -> Value:
         below = base(place)

@@ -6,7 +6,7 @@ not foreseen here, is wrong."""
 
 from verifiers.math.added_constant import respelled, with_constant_of
 from verifiers.math.families import is_class, same_family, without_qualifier
-from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names
+from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names, unknowns
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, named_terms, names_ratio
@@ -28,6 +28,7 @@ from verifiers.math.nodes import (
     SetBuilder,
     SetOf,
     SetOperation,
+    Symbol,
     Text,
 )
 from verifiers.math.regions import Region, same_piecewise, same_region, to_region
@@ -239,6 +240,11 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
     other = to_region(response) if region is not None else None
     if region is not None and other is not None:
         return same_region(region, other)
+    asked = unknowns(gold.items)
+    told = unknowns(response.items if isinstance(response, Listing) else (response,))
+    if asked and told and asked != told:
+        # x = 1 or x = 2 says nothing about y.
+        return False
     if isinstance(response, Relation):
         response = _relation_of_many(response)
     match response:
@@ -257,6 +263,9 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
 
 def _same_listings(gold: Listing, response: Listing) -> bool:
     if _are_conditions(gold.items) and (gold.joined_by == "or") is not (response.joined_by == "or"):
+        return False
+    letters = all(isinstance(item, Symbol) for item in (*gold.items, *response.items))
+    if letters and {gold.joined_by, response.joined_by} == {"and", "or"}:
         return False
     if distinct_labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)

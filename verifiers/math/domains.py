@@ -21,7 +21,7 @@ _COMPLEX_LETTERS = frozenset("zw")
 _COMPLEX_FUNCTIONS = frozenset("real imaginary argument conjugate".split())
 _VECTOR = "vector "
 _DIMENSIONS = frozenset("MLT")
-_TRANSPOSED = (Symbol("T"), Symbol("top"))
+_TRANSPOSED = Symbol("T")
 
 
 class Domain(Enum):
@@ -41,7 +41,7 @@ def domains(gold: Node, response: Node, integers: frozenset[str] = frozenset()) 
         return dict.fromkeys(letters, Domain.REAL)
     whole = integers | _integers(gold) | {name for name in _integers(response) if _is_usual(name)}
     natural = _counted(gold) | {name for name in _counted(response) if _is_usual(name)}
-    complex_ones = _complex_letters(gold) | _complex_letters(response)
+    complex_ones = complex_letters(gold) | complex_letters(response)
     matrices = _matrices(gold) | (_matrices(response) & {name for name in letters if name.isupper()})
     found = {}
     for name in letters:
@@ -107,7 +107,8 @@ def is_alternating(power: Power) -> bool:
         return False
 
 
-def _complex_letters(side: Node) -> set[str]:
+def complex_letters(side: Node) -> set[str]:
+    r"""Letters under Re, Im, arg or a conjugate, and z and w in |z|."""
     found: set[str] = set()
     for item in walk(side):
         match item:
@@ -122,19 +123,20 @@ def _matrices(side: Node) -> set[str]:
     r"""Capitals of a side that writes P^{-1}AP, A^T, AB-BA, \det A or (AB)^{-1}."""
     if not any(_is_of_matrices(item) for item in walk(side)):
         return set()
-    return {name for name in free_symbols(side) if name.partition("_")[0].isupper() and name != "T"}
+    capitals = {name for name in free_symbols(side) if name.partition("_")[0].isupper() and name != "T"}
+    return capitals.union(*(_transposed(item) for item in walk(side)))
 
 
 def _is_of_matrices(item: Node) -> bool:
     match item:
         case FunctionCall("trace" | "det"):
             return True
-        case Power(base, exponent) if exponent in _TRANSPOSED:
+        case Power(base, exponent) if exponent == _TRANSPOSED:
             return _capitals(base) != ()
         case Power(Product() as base, exponent) if exponent == MINUS_ONE:
             return _are_matrices(_capitals(base))
         case Product():
-            return _is_conjugation(_capitals(item)) or _is_inverse(item)
+            return _is_conjugation(_capitals(item)) or _is_inverse(item) or bool(_transposed(item))
         case Sum(terms):
             orders = [order for term in terms if len(order := _capitals(term)) > 1]
             return any(one != other and sorted(one) == sorted(other) for one in orders for other in orders)
@@ -170,6 +172,17 @@ def _is_conjugation(letters: tuple[str, ...]) -> bool:
         for first in range(len(letters))
         for last in range(first + 2, len(letters))
     )
+
+
+def _transposed(item: Node) -> set[str]:
+    """The letters that come back after their transpose, x of x^T A x, which of numbers would be x^{T+1} A."""
+    factors = list(_factors(item))
+    return {
+        factor.base.name
+        for at, factor in enumerate(factors)
+        if isinstance(factor, Power) and factor.exponent == _TRANSPOSED and isinstance(factor.base, Symbol)
+        if factor.base in factors[at + 1 :]
+    }
 
 
 def _is_inverse(item: Product) -> bool:

@@ -1,6 +1,6 @@
 """The names before the items of a list: x = 1, x = 2 are values of one unknown, x = 1, y = 2 of two."""
 
-from verifiers.math.names import is_name
+from verifiers.math.names import is_name, spelled
 from verifiers.math.nodes import Listing, Node, Relation, Symbol, Text
 
 
@@ -29,6 +29,13 @@ def distinct_labels(items: tuple[Node, ...]) -> list[str]:
         if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
     ]
     return names if len(names) == len(items) and len(set(names)) == len(names) else []
+
+
+def unknowns(items: tuple[Node, ...]) -> set[str]:
+    """The unknowns that have a value among the items, without numbers: x of x_1 = 1 and of x = 2."""
+    named = [item for item in items if isinstance(item, Relation) and item.operators[0] in ("=", "in")]
+    names = [spelled(item.sides[0]) for item in named]
+    return {name.partition("_")[0] for name in names if name is not None}
 
 
 def are_of_many(items: tuple[Node, ...]) -> bool:

@@ -3,6 +3,9 @@ r"""Names of quantities: x, f(x), \angle ABC, a segment AB or \overline{AB}, \te
 from verifiers.math.nodes import Bracket, FunctionCall, Node, Product, Quotient, Ratio, Symbol, Text
 from verifiers.math.trees import free_symbols, replaced
 
+_GRAPH = {Symbol("y"), FunctionCall("f", (Symbol("x"),), known=False)}
+"""Two names of one curve: y = 2x + 1 and f(x) = 2x + 1."""
+
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
@@ -15,7 +18,9 @@ def is_name(node: Node) -> bool:
 
 
 def same_name(one: Node, other: Node) -> bool:
-    return one == other or (bool(_points(one)) and _points(one) == _points(other))
+    if one == other or {one, other} == _GRAPH:
+        return True
+    return bool(_points(one)) and _points(one) == _points(other)
 
 
 def named_terms(node: Node) -> tuple[Node, ...]:

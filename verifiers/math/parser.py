@@ -102,6 +102,8 @@ from verifiers.math.words import (
 )
 
 MAX_DEPTH = 40
+_INVERTIBLE = frozenset(map(Symbol, "fgh"))
+"""f^{-1}(x) is the inverse function at x."""
 COMPLEX_LETTERS = frozenset("zwi")
 """A line over these alone is the conjugate; over others it is a segment or a mean."""
 _T = TypeVar("_T")
@@ -306,7 +308,11 @@ class Parser(Cursor):
                 self.advance()
                 base = FunctionCall("conjugate", (base,))
             else:
-                base = self._postfix(Power(base, self.argument()))
+                exponent = self.argument()
+                if exponent == MINUS_ONE and base in _INVERTIBLE and self.sees("("):
+                    base = FunctionCall(f"{base.name}^-1", _items(self._round()), known=False)
+                else:
+                    base = self._postfix(Power(base, exponent))
         return base
 
     def _postfix(self, node: Node) -> Node:
@@ -390,10 +396,12 @@ class Parser(Cursor):
                 return False
             case "command":
                 name = token.value[1:]
+                if name == "|":
+                    return self._bars == 0
                 return token.value in _READERS or name in FUNCTIONS or name in GREEK or name in CONSTANTS
         match token.value:
             case "(":
-                return self.peek().value not in MODULO_SIGNS
+                return self.peek().value.strip() not in MODULO_SIGNS
             case "|":
                 return self._bars == 0
             case "[":
@@ -496,11 +504,12 @@ class Parser(Cursor):
             return True
         kinds = [token.kind if token.value[1:] not in GREEK else "symbol" for token in inside]
         commas = [token.value == "," for token in inside[1::2]]
+        is_one = kinds == ["symbol"] or [token.value for token in inside] == ["0"]
         return (
             bool(inside)
             and len(inside) % 2 == 1
             and all(commas)
-            and (set(kinds[::2]) <= {"symbol", "number"} and (bool(commas) or kinds == ["symbol"]))
+            and (set(kinds[::2]) <= {"symbol", "number"} and (bool(commas) or is_one))
         )
 
     def _word(self) -> Node:
@@ -565,7 +574,10 @@ class Parser(Cursor):
             name, exponent = "a" + name, None
         if name == "log" and base is not None:
             arguments = (*arguments, base)
-        call = FunctionCall(name, arguments)
+        call: Node = FunctionCall(name, arguments)
+        if name == "cis":
+            turn = Product((Constant("i"), FunctionCall("sin", arguments)))
+            call = Sum((FunctionCall("cos", arguments), turn))
         return call if exponent is None else Power(call, exponent)
 
     def _arguments(self, name: str) -> tuple[Node, ...]:
@@ -661,7 +673,7 @@ class Parser(Cursor):
         """|x|: the absolute value. Inside, the next bar at this level closes."""
         opening = self.advance().value
         closing = {r"\lvert": r"\rvert", r"\lVert": r"\rVert"}.get(opening, opening)
-        inner = self._group(self.sum, bars=self._bars + (opening == "|"))
+        inner = self._group(self.sum, bars=self._bars + (opening in ("|", r"\|")))
         self.expect(closing)
         return FunctionCall("abs", (inner,))
 
@@ -708,6 +720,8 @@ class Parser(Cursor):
     def _marked(self) -> Node:
         r"""\angle ABC, \triangle ABC: one name."""
         mark = self.advance().value[1:]
+        if self.sees("{"):
+            return Symbol(f"{mark} {self.raw_argument()}")
         if self.here.kind not in ("word", "symbol"):
             raise Unreadable(f"a lone \\{mark}")
         return Symbol(f"{mark} {self.advance().value}")

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cmp_to_key
 
 from verifiers.math.arithmetic import exact_value, real_fraction
+from verifiers.math.domains import complex_letters
 from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
@@ -326,6 +327,8 @@ def _one_name(*names: str | None) -> str | None:
 
 
 def _relation(node: Relation) -> _Read:
+    if complex_letters(node):
+        raise _NotRegion
     node = _with_letters(node)
     match node:
         case Relation(("in",), (Symbol(name), members)):

@@ -128,6 +128,7 @@ _WRAPPED_SIGN = re.compile(r"\s*\{\s*(\\[A-Za-z]+|\\[{}]|[<>!=]?=|[^\w\s{}\\])\s
 _SIGNS_IN_ATOMS = OPERATORS | _OPENERS | _CLOSERS | {",", ";", "|", "!"}
 _UNIT_VECTOR = re.compile(
     r"(?:\\(?:mathbf|boldsymbol|bm|pmb))?\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)"
+    r"|\s*\{\s*\\(?:mathbf|boldsymbol|bm|pmb)\s*\{\s*(?:\\[ij]math|[ijk])\s*\}\s*\}"
 )
 _STYLES_OF_VECTORS = frozenset(r"\hat \vec \widehat \overrightarrow \mathbf \boldsymbol \bm \pmb".split())
 VECTOR = "vector "
@@ -293,6 +294,8 @@ def _is_mathematics(command: str, content: str) -> bool:
 def _token(kind: str, value: str, spaced: bool) -> Token:
     if kind in ("word", "text") and value.strip(" ~").casefold() in ("percent", "percentage", "pct"):
         return Token("operator", "%", spaced)
+    if value == r"\colon":
+        return Token("operator", ":", spaced)
     if kind == "operator" and value == ":=":
         return Token("operator", "=", spaced)
     if kind == "row":

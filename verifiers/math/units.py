@@ -143,9 +143,12 @@ _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
 _TIMES_WHAT = re.compile(rf"\btimes\W*(?:\d|(?:{'|'.join(sorted(_NUMBERS))})\b|[a-z]\b(?<!a))", re.IGNORECASE)
+_SPACED_SIGN = re.compile(r"-\s+(?=\d)")
+# ms^{-1} is m s^{-1}, not one over a millisecond.
+_RUN_TOGETHER = re.compile(r"\b([kc]?m(?=[sh])|N(?=m))(?=[shm]\s*\^\s*-)")
 _SPACES = re.compile(r"\\[,;:! ]|[\\~{}]")
 _ONE_WORD = re.compile(
-    r"\b(?:light|nautical|metric|fluid)[\s-]+(?=(?:year|mile|ton|ounce)s?\b)", re.IGNORECASE
+    r"\b(?:light|nautical|metric|fluid|electron)[\s-]+(?=(?:year|mile|ton|ounce|volt)s?\b)", re.IGNORECASE
 )
 # The scale of a temperature is its unit.
 _DEGREES_OF = re.compile(
@@ -209,6 +212,7 @@ def parse_unit(text: str) -> Unit | None:
     if _TIMES_WHAT.search(text):
         return None
     text = _SPACES.sub(" ", text.replace(r"\cdot", "*").replace(r"\Omega", "Ω"))
+    text = _RUN_TOGETHER.sub(r"\1 ", _SPACED_SIGN.sub("-", text))
     text = _INCH.sub(r"\1inch", _DEGREES_OF.sub("", text))
     text = _ONE_WORD.sub(lambda match: match.group().strip(" -"), text)
     powers: dict[str, int] = {}
@@ -272,6 +276,12 @@ def _head(words: list[str]) -> str:
 
 def _multipliers(text: str) -> frozenset[str]:
     words = re.findall(r"[a-z]+(?:-fold)?", text.casefold())
+    # Meters per second squared are m/s^2; 5 squared is 25.
+    words = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not (word in _AFTERS and before and known_unit(before))
+    ]
     if not _ORDERED.isdisjoint(words):
         # 12 ordered pairs are counted one by one.
         words = [word for word in words if word not in _COUNTED_PAIRS]

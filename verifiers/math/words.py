@@ -7,9 +7,9 @@ GREEK = {
     for name in (
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau "
         "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon "
-        "vartheta varphi varrho Pr varsigma varkappa ell hbar partial top"
+        "vartheta varphi varrho Pr varsigma varkappa ell hbar partial"
     ).split()
-}
+} | {"top": "T"}
 
 CONSTANTS = {
     "pi": "pi",
@@ -34,7 +34,7 @@ FUNCTIONS = {
     "ceiling": "ceiling", "gcd": "gcd", "lcm": "lcm", "max": "max", "min": "min", "Re": "real",
     "Im": "imaginary",
     "arg": "argument", "det": "det", "sgn": "sign", "sign": "sign", "factorial": "factorial",
-    "binom": "binomial", "tr": "trace", "Tr": "trace",
+    "binom": "binomial", "cis": "cis", "tr": "trace", "Tr": "trace",
 }  # fmt: skip
 
 RELATIONS = {
