@@ -183,7 +183,7 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
         (["--steps", "3-1"], "--steps is 3-1, expected a range of steps from 1, such as 10-20."),
         (["--steps", "5-9"], "steps 5 to 9 trained none; the run trained steps 1 to 2."),
         (["--set", "x"], "--set 'x': expected KEY=VALUE."),
-        (["--verifier", "mathh"], 'verifier "mathh" with options {}: '),
+        (["--verifier", "mathh"], "There is no verifier 'mathh'. Did you me"),
         (["--verifier", "./none.py:X"], "none.py"),
         (["--verifier", "code"], 'The verifier "code" can read the gold of none of the 3 tasks. train:'),
         (["--tests", "none.jsonl"], "--tests names none.jsonl, which cannot be read: No such file"),

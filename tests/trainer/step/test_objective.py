@@ -395,7 +395,7 @@ def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
 
 
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
-    assert make_learner(folder).reference is None
+    assert make_learner(folder).part(Reference) is None
     learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
     before = [parameter.clone() for parameter in learner.part(Reference).held.chunks[0].parameters()]
     learner.step(random_batch(0))
