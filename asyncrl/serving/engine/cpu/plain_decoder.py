@@ -19,7 +19,7 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_exec, get_parallel
 from torch import Tensor
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from asyncrl.serving.engine.cpu import packed_weights
 from asyncrl.serving.engine.cpu.elementwise import Turn
@@ -37,11 +37,15 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    weight: packed_weights.PackedWeight
+    weight: Tensor
+    packed: packed_weights.PackedWeight | None
+    """None where oneDNN has no product of its kind on this machine."""
     bias: Tensor | None
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self.weight.product(rows, self.bias)
+        if self.packed is None:
+            return linear(rows, self.weight, self.bias)
+        return self.packed.product(rows, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +189,13 @@ def _plain_layer(layer, rotary) -> Layer | None:
     return Layer(first, qkv, query, key, attention.attn, output, second, gate_up, down)
 
 
-def _plain_product(linear, expected: type) -> Product | None:
+def _plain_product(layer, expected: type) -> Product | None:
     is_plain = (
-        type(linear) is expected
-        and type(linear.quant_method) is UnquantizedLinearMethod
-        and not linear.skip_bias_add
+        type(layer) is expected
+        and type(layer.quant_method) is UnquantizedLinearMethod
+        and not layer.skip_bias_add
     )
-    weight = packed_weights.packed(linear.weight) if is_plain else None
-    return None if weight is None else Product(weight, linear.bias)
+    return Product(layer.weight, packed_weights.packed(layer.weight), layer.bias) if is_plain else None
 
 
 def _plain_norm(norm) -> Norm | None:
