@@ -29,7 +29,7 @@ ROUND = "ASYNCRL_FLAKES_ROUND"
 
 
 class Record:
-    """What has ended, and what of it failed, of one round or of all."""
+    """Tests that have ended and those of them that failed, of one round or of all."""
 
     def __init__(self, folder: Path) -> None:
         self._failures, self._ended = folder / "flakes.jsonl", folder / "flakes.ended"

@@ -51,7 +51,7 @@ class _Files:
     def __init__(self) -> None:
         self._work = os.getcwd()
         box, name = os.path.split(self._work)
-        # Elsewhere than in a box the files are somebody else's.
+        # Outside a box the files belong to other programs.
         roots = [f"{box}/{item}" for item in _WRITABLE] if name == "work" else []
         self._roots = [root for root in roots if os.path.isdir(root)]
         self._kept: set[str] = set()

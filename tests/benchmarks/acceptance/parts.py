@@ -29,5 +29,5 @@ PARTS = (
 
 
 def minutes_of(parts: Sequence[Part]) -> float:
-    """What all of them may take together: every part has its whole limit."""
+    """Sum of the limits of all parts, in seconds."""
     return sum(part.limit_seconds for part in parts) / 60

@@ -26,7 +26,7 @@ FORMAT = 2
 NUM_UPDATES = 48
 """On data of the cell's full age."""
 SEEDS = tuple(range(10))
-"""Of a place that a primary comparison needs; the others have the first FEW_SEEDS of them."""
+"""Seeds of a place that a primary comparison needs; other places have the first FEW_SEEDS of them."""
 FEW_SEEDS = SEEDS[:5]
 TUNING_SEEDS = (100, 101, 102)
 """None of SEEDS: what chose a rate does not judge it."""

@@ -107,7 +107,7 @@ async def test_models_are_listed_and_other_paths_are_404_in_openais_shape(tmp_pa
 
 
 NOT_FORMATS = ("logit_bias", "top_logprobs", "functions", "function_call")
-"""What is refused for another reason than that it constrains the form of a response."""
+"""Fields that are refused for another reason than that they constrain the form of a response."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What SGLang reads of config.json is there: what transformers 5 leaves out, the server takes as implied."""
+"""SGLang finds all that it reads of config.json: what transformers 5 leaves out, the server takes as implied."""
 
 from families.known import TINY
 
