@@ -29,5 +29,5 @@ PARTS = (
 
 
 def minutes_of(parts: Sequence[Part]) -> float:
-    """Sum of the limits of all parts, in seconds."""
+    """Sum of the limits of all `parts`."""
     return sum(part.limit_seconds for part in parts) / 60

@@ -1,4 +1,4 @@
-"""SGLang finds all that it reads of config.json: what transformers 5 leaves out, the server takes as implied."""
+"""SGLang finds all that it reads of config.json, also what transformers 5 leaves out because it is implied."""
 
 from families.known import TINY
 
