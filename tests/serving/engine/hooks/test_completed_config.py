@@ -1,4 +1,4 @@
-"""SGLang finds all that it reads of config.json, also what transformers 5 leaves out because it is implied."""
+"""SGLang finds all that it reads of config.json: keys that transformers 5 leaves out are implied."""
 
 from families.known import TINY
 
