@@ -40,10 +40,6 @@ PATTERNS = (
 JSONL = (".jsonl", ".ndjson")
 CSV = {".csv": ",", ".tsv": "\t"}
 """Ending -> separator."""
-CSV = {".csv": ",", ".tsv": "\t"}
-"""Ending -> separator."""
-CSV = {".csv": ",", ".tsv": "\t"}
-"""Ending -> separator."""
 _ROWS_PER_BATCH = 4096
 _BUFFER_BYTES = 2**20
 """Buffer of a parquet file, per column."""
@@ -272,7 +268,7 @@ def _read_folder(
         # A repository is read as its page on the hub shows it.
         if not is_of_hub and not _is_declared(folder):
             _check_all_are_read(folder, {file for files in read.values() for file in files}, key)
-        if type(builder).__name__ == "Csv" and split in read:
+        if builder.name == "csv" and split in read:
             yield from _read_tables(read[split], key)
             return
         builder.download_and_prepare()
