@@ -56,7 +56,7 @@ from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.alarms.learning import TrainedTokens
+from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.metrics.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
@@ -178,7 +178,7 @@ def _open_observer(
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)
-    trained = TrainedTokens(recipe.trainer.num_steps)
+    trained = EmptySteps(recipe.trainer.num_steps)
     trained.restore(measured.up_to(folder.resumption.version).steps)
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms, has_rewards=not recipe.learns_from_rows())
     return stack.enter_context(

@@ -8,7 +8,7 @@ from typing import Self
 from asyncrl.errors import DiskError
 from asyncrl.launch.meters.memory_limit import MemoryLimitMeter
 from asyncrl.launch.meters.memory_meter import MemoryMeter
-from asyncrl.observe.alarms.learning import TrainedTokens
+from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
 from asyncrl.observe.metrics.metrics_file import DROPPED, MetricsWriter, Row
@@ -28,7 +28,7 @@ class TerminalAndFile(logging.Handler):
         live: LiveLine,
         metrics: MetricsWriter,
         alarms: AlarmWatch,
-        trained: TrainedTokens,
+        trained: EmptySteps,
         memory: MemoryMeter,
         events: RecentEvents,
         *,

@@ -153,7 +153,7 @@ class TrainedNothing(AsyncrlError):
 
 
 @dataclass
-class TrainedTokens:
+class EmptySteps:
     """Ends a run that trains no token: in WINDOW_STEPS steps in a row of this start, as many as a mean is
     taken over, since one batch may be unlucky; or in none of its steps."""
 

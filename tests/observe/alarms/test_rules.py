@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.alarm_log import AlarmLog
 
-from asyncrl.observe.alarms.learning import TrainedNothing, TrainedTokens
+from asyncrl.observe.alarms.learning import EmptySteps, TrainedNothing
 from asyncrl.observe.alarms.watch import CLEAR_STEPS
 from asyncrl.observe.metrics.metrics_file import Row
 
@@ -386,7 +386,7 @@ def test_a_step_without_sampled_tokens_says_what_agents_did_instead() -> None:
 
 
 def test_a_run_without_a_trained_token_in_a_window_of_steps_ends_with_the_cause() -> None:
-    trained = TrainedTokens(num_steps=100)
+    trained = EmptySteps(num_steps=100)
     for step in range(1, 5):
         trained.step(empty(step))
     # The critic's warm-up has no such column.
@@ -399,14 +399,14 @@ def test_a_run_without_a_trained_token_in_a_window_of_steps_ends_with_the_cause(
 
 def test_a_run_of_few_steps_fails_if_none_of_them_trained_a_token() -> None:
     rows = [empty(1), empty(2)]
-    trained = TrainedTokens(num_steps=2)
+    trained = EmptySteps(num_steps=2)
     trained.step(rows[0])
     advice = r"steps 1 to 2: .*set run_folder to start over, or raise trainer\.num_steps"
     with pytest.raises(TrainedNothing, match=advice):
         trained.step(rows[1])
     with pytest.raises(TrainedNothing, match=advice):
-        TrainedTokens(num_steps=2).restore(rows)
-    resumed = TrainedTokens(num_steps=3)
+        EmptySteps(num_steps=2).restore(rows)
+    resumed = EmptySteps(num_steps=3)
     resumed.restore([{"step": 1, "surviving_tokens": 7.0}, empty(2)])
     resumed.step(empty(3))
 
