@@ -126,7 +126,9 @@ def main() -> int:
         arguments = ["-n", "2", "-m", "not slow and not exhaustive and not gpu", *arguments]
     with busy(given.busy):
         for number in range(1, given.rounds + 1):
-            environment = {**os.environ, ROUND: json.dumps([str(folder), mode, number, given.all])}
+            # A hunt that a process of tests starts is not one of its processes.
+            outer = {name: value for name, value in os.environ.items() if "XDIST" not in name}
+            environment = {**outer, ROUND: json.dumps([str(folder), mode, number, given.all])}
             print(f"== {mode}, round {number} of {given.rounds}", flush=True)
             command = [sys.executable, __file__, "-p", "flakes", "-q", *arguments]
             # 1: tests failed; 5: all of this round have ended before.

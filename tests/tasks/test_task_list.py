@@ -86,7 +86,7 @@ def test_a_row_may_name_its_verifier_with_options(tmp_path: Path) -> None:
         ('{"prompt": "", "answer": "2"}', r'train\.jsonl:2: "prompt" is'),
         ('{"prompt": 3, "answer": "2"}', r'train\.jsonl:2: "prompt" is'),
         (row(verifier=7), r'train\.jsonl:2: "verifier" is'),
-        (row(verifier="mth"), r'train\.jsonl:2: verifier "mth".*math'),
+        (row(verifier="mth"), r"train\.jsonl:2: There is no verifier 'mth'\. Did you mean 'math'"),
         (row(answer=""), r"train\.jsonl:2: "),
         (row(prompt="1" * 40), r"train\.jsonl:2: the prompt has 40 tokens, the model's context 32"),
         (row(prompt=[{"role": "user", "content": "1+1"}]), r"train\.jsonl:2: .*no chat template"),
