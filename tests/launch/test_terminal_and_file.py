@@ -13,7 +13,7 @@ from rich.console import Console
 
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.terminal_and_file import TerminalAndFile
-from asyncrl.observe.alarms.learning import TrainedTokens
+from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm, Finding
 from asyncrl.observe.alarms.watch import AlarmWatch
 from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
@@ -33,7 +33,7 @@ def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
     live = LiveLine(10, console=Console(file=output, width=200))
     with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
         yield TerminalAndFile(
-            live, metrics, AlarmWatch([], run="run"), TrainedTokens(10), MemoryMeter(), RecentEvents(), step=7
+            live, metrics, AlarmWatch([], run="run"), EmptySteps(10), MemoryMeter(), RecentEvents(), step=7
         )
 
 
@@ -103,7 +103,7 @@ def test_an_alarm_is_no_record_of_the_log_and_stands_in_the_post_mortem(
     begun = Alarm("capped_share", "alarms.capped_share", "curves", 3, Finding(0.07, 0.05, "7.0% are capped"))
     with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
         told = TerminalAndFile(
-            live, metrics, AlarmWatch([], run="run"), TrainedTokens(10), MemoryMeter(), events, step=7
+            live, metrics, AlarmWatch([], run="run"), EmptySteps(10), MemoryMeter(), events, step=7
         )
         told.alarm(begun)
         told.alarm(begun)
@@ -121,7 +121,7 @@ def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> No
     with (
         MetricsWriter(tmp_path / "metrics.jsonl") as metrics,
         TerminalAndFile(
-            live, metrics, AlarmWatch([], run="run"), TrainedTokens(10), MemoryMeter(), RecentEvents(), step=7
+            live, metrics, AlarmWatch([], run="run"), EmptySteps(10), MemoryMeter(), RecentEvents(), step=7
         ) as told,
     ):
         log.warning("stopping after the current step")
