@@ -16,7 +16,7 @@ from asyncrl.observe.metrics.metrics_file import written_rows
 ASYNCRL = str(Path(sys.executable).with_name("asyncrl"))
 SEVENS = Path(__file__).with_name("sevens.py")
 NOBODY = "http://127.0.0.1:9"
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.slow
 RECIPE = {
     "name": "sevens",
     "model": {"path": "parts/model", "context_tokens": 32, "dtype": "bfloat16"},
@@ -120,7 +120,6 @@ def test_an_export_has_what_transformers_expects(project: Path) -> None:
     assert len(AutoTokenizer.from_pretrained(folder)("3=").input_ids) >= 2
 
 
-@pytest.mark.slow
 def test_a_project_that_was_moved_still_talks_explains_and_repeats_its_steps(project: Path) -> None:
     moved = project.rename(project.with_name("moved"))
     try:

@@ -55,6 +55,7 @@ def start_and_break(
     return run
 
 
+@pytest.mark.slow
 def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
     broken_run: Callable[..., WholeRun],
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_verifier_that_dies_on_some_responses_makes_none_of_them_wrong_and_is_
     assert "the worker ended by itself, with exit code 1" in run.output()
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_verifier_is_named_while_it_lasts(broken_run: Callable[..., WholeRun]) -> None:
     run = broken_run("time.sleep(1000)", "verify_fast = verify", timeout_seconds=1000.0)
     run.wait_for(lambda: 'waiting for the verifier "./sevens.py:Sevens"' in run.output(), "the words")

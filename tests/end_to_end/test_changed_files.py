@@ -34,7 +34,7 @@ def write_rows(run: WholeRun, numbers: list[int]) -> None:
         (run.folder / name).write_text("\n".join(map(json.dumps, rows)))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(
     tmp_path: Path, elsewhere: dict[str, list[str]]
 ) -> None:

@@ -22,7 +22,7 @@ def stopped_trainer_and_sleeping_server(run: WholeRun) -> psutil.Process:
     return trainer
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_colocated_run_learns_though_server_and_trainer_are_killed_while_the_server_sleeps(
     tmp_path: Path,
 ) -> None:

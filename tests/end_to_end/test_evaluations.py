@@ -73,7 +73,7 @@ class Evaluating:
         return self.process.wait(timeout=LIMIT_SECONDS)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project: Path) -> None:
     out = project / "out.json"
     evaluation = Evaluating(project, "--at", "base", "--checkpoint", "other", "--out", str(out))
@@ -102,7 +102,7 @@ class Parity:
 """A grader whose verdict another response has by chance alone."""
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_each_set_is_sampled_by_its_own_settings(project: Path) -> None:
     (project / "parity.py").write_text(PARITY)
     asked = {"sources": "rows.jsonl", "verifier": "./parity.py:Parity"}
@@ -149,7 +149,7 @@ async def run(task):
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_an_agent_plays_each_sample_and_ctrl_c_leaves_none_of_its_programs(project: Path) -> None:
     (project / "agent.py").write_text(AGENT)
     (project / "model" / "chat_template.jinja").write_text(
@@ -207,7 +207,7 @@ def kept_answers(project: Path) -> list[tuple[bytes, bytes]]:
         database.close()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_call_that_is_killed_leaves_its_answers_to_a_call_for_more_samples(project: Path) -> None:
     shorter = {**RECIPE, "rollout": {"max_new_tokens": 24}}
     (project / "recipe.yaml").write_text(yaml.safe_dump(shorter))

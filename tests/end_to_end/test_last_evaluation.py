@@ -24,7 +24,7 @@ def state_of(run: WholeRun) -> str:
     return status["state"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_stop_during_the_last_evaluation_is_made_good_by_the_same_command(
     tmp_path: Path, elsewhere: dict[str, Any]
 ) -> None:

@@ -14,7 +14,7 @@ LINEAR |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
 LAYERS = {"full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"]}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_killed_run_with_linear_attention_resumes_and_is_reproduced(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,8 +12,8 @@ from fakes.whole_run import WholeRun
 from asyncrl import cli
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("transport", ["distributed", pytest.param("disk", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["distributed", "disk"])
 def test_a_killed_run_with_adapters_resumes_and_is_reproduced(
     transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,7 @@ def test_leaving_the_script_stops_the_run_and_it_resumes_where_it_was(
     assert generated == sum(fates) > 0
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_run_stops_when_its_script_is_killed_and_exports_its_model_when_asked(
     tmp_path: Path, elsewhere: dict[str, list[str]]
 ) -> None:

@@ -17,7 +17,7 @@ ROW_BYTES = 2 * 2
 """Two layers, two experts."""
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_the_experts_of_every_token(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_the_kept_sets_of_every_token(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

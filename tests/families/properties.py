@@ -11,8 +11,18 @@ from families.known import TINY
 
 from asyncrl.model.families.known import FAMILIES
 
-MARKERS = {"": "`make test`", "exhaustive": "`-m exhaustive`", "slow": "`-m slow`"}
-"""Marker of a test -> how it is run."""
+MARKERS = {
+    "": "`make test`",
+    "exhaustive": "`-m exhaustive`",
+    "sampled": "`-m exhaustive` for six families, `-m slow` for the others",
+    "slow": "`-m slow`",
+}
+"""Marker of a property -> how its test is run."""
+SAMPLE = (
+    *("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
+    *("DeepseekV3ForCausalLM", "GptOssForCausalLM", "Gemma2ForCausalLM"),
+)
+"""One family of each kind of attention and of experts: what is "sampled" runs them before every landing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +56,18 @@ PROPERTIES = {
     "server": Property(
         "log-probs that SGLang sends on a CPU, against the trainer's at lag 0, to 1e-4; again after steps",
         "trainer/test_families.py::test_server_and_trainer_agree_after_a_publish_by_each_transport",
-        "exhaustive",
+        "sampled",
     ),
     "publish": Property(
         "a running server takes versions from disk, over HTTP and by broadcast: digests equal the trainer's",
         "trainer/test_families.py::test_server_and_trainer_agree_after_a_publish_by_each_transport",
-        "exhaustive",
+        "sampled",
     ),
     **{
         f"{name} 2": Property(
             f"steps of two ranks (`trainer.parallel.{key}: 2`) against one: losses, gradient norms, weights",
             f"trainer/test_family_layouts.py::test_{key}_ranks_take_the_steps_of_one",
-            "exhaustive",
+            "sampled",
         )
         for name, key in (("TP", "tensor"), ("PP", "pipeline"), ("CP", "context"), ("EP", "expert"))
     },
@@ -102,10 +112,15 @@ def of_each_family(*names: str) -> pytest.MarkDecorator:
     """Gives a test `architecture`: every family that does not say of one of the properties that it lacks it.
     One without an entry is given, too, and fails."""
     cases = []
-    marks = [
-        getattr(pytest.mark, mark) for mark in sorted({PROPERTIES[name].marker for name in names} - {""})
-    ]
     for architecture in FAMILIES:
         if all(cell(architecture, name) == "yes" for name in names):
+            markers = sorted({_marker(architecture, PROPERTIES[name].marker) for name in names} - {""})
+            marks = [getattr(pytest.mark, marker) for marker in markers]
             cases.append(pytest.param(architecture, marks=marks, id=architecture))
     return pytest.mark.parametrize("architecture", cases)
+
+
+def _marker(architecture: str, marker: str) -> str:
+    if marker != "sampled":
+        return marker
+    return "exhaustive" if architecture in SAMPLE else "slow"

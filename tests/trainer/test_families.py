@@ -100,7 +100,7 @@ def test_server_and_trainer_agree_after_a_publish_by_each_transport(
     assert_agreement(architecture, None, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", VARIANTS)
 def test_servers_rotate_as_the_trainer_does(architecture: str, tmp_path: Path) -> None:
     assert_agreement(architecture, VARIANTS[architecture], tmp_path)
