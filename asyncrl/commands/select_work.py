@@ -2,13 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.commands.named_model import is_model
 from asyncrl.commands.select_answers import Answers, check_generation
 from asyncrl.commands.select_request import Request
-from asyncrl.commands.select_rows import SelectedRows
+from asyncrl.data.rows import Row, Unanswered, labels_of, train_rows
 from asyncrl.errors import InputError
 from asyncrl.evaluation.questions import evaluated_questions
 from asyncrl.journal.ending import recorded_end
@@ -24,13 +25,47 @@ from asyncrl.readers.selection.lines import LineMaker, Origin
 from asyncrl.readers.selection.selection import Reading, missing_responses
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
+from asyncrl.records import Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RunFolder, data_digests, with_recorded_commit
 from asyncrl.system.run_files import JOURNAL, RECIPE
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
+from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.task_list import use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit
+
+SPLIT = "train"
+
+
+@dataclass(frozen=True)
+class SelectedRows:
+    recipe: Recipe
+    verifiers: VerifierCache
+    groups: dict[str, list[int]]
+    """Row id -> its groups, of every row that the run asked."""
+    table: TaskTable | list[Task] | None = None
+    """All rows that can be asked, where those that the run has not asked are wanted, too."""
+
+    def __iter__(self) -> Iterator[Row]:
+        """In the order of the data. Raises InputError."""
+        use = use_of(self.recipe, self.verifiers)
+        for row in train_rows(self.recipe.data, self.recipe.verifying, use):
+            if not isinstance(row, Unanswered) and self._is_wanted(row.row_id):
+                yield row
+
+    def __len__(self) -> int:
+        return len(self.groups) if self.table is None else max(len(self.groups), len(self.table))
+
+    def labels(self) -> Sequence[str]:
+        """Labels of the sources of data.train."""
+        return labels_of(self.recipe.data.train_sources(), SPLIT)
+
+    def _is_wanted(self, row_id: str) -> bool:
+        if row_id in self.groups:
+            return True
+        return isinstance(self.table, TaskTable) and self.table.row_of(row_id) is not None
 
 
 @dataclass(frozen=True, slots=True)

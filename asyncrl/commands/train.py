@@ -3,15 +3,17 @@
 import argparse
 import asyncio
 import contextlib
+import importlib.util
+import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import say_failure
-from asyncrl.commands.train_list import recipe_list
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
@@ -26,11 +28,14 @@ from asyncrl.observe.terminal.live import has_terminal
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.end_of_run import print_end
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.recipe.header import Header, read_header
 from asyncrl.run.checkpoints import export_path
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.disk import FULL_DISK
+from asyncrl.system.memory import machine_memory
+from asyncrl.system.shipped import shipped_folder
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
 HELP = "Train with a recipe. Run it again to resume after any interruption."
@@ -141,3 +146,50 @@ def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
         commands["resume"] = "the same command again"
     report = write_report(folder.path, commands=commands)
     print_end(report, folder.path, commands)
+
+
+WIDTH = 100
+
+
+def recipe_list(free_gib: float | None = None) -> str:
+    """Recipes that run on this machine, quickest first: what each teaches, its time, memory and command.
+
+    `free_gib` is memory, by default what this machine has left.
+    """
+    free = machine_memory().available / 2**30 if free_gib is None else free_gib
+    cores = len(os.sched_getaffinity(0))
+    headers = sorted(_headers(), key=lambda header: (header.minutes, header.first is not None, header.name))
+    lacking = {header.name: why for header in headers if (why := lacks(header, free)) is not None}
+    lines = ["asyncrl train RECIPE [section.key=value ...]", ""]
+    lines += [f"Shipped recipes that run here (cores: {cores}, free memory: {free:.1f} GiB):", ""]
+    for header in headers:
+        if header.name not in lacking:
+            lines += _lines(header)
+    lines += [f"Not here: {name}, {why}." for name, why in lacking.items()]
+    count, place = len(shipped.files()) - len(headers), shipped_folder(shipped.FOLDER)
+    lines += [f"For GPUs: {count} more in {place}; `asyncrl plan NAME` says what one needs."]
+    lines += ["For your own model and data: `asyncrl init` writes a recipe."]
+    return "\n".join(lines)
+
+
+def lacks(header: Header, free_gib: float) -> str | None:
+    """The need of a recipe that this machine does not meet; None where it runs."""
+    if header.module is not None and importlib.util.find_spec(header.module) is None:
+        flag = str(header.extra).upper()
+        return f"needs {header.module}: the extra {header.extra} (docs/install.md; make setup {flag}=1)"
+    if header.memory_gib > free_gib:
+        return f"needs {header.memory_gib} GiB of memory"
+    return None
+
+
+def _headers() -> Iterator[Header]:
+    home = shipped_folder(shipped.FOLDER)
+    if home is not None:
+        found = (read_header(home / file, file.stem) for file in shipped.files())
+        yield from (header for header in found if header is not None)
+
+
+def _lines(header: Header) -> list[str]:
+    commands = [*([header.first] if header.first else []), f"asyncrl train {header.name}"]
+    said = textwrap.wrap(header.teaches, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return [*said, f"    {header.time}; {header.memory_gib} GiB", *(f"    {each}" for each in commands), ""]

@@ -5,31 +5,34 @@ A second start with the same recipe resumes; with one that would train something
 
 import fcntl
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
-from asyncrl.journal.connection import START_OVER
+from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.ending import RunEnd, recorded_end
-from asyncrl.journal.queue_state import read_totals
+from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
+from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
-from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
+from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
-from asyncrl.run.checkpoints import export_path, exported_versions
-from asyncrl.run.resuming import Resumption, find_resumption, rate_remarks
+from asyncrl.records import PolicyVersion
+from asyncrl.run.checkpoints import export_path, exported_versions, find_newest
 from asyncrl.system.kinds import as_written
 from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import (
     CALL,
+    CHECKPOINTS,
     CONTROLLER_URL,
     JOURNAL,
     LOCK,
@@ -247,3 +250,76 @@ def _check_place(path: Path) -> None:
 
 def _plain(value: Any) -> Any:
     return read_yaml(write_yaml(value))
+
+
+# A resumed recipe is checked before anything starts, so that what the terminal says is what the trainer does:
+# it chooses its checkpoint by the same function.
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    version: PolicyVersion
+    """Version of the checkpoint that the trainer begins with; 0 is the base model."""
+    remarks: list[str]
+    """Remarks for the user: a sentence per checkpoint that cannot be used, and one where learning rates
+    change."""
+
+
+def find_resumption(run_folder: Path) -> Resumption:
+    """Reads all of the journal, the metrics and the newest checkpoint. Raises InputError when the run cannot
+    resume from what is there."""
+    newest = find_newest(run_folder / CHECKPOINTS)
+    has_steps = bool(read_metrics(run_folder / METRICS).steps)
+    version = newest.version
+    num_taken, committed, compacted = _read_journal(run_folder / JOURNAL, has_steps or version > 0)
+    if version > num_taken:
+        raise InputError(
+            f"{run_folder} has a checkpoint of step {version}, but its {JOURNAL} knows of {num_taken} "
+            f"steps: it is of another run, or was begun again. Put the run's own journal back, {START_OVER}."
+        )
+    if version < compacted:
+        whys = "".join(f" The one of step {step} is damaged: {why}." for step, why in newest.faults.items())
+        raise InputError(
+            f"{run_folder} cannot resume: its journal no longer holds the tokens of steps 1 to {compacted}, "
+            f"and the newest complete checkpoint is of step {version}.{whys} Put a checkpoint of step "
+            f"{compacted} or later back, {START_OVER}."
+        )
+    remarks = newest.remarks()
+    if committed > max(version, *newest.faults, 0):
+        remarks.append(f"the checkpoint of step {committed} is gone. Training goes back to step {version}.")
+    return Resumption(version, remarks)
+
+
+def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]:
+    """Steps taken, the newest version committed, the step before which tokens are compacted."""
+    if not path.is_file():
+        if not has_begun:
+            return 0, 0, 0
+        raise InputError(
+            f"{path} is gone, the only record of what the run has generated and trained. Put it "
+            f"back, {START_OVER}."
+        )
+    if (damage := find_damage(path)) is not None:
+        raise InputError(f"{path} is damaged ({damage}). Put it back, {START_OVER}.")
+    journal = find_journal(path)
+    if journal is None:
+        return 0, 0, 0
+    return read_totals(journal).num_steps_taken, newest_commit(journal), compacted_before(journal)
+
+
+def rate_remarks(there: Recipe, now: Recipe, version: PolicyVersion) -> list[str]:
+    """A sentence where steps after `version` train at other rates than under `there`, the recipe before."""
+    keys = [key for key in marked(Recipe, PER_STEP) if value_at(there, key) != value_at(now, key)]
+    is_falling = "constant" not in (there.trainer.learning_rate_schedule, now.trainer.learning_rate_schedule)
+    if is_falling and now.trainer.schedule_steps is None and there.trainer.num_steps != now.trainer.num_steps:
+        keys.append("trainer.num_steps")
+    if not keys:
+        return []
+    changes = ", ".join(f"{key} {_written(there, key)} -> {_written(now, key)}" for key in keys)
+    before, after = (recipe.policy_schedule().rate(version) for recipe in (there, now))
+    return [
+        f"learning rates change from step {version + 1} on: {changes}. The policy's at that step is "
+        f"{after:g}, and would have been {before:g}."
+    ]
+
+
+def _written(recipe: Recipe, key: str) -> str:
+    return as_written(value_at(recipe, key))

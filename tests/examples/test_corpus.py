@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import OFFSETS, Mix, draw_examples
-from asyncrl.examples.longtail import draw_long_sum, work_long_sum
+from asyncrl.examples.pretrain import draw_long_sum, work_long_sum
 from asyncrl.examples.rows import problem_of
 
 TASKS = [(draw_addition, work_addition), (draw_long_sum, work_long_sum)]

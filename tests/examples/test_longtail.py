@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from asyncrl.examples.longtail import NAMES, draw_long_sum, work_long_sum, write_long_sum
+from asyncrl.examples.pretrain import NAMES, draw_long_sum, work_long_sum, write_long_sum
 from asyncrl.examples.rows import row_of
 from asyncrl.examples.tokenizer import build_tokenizer
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from asyncrl.examples.muon import Muon, orthogonalise
+from asyncrl.examples.base_model import Muon, orthogonalise
 
 
 def test_singular_values_come_close_to_one_for_wide_and_tall_matrices():

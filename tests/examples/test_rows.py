@@ -5,7 +5,7 @@ import json
 import pytest
 
 from asyncrl.examples.arithmetic import draw_addition
-from asyncrl.examples.longtail import draw_long_sum
+from asyncrl.examples.pretrain import draw_long_sum
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
 
 

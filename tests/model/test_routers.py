@@ -8,8 +8,8 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model.routers import check_router
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.supported import check_router
 from asyncrl.recipe import Recipe
 
 EXPERTS = dataclasses.replace(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.model.same_tokenizer import check_same_tokens
+from asyncrl.model.teacher import check_same_tokens
 
 
 def write(folder: Path, vocabulary: dict[str, int] | list[list[object]], added: dict[str, int]) -> Path:

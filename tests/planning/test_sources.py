@@ -14,9 +14,9 @@ from asyncrl.model.tensors import num_parameters
 from asyncrl.planning.devices import GPUS
 from asyncrl.planning.estimated import assumed_lengths, estimate_costs
 from asyncrl.planning.lengths import Lengths, log_normal_lengths
+from asyncrl.planning.report import best_splits, recommended
 from asyncrl.planning.settings import Costs, PlannedRun
 from asyncrl.planning.sources import find_source
-from asyncrl.planning.split import best_splits, recommended
 from asyncrl.recipe import Recipe
 
 H100 = GPUS["H100"]

@@ -16,8 +16,7 @@ from asyncrl.journal.compaction import BOUNDARY
 from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import dump_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
-from asyncrl.run.folder import RunFolder
-from asyncrl.run.resuming import find_resumption
+from asyncrl.run.folder import RunFolder, find_resumption
 from asyncrl.system.digests import sha256_of
 
 NUM_STEPS = 4

@@ -28,8 +28,8 @@ from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.membership import ServerLoop
 from asyncrl.serving.router import Router
-from asyncrl.serving.server_loop import ServerLoop
 from asyncrl.tasks.selection import RowSelection
 from asyncrl.turns.conversation import Conversation
 from asyncrl.turns.environment import Recovery

@@ -137,7 +137,8 @@ def stream_truncated(
             async for chunk in stream(session, url, body):
                 found[chunk.request_id] += confirmations[chunk.request_id].feed(chunk)
 
-    # A server joins the chunks that a busy client has not read yet, and responses of one chunk show no joining.
+    # A server joins the chunks that a busy client has not read yet, and responses of one chunk show no
+    # joining.
     while not any(len(segments) > 1 for segments in found.values()):
         asyncio.run(receive())
     sequences = []
@@ -167,7 +168,7 @@ def test_the_trainer_finds_the_log_probs_over_the_tokens_that_the_server_kept(
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     (whole,) = learner.passes.whole_logprobs(learner.parallel_chunks, [micro], 0.9)
     # What a cut left out is what a run without kept sets would weigh wrongly.
-    assert (found - whole).min() > -1e-5 and (found - whole).max() > 0.02
+    assert (found - whole).min() > -1e-5 and (found - whole).max() > 1e-3
     metrics = learner.accumulate(MiniBatch([micro], 0.9))
     assert metrics["mismatch_kl"] < 1e-8 and metrics["max_importance_ratio"] == pytest.approx(1.0, abs=1e-4)
 

@@ -12,8 +12,7 @@ from fakes.sequences import sequence, with_observed
 
 from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.wire.columns import pack_sequences, unpack_sequences
-from asyncrl.wire.messages import TakeReply, decode_take, encode_take
+from asyncrl.wire.messages import TakeReply, decode_take, encode_take, pack_sequences, unpack_sequences
 
 
 def plain(one: ScoredSequence) -> ScoredSequence:

@@ -1,10 +1,14 @@
 """All probes, in the order in which their lines are read: what can stop every run comes first."""
 
+import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from asyncrl.launch.doctor.clock import clock
 from asyncrl.launch.doctor.disks import disk, hub_cache
-from asyncrl.launch.doctor.finding import State
+from asyncrl.launch.doctor.finding import Finding, State, lost, ok
 from asyncrl.launch.doctor.gpus import TORCH_SECONDS, cuda, gpus
 from asyncrl.launch.doctor.hardware import (
     control_groups,
@@ -16,8 +20,7 @@ from asyncrl.launch.doctor.hardware import (
 )
 from asyncrl.launch.doctor.network import host_name, hub, ports, proxies
 from asyncrl.launch.doctor.packages import locked, owners, pins
-from asyncrl.launch.doctor.probe import Probe
-from asyncrl.launch.doctor.sandbox_tiers import SANDBOX_SECONDS, sandbox
+from asyncrl.launch.doctor.probe import Probe, output_of
 from asyncrl.system.cache import cache_folder
 from asyncrl.system.gpus import ASK_SECONDS
 
@@ -55,3 +58,49 @@ def probes() -> list[Probe]:
         Probe("hub", hub, ASKED_SECONDS),
         Probe("sandbox", sandbox, SANDBOX_SECONDS + READ_SECONDS),
     ]
+
+
+SANDBOX_SECONDS = 120.0
+"""For a pool, its interpreter and nine programs, on a busy machine."""
+
+
+def measured() -> dict[str, Any]:
+    """The answer of `asyncrl sandbox doctor --json`. Raises ValueError, OSError and TimeoutExpired."""
+    command = [sys.executable, "-P", "-m", "asyncrl.cli", "sandbox", "doctor", "--json"]
+    done = output_of(command, seconds=SANDBOX_SECONDS)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ValueError(f"`asyncrl sandbox doctor` ended with exit code {done.returncode}: {last}") from None
+    return answer
+
+
+def sandbox(measure: Callable[[], dict[str, Any]] = measured) -> Iterator[Finding]:
+    """Its tier, and the layers that do not hold."""
+    said = measure()
+    missing = [each for each in said["layers"] if not each["holds"]]
+    tiers = [each for each in missing if each["name"].startswith("tier ")]
+    detail = "`asyncrl sandbox doctor` says what holds back what."
+    if said["tier"] is None:
+        yield lost(
+            "sandbox",
+            "; ".join(f"{each['name']}: {each['note']}" for each in tiers) or "no tier",
+            "Untrusted programs are refused: the verifier code, the tool python and their recipes.",
+            detail,
+        )
+        return
+    for each in tiers:
+        yield lost(
+            "sandbox",
+            f"tier {said['tier']}; {each['name']} is not to be had",
+            "Programs read the host's /usr and interpreter; disk and processes are sampled, not bounded.",
+            each["note"].rpartition("To enable: ")[2] or detail,
+        )
+    for each in missing:
+        if each not in tiers:
+            yield lost(
+                "sandbox", f"{each['name']}: {each['note']}", "The sandbox does not enforce it here.", detail
+            )
+    if not missing:
+        yield ok("sandbox", f"tier {said['tier']}, every layer holds; not enforced: {len(said['gaps'])}")

@@ -14,7 +14,6 @@ import psutil
 
 from asyncrl.journal.usage import CONTROLLER, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
-from asyncrl.launch.meters.families import find_families
 from asyncrl.launch.meters.memory_meter import MemoryMeter
 from asyncrl.launch.site.site import Process
 from asyncrl.loops.task_group import background
@@ -156,3 +155,23 @@ def _family_seconds(family: Sequence[psutil.Process]) -> float:
         with contextlib.suppress(psutil.Error):
             total += _own_seconds(process) + _reaped_seconds(process)
     return total
+
+
+def find_families() -> dict[psutil.Process, list[psutil.Process]]:
+    """Child of this process -> it and its descendants that live.
+
+    Reads every process of the machine once, which takes long where there are many: not for an event loop.
+    """
+    own = psutil.Process()
+    families: dict[psutil.Process, list[psutil.Process]] = {}
+    firsts: dict[int, psutil.Process] = {}
+    # Parents come before their children.
+    for process in own.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            parent = process.ppid()
+            first = process if parent == own.pid else firsts.get(parent)
+            # Its parent has ended since it was found: it belongs to none of them any more.
+            if first is not None:
+                firsts[process.pid] = first
+                families.setdefault(first, []).append(process)
+    return families

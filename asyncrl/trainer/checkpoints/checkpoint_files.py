@@ -4,9 +4,14 @@ Each rank writes what it alone holds and its share of what others hold too, and 
 reader takes what it holds from whatever files have it.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -16,6 +21,7 @@ from torch.distributed.checkpoint.default_planner import (
     DefaultSavePlanner,
     create_default_local_load_plan,
 )
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
@@ -23,7 +29,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import _DistWrapper
 
 from asyncrl.trainer.checkpoints.boxes import SharedTensor
-from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
 
 State = dict[str, object]
 """By name a SharedTensor, or anything else that can be pickled, which one rank alone writes."""
@@ -136,3 +141,60 @@ def _find(state: Mapping[str, object], index: MetadataIndex) -> object:
         assert index.offset is not None
         return found[index.offset]
     return found
+
+
+class HashedFiles(FileSystem):
+    """Where torch.distributed.checkpoint writes to."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+        """SHA-256 by the names of the files that are written."""
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        with super().create_stream(path, mode) as stream:
+            if mode != "wb":
+                yield stream
+                return
+            hashed = HashedStream(stream)
+            try:
+                yield hashed
+            except Exception as error:
+                # torch.save reports that its position is unexpected, and drops why.
+                raise (hashed.refusal or error) from error
+        self.digests[Path(path).name] = hashed.digest.hexdigest()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.digests[Path(new_path).name] = self.digests.pop(Path(path).name)
+
+
+class HashedStream:
+    """Written from begin to end; nothing in it is written twice."""
+
+    def __init__(self, stream: io.IOBase) -> None:
+        self._stream = stream
+        self.refusal: OSError | None = None
+        """Why the last write failed."""
+        self.digest = hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        try:
+            written: int = self._stream.write(content)
+        except OSError as error:
+            self.refusal = error
+            raise
+        return written
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def close(self) -> None:
+        self._stream.close()

@@ -8,18 +8,19 @@ machine closes no connection. Only what the first rank does alone may take longe
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.system.ports import listen_at
 from asyncrl.trainer.ranks import cpu, gloo_device
 from asyncrl.trainer.ranks.megatron_import import import_megatron
-from asyncrl.trainer.ranks.rendezvous import meet
 
 Result = TypeVar("Result")
 
@@ -219,3 +220,17 @@ def _meet(*, is_done: bool) -> bool:
 def _us() -> _Joined:
     assert _joined is not None, "ranks.start comes first"
     return _joined
+
+
+# torch's store asks for no token, and by default listens on every network of the machine. Here it listens on
+# MASTER_ADDR alone, which is the loopback address while all ranks are on one machine. Under torchrun the
+# agent may keep the store already, at an address of its own.
+def meet(rank: int, count: int, *, timeout: timedelta, environment: Mapping[str, str] = os.environ) -> Store:
+    """The store of `count` ranks, kept by rank 0 or by torchrun. Waits at most `timeout` for the others."""
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store = TCPStore(address, port, count, is_master=False, timeout=timeout)
+        # A restart finds the keys of the ranks before it there.
+        return PrefixStore(f"attempt-{environment['TORCHELASTIC_RESTART_COUNT']}", store)
+    own = listen_at(address, port) if rank == 0 else None
+    return TCPStore(address, port, count, is_master=rank == 0, timeout=timeout, master_listen_fd=own)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from asyncrl.launch.doctor.catalog import sandbox
 from asyncrl.launch.doctor.finding import Finding, State
-from asyncrl.launch.doctor.sandbox_tiers import sandbox
 
 
 def layer(name: str, *, holds: bool = True, note: str = "") -> dict[str, Any]:

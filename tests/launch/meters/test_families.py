@@ -5,7 +5,7 @@ import sys
 
 import psutil
 
-from asyncrl.launch.meters.families import find_families
+from asyncrl.launch.meters.usage import find_families
 
 WAIT = "print('up', flush=True); __import__('sys').stdin.read()"
 WITH_A_GRANDCHILD = (

@@ -15,8 +15,7 @@ from asyncrl.journal.explain_turns import turn_sentences
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export
-from asyncrl.readers.page.groups import list_groups, read_group, read_trajectory
-from asyncrl.readers.page.observations import MOST_CHARACTERS
+from asyncrl.readers.page.groups import MOST_CHARACTERS, list_groups, read_group, read_trajectory
 from asyncrl.readers.page.runs import Run
 from asyncrl.records import Finish
 from asyncrl.replay.branches import branch_off

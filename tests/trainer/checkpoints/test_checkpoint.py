@@ -18,7 +18,7 @@ from asyncrl.errors import DiskError, QueueError
 from asyncrl.run.checkpoints import find_fault
 from asyncrl.trainer.checkpoints import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
+from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
 
 

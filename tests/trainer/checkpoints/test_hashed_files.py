@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from asyncrl.system.digests import sha256_of
-from asyncrl.trainer.checkpoints.hashed_files import HashedFiles
+from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path):

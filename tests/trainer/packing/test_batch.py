@@ -17,7 +17,7 @@ from asyncrl.trainer.packing.batch import (
     plan_micro_batches,
     rank_micro_batches,
 )
-from asyncrl.wire.columns import pack_sequences, unpack_sequences
+from asyncrl.wire.messages import pack_sequences, unpack_sequences
 
 
 def test_a_shared_prompt_is_packed_once_and_the_last_response_token_never():

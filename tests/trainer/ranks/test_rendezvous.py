@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from asyncrl.system.ports import free_ports
-from asyncrl.trainer.ranks.rendezvous import meet
+from asyncrl.trainer.ranks.ranks import meet
 
 TIMEOUT = timedelta(seconds=30)
 
