@@ -27,7 +27,6 @@ from tests.benchmarks.algorithms.plan import EVERY_UPDATES, HELDOUT_TASKS, RECIP
 from tests.benchmarks.forced_lag import Sampler, Weights, mean_reward, own_weights, read_rows, train
 
 if TYPE_CHECKING:
-    from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.step.learner import Learner
 
 RunCell = Callable[[Cell], Row]
@@ -69,6 +68,7 @@ def cell_recipe(cell: Cell) -> Recipe:
 def run_cell(cell: Cell) -> Row:
     """Trains the cell; torch's process group is there already. Raises CellFailed."""
     # Megatron may only be imported once a rank has started.
+    from asyncrl.trainer.parts.table import build_learner
 
     cpu, wall = time.process_time(), time.monotonic()
     recipe = cell_recipe(cell)
