@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from asyncrl.data.gym import gym_rows
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import Terms
-from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.options import Pretraining, Progress, parse_options
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.examples.ready_made import copy_model
+from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer, write_tokenizer
 from asyncrl.recipe import Source
 from asyncrl.recipe.sections.section import Count, Fraction, Positive
 
@@ -47,12 +47,22 @@ class ChainSumOptions(Pretraining):
     """Share of the others that work with a running total; the rest answer in one go."""
     noise: Fraction = 0.02
     """Chance of a slip per worked step."""
+    ready_made: bool = True
+    """true: take the base model that comes with asyncrl where it was made with these very options.
+    false: train it here, 165 seconds of CPU time. Other CPUs round otherwise, so it differs a little."""
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes model/ (weights, tokenizer) into `folder`. Raises InputError, also without reasoning-gym."""
     settings = parse_options(ChainSumOptions, options)
     heldout = set(_questions(settings, settings.heldout_seed, settings.heldout_size))
+    if settings.ready_made and copy_model(folder / "model", settings):
+        write_tokenizer(folder / "model", build_tokenizer())
+        progress("base model", 1, 1)
+        return
+    # It loads torch and transformers: seconds, which a copy does not need.
+    from asyncrl.examples.base_model import make_base_model
+
     corpus = draw_answers(
         _questions(settings, settings.first_seed, settings.num_examples),
         worked_first=settings.worked_first,

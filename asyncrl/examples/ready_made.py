@@ -1,6 +1,6 @@
 """Base models that come with asyncrl: made once by `prepare` with the options in their made.json.
 
-    python -m asyncrl.examples.ready_made     makes them again: 100 seconds of CPU time
+    python -m asyncrl.examples.ready_made [arithmetic] [reasoning]     makes them again: 265 CPU seconds
 
 A copy takes no time, and is the same model on every CPU: one that is trained there rounds otherwise.
 """
@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -59,13 +60,21 @@ def _identity(options: Section) -> object:
 
 
 def main() -> int:
-    from asyncrl.examples.pretrain import SumsOptions, prepare
+    from asyncrl.examples import gym_pretrain, pretrain
 
-    settings = SumsOptions(task="arithmetic", ready_made=False)
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        prepare(folder, lambda stage, done, total: None, **settings.model_dump())
-        keep_model(folder / "model", settings, MODELS / settings.task)
+    one_digit = {"min_terms": 6, "max_terms": 8, "min_digits": 1, "max_digits": 1}
+    targets: dict[str, tuple[Callable[..., None], Section]] = {
+        "arithmetic": (pretrain.prepare, pretrain.SumsOptions(task="arithmetic", ready_made=False)),
+        "reasoning": (
+            gym_pretrain.prepare,
+            gym_pretrain.ChainSumOptions(config=one_digit, heldout_size=256, ready_made=False),
+        ),
+    }
+    for name in sys.argv[1:] or targets:
+        target, options = targets[name]
+        with tempfile.TemporaryDirectory() as made:
+            target(Path(made), lambda stage, done, total: None, **options.model_dump())
+            keep_model(Path(made) / "model", options, MODELS / name)
     return 0
 
 

@@ -5,13 +5,18 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from fakes.gym import NEEDS_GYM
 
 from asyncrl.errors import InputError
+from asyncrl.examples import gym_pretrain
 from asyncrl.examples.pretrain import SumsOptions, draw_corpus, prepare
 from asyncrl.examples.ready_made import MODELS, copy_model, keep_model
+from asyncrl.recipe.file import load_recipe
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 OPTIONS = SumsOptions(task="arithmetic")
 LOSS = 0.289
 """Nats per response token of the first 256 examples, as `python -m asyncrl.examples.ready_made` left it."""
@@ -22,6 +27,17 @@ def test_the_default_options_take_the_model_that_comes_with_asyncrl(tmp_path):
     prepare(tmp_path, lambda *progress: told.append(progress), task="arithmetic")
     assert told == [("base model", 1, 1)]
     kept = (MODELS / "arithmetic" / "model.safetensors").read_bytes()
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
+    assert (tmp_path / "model" / "tokenizer.json").is_file()
+
+
+@NEEDS_GYM
+def test_the_recipe_on_a_gym_takes_the_model_that_was_made_with_its_options(tmp_path):
+    section = load_recipe(RECIPES / "r1_zero_reasoning_cpu.yaml").prepare
+    told = []
+    gym_pretrain.prepare(tmp_path, lambda *progress: told.append(progress), **section.options)
+    assert told == [("base model", 1, 1)]
+    kept = (MODELS / "reasoning" / "model.safetensors").read_bytes()
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
     assert (tmp_path / "model" / "tokenizer.json").is_file()
 
