@@ -1,12 +1,10 @@
 """The core, as docs/architecture.md lists it: how large it is, and which features it still imports."""
 
 import ast
-import re
-from pathlib import Path
 
 import pytest
+from docs.core_picture import BLOCK, PAGE, ROOT, SEAMS, imported, picture, stages
 
-ROOT = Path(__file__).parents[2]
 MOST_FILES = 54
 MOST_LINES = 11_900
 FEATURES = (
@@ -55,10 +53,7 @@ STILL_IMPORTED = {
 
 def core() -> list[str]:
     """Files of the list, below asyncrl and without their ending."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = page.partition("## Read these in an afternoon")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")]
-    return re.findall(r"`([\w/]+)\.py`", "\n".join(rows))
+    return [file for files in stages(PAGE.read_text(encoding="utf-8")).values() for file in files]
 
 
 def feature_of(module: str) -> str | None:
@@ -97,3 +92,17 @@ def test_no_file_of_the_core_imports_another_feature() -> None:
 )
 def test_an_import_of_a_feature_is_found(line: str, feature: set[str]) -> None:
     assert features_in(line) == feature
+
+
+def test_the_picture_is_that_of_the_imports() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (drawn,) = BLOCK.findall(page)
+    assert drawn == picture(page), "run .venv/bin/python -P tests/docs/core_picture.py"
+
+
+@pytest.mark.parametrize("seam", SEAMS)
+def test_what_is_drawn_at_a_seam_attaches_there(seam: str) -> None:
+    place, core_file = SEAMS[seam]
+    folder = ROOT / "asyncrl" / place
+    files = [f"{place}/{path.stem}" for path in folder.glob("*.py")] if folder.is_dir() else [place]
+    assert any(core_file in imported(file) for file in files) or place in imported(core_file)
