@@ -141,12 +141,15 @@ def _last_boxes(text: str) -> list[str | None] | None:
     num_read = 0
     passed_over: int | None = None
     # Where each command stands last, before what has been looked at.
-    last = {name: text.rfind(name) for name in ("\\boxed", "\\fbox")}
+    boxed, fbox = text.rfind("\\boxed"), text.rfind("\\fbox")
     for _ in range(_MAX_BOX_ATTEMPTS):
-        name, start = max(last.items(), key=lambda item: item[1])
+        start = max(boxed, fbox)
         if start < 0 or num_read > _MAX_READ_CHARACTERS:
             break
-        last[name] = text.rfind(name, 0, start)
+        if start == boxed:
+            boxed = text.rfind("\\boxed", 0, start)
+        else:
+            fbox = text.rfind("\\fbox", 0, start)
         box = box_at(text, start)
         num_read += MAX_BOX_CHARACTERS if box is None else box[0] - start
         if box is None:

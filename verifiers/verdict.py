@@ -93,6 +93,8 @@ def as_turn_rewards(value: object) -> tuple[float, ...]:
 
 def as_scores(value: object) -> dict[str, float]:
     """`value` as named scores. Raises ValueError."""
+    if type(value) is dict and not value:
+        return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"scores is {value!r:.80}, expected an object of names and numbers.")
     if len(value) > MAX_SCORES:
@@ -112,6 +114,8 @@ def as_scores(value: object) -> dict[str, float]:
 
 def as_spans(value: object) -> tuple[Span, ...]:
     """`value` as spans. Raises ValueError."""
+    if type(value) is tuple and not value:
+        return ()
     return tuple(_as_span(span, f"spans[{i}]") for i, span in enumerate(_as_list(value, "spans")))
 
 
@@ -149,6 +153,8 @@ def _as_place(part: object, span: object, name: str) -> int:
 def as_number(value: object, name: str, least: float, most: float, *, hint: str = "") -> float:
     """`value` as a float, if it is a number in [least, most]: one of Python, numpy or torch, but neither text
     nor a truth value. Raises ValueError that names it `name`."""
+    if type(value) is float and least <= value <= most:
+        return value
     is_number = hasattr(value, "__float__") and not isinstance(value, bool)
     if is_number and "bool" not in str(getattr(value, "dtype", "")):
         try:

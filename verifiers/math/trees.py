@@ -1,8 +1,9 @@
 """Queries on any tree, and the few changes that any tree may get. Knows no arithmetic."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, get_args
 
 from verifiers.math.nodes import (
@@ -21,40 +22,50 @@ from verifiers.math.nodes import (
 INFINITY = Constant("infinity")
 MINUS_ONE = Number(Fraction(-1))
 
-# The fields of each class that hold nodes, alone or in tuples. The last comes first, for a stack.
-_NODE_FIELDS: dict[type, tuple[str, ...]] = {
-    kind: tuple(
-        field.name for field in reversed(fields(kind)) if "Node" in str(field.type) or field.name == "bound"
-    )
+_NODE_FIELDS: dict[type, dict[str, str]] = {
+    kind: {
+        field.name: str(field.type)
+        for field in fields(kind)
+        if "Node" in str(field.type) or field.name == "bound"
+    }
     for kind in get_args(Node)
 }
+"""The fields of each class that hold nodes, alone or in tuples, with their types."""
+
+
+def _below(names: dict[str, str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Gives the nodes right below a node with these fields: by one look for the usual classes."""
+    types = list(names.values())
+    if types == ["tuple[Node, ...]"] or types == ["Node", "Node"]:
+        return attrgetter(*names)
+    return lambda node: tuple(_flat([getattr(node, name) for name in names]))
+
+
+def _flat(parts: Iterable[Any]) -> Iterator[Node]:
+    for part in parts:
+        if isinstance(part, tuple):
+            yield from _flat(part)
+        elif part is not None:
+            yield part
+
+
+_BELOW = {kind: _below(names) for kind, names in _NODE_FIELDS.items() if names}
 
 
 def walk(node: Node) -> list[Any]:
-    """The node and all below it, parents first."""
-    found: list[Any] = []
-    stack: list[Any] = [node]
-    while stack:
-        item = stack.pop()
-        names = _NODE_FIELDS.get(type(item))
-        if names is None:
-            stack.extend(reversed(item or ()))
-            continue
-        found.append(item)
-        for name in names:
-            stack.append(getattr(item, name))
+    """The node and all below it, parents first, level by level."""
+    found: list[Any] = [node]
+    for item in found:
+        below = _BELOW.get(type(item))
+        if below is not None:
+            found += below(item)
     return found
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Node) -> tuple[Node, ...]:
     """The nodes right below this one, in order."""
-    stack = [getattr(node, name) for name in _NODE_FIELDS[type(node)]]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, tuple):
-            stack.extend(reversed(item))
-        elif item is not None:
-            yield item
+    below = _BELOW.get(type(node))
+    return () if below is None else below(node)
 
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:

@@ -31,7 +31,7 @@ from verifiers.math.tokens import Token
 from verifiers.math.trees import walk
 from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
 from verifiers.math.words import OWN_FUNCTIONS, unstyled
-from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
+from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
@@ -41,8 +41,8 @@ _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 _MARKED = re.compile(r"\\(?:vec|overrightarrow|(?:wide)?hat)(?![A-Za-z])")
 _CACHE_SIZE = 8192
 
-_CacheKey = tuple[str, str, tuple[str, ...], tuple[str, ...]]
-"""The reference's key, the answer, its candidates and its parts: one box "42, 43" is not two boxes."""
+_Finding = tuple[bool, str]
+"""(whether the answer is correct, why)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class MathVerifier:
         self._think = think
         self._any_operation = operations == "any"
         self._letters: Letters = letters
-        self._cache: dict[_CacheKey, Verdict] = {}
+        self._cache: dict[Hashable, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
         """The gold answer read as mathematics; a list means that each of its items is acceptable."""
@@ -144,33 +144,29 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer, extraction.candidates, extraction.parts)
-        found = self._cache.get(key)
-        if found is None:
+        key = (reference.key, extraction)
+        verdict = self._cache.get(key)
+        if verdict is None:
             found = self._settle(extraction, reference) or self._compare(extraction, reference)
-            self._remember(key, found)
-        return _with_method(found, extraction)
+            verdict = _verdict(extraction, found)
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.pop(next(iter(self._cache)), None)
+            self._cache[key] = verdict
+        return verdict
 
     def verify_fast(self, response: str, reference: MathReference) -> Verdict | None:
         """Settles identical text and plain numbers; all else is for `verify`."""
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer, extraction.candidates, extraction.parts)
-        found = self._cache.get(key) or self._settle(extraction, reference)
-        return None if found is None else _with_method(found, extraction)
+        verdict = self._cache.get((reference.key, extraction))
+        if verdict is None and (found := self._settle(extraction, reference)) is not None:
+            verdict = _verdict(extraction, found)
+        return verdict
 
     def cache_key(self, response: str, reference: MathReference) -> Hashable | None:
         extraction = self._extract(response)
-        if extraction.answer is None:
-            return None
-        return (
-            reference.key,
-            extraction.answer,
-            extraction.candidates,
-            extraction.parts,
-            extraction.method,
-        )
+        return None if extraction.answer is None else (reference.key, extraction)
 
     def response_with(self, answer: str) -> str:
         return f"{'</think>' if self._think == 'required' else ''}\\boxed{{{answer}}}"
@@ -178,40 +174,34 @@ class MathVerifier:
     def _extract(self, response: str) -> Extraction:
         return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
 
-    def _remember(self, key: _CacheKey, verdict: Verdict) -> None:
-        if len(self._cache) >= _CACHE_SIZE:
-            self._cache.pop(next(iter(self._cache)), None)
-        self._cache[key] = verdict
-
     @staticmethod
-    def _settle(extraction: Extraction, reference: MathReference) -> Verdict | None:
-        """A verdict from the text alone or from exact numbers, or None."""
+    def _settle(extraction: Extraction, reference: MathReference) -> _Finding | None:
+        """What the text alone or exact numbers decide, or None."""
         answer = extraction.answer
         assert answer is not None
         text = strip_wrapping(answer)
         if not extraction.candidates and any(text == gold.text for gold in reference.answers):
-            return correct(extracted=answer, detail="the same text")
+            return True, "the same text"
         number = plain_number(text)
         if number is None or any(gold.number is None or gold.unit for gold in reference.answers):
             return None
-        same = any(_same_plain(gold, text, number) for gold in reference.answers)
-        if same:
-            return correct(extracted=answer, detail="the same number")
-        return wrong(extracted=answer, detail=f"{text[:80]} is not {_shown(reference)}")
+        if any(_same_plain(gold, text, number) for gold in reference.answers):
+            return True, "the same number"
+        return False, f"{text[:80]} is not {_shown(reference)}"
 
-    def _compare(self, extraction: Extraction, reference: MathReference) -> Verdict:
-        verdict = self._compare_one(extraction, reference)
-        if verdict.outcome is Outcome.WRONG and extraction.candidates:
+    def _compare(self, extraction: Extraction, reference: MathReference) -> _Finding:
+        found = self._compare_one(extraction, reference)
+        if not found[0] and extraction.candidates:
             # \boxed{\frac{84}{2}} \boxed{42}: several boxes that all hold the answer.
             boxes = [Extraction(box, extraction.method) for box in extraction.candidates]
             graded = (self._settle(box, reference) or self._compare_one(box, reference) for box in boxes)
-            if all(one.outcome is Outcome.CORRECT for one in graded):
-                return correct(extracted=extraction.answer, detail="each box is equal to the gold")
-        if verdict.outcome is Outcome.WRONG and extraction.parts:
+            if all(is_correct for is_correct, _ in graded):
+                return True, "each box is equal to the gold"
+        if not found[0] and extraction.parts:
             given = [read_answer(part) for part in extraction.parts]
             if any(self._fills(gold, given) for gold in reference.answers):
-                return correct(extracted=extraction.answer, detail="each box is a part of the gold, in order")
-        return verdict
+                return True, "each box is a part of the gold, in order"
+        return found
 
     def _fills(self, gold: Answer, given: list[Answer]) -> bool:
         """Whether the answers are the items of a gold that is a list, one each and in order; in any order
@@ -225,45 +215,50 @@ class MathVerifier:
 
         return all(map(same, items, given)) or (_have_one_name(given) and pair_off(items, given, same))
 
-    def _compare_one(self, extraction: Extraction, reference: MathReference) -> Verdict:
+    def _compare_one(self, extraction: Extraction, reference: MathReference) -> _Finding:
         answer = extraction.answer
         assert answer is not None
         if reference.choice is not None and not extraction.candidates:
-            verdict = self._compare_choice(answer, reference, reference.choice)
-            if verdict is not None:
-                return verdict
-        return self._compare_value(answer, answer, reference)
+            found = self._compare_choice(answer, reference, reference.choice)
+            if found is not None:
+                return found
+        return self._compare_value(answer, reference)
 
-    def _compare_choice(self, answer: str, reference: MathReference, gold: str) -> Verdict | None:
+    def _compare_choice(self, answer: str, reference: MathReference, gold: str) -> _Finding | None:
         """None when the answer chooses no letter: it may be the value."""
         choice = read_choice(answer, _LETTERS)
         if choice is None:
             return None
         if choice.letters != {gold}:
-            return wrong(extracted=answer, detail=f"chose {', '.join(sorted(choice.letters))}, not {gold}")
+            return False, f"chose {', '.join(sorted(choice.letters))}, not {gold}"
         if choice.text and reference.is_option_known:
-            return self._compare_value(answer, choice.text, reference)
+            return self._compare_value(choice.text, reference)
         if not choice.may_stand(_LETTERS):
-            return wrong(extracted=answer, detail=f"the text after {gold} is not that of an option")
-        return correct(extracted=answer, detail="the same choice")
+            return False, f"the text after {gold} is not that of an option"
+        return True, "the same choice"
 
-    def _compare_value(self, answer: str, text: str, reference: MathReference) -> Verdict:
+    def _compare_value(self, text: str, reference: MathReference) -> _Finding:
         response = read_answer(text, letters=self._letters)
         undone: str | None = None
         for gold in reference.answers:
             found = _match(gold, response, any_operation=self._any_operation)
             if found == "":
-                return correct(extracted=answer, detail="equal to the gold")
+                return True, "equal to the gold"
             undone = undone or found
         if undone is not None:
-            return wrong(
-                extracted=answer,
-                detail=f"leaves an operation undone ({undone}) that {_shown(reference)} does not have "
-                "(option operations: any)",
+            return False, (
+                f"leaves an operation undone ({undone}) that {_shown(reference)} does not have "
+                "(option operations: any)"
             )
         if not response.readings:
-            return wrong(extracted=answer, detail=f"cannot be read as mathematics: {response.problem}")
-        return wrong(extracted=answer, detail=f"is not equal to {_shown(reference)}")
+            return False, f"cannot be read as mathematics: {response.problem}"
+        return False, f"is not equal to {_shown(reference)}"
+
+
+def _verdict(extraction: Extraction, found: _Finding) -> Verdict:
+    is_correct, why = found
+    say = correct if is_correct else wrong
+    return say(extracted=extraction.answer, detail=why, method=extraction.method)
 
 
 def _same_plain(gold: Answer, text: str, number: Fraction) -> bool:
@@ -353,15 +348,3 @@ def _is_words(gold: Answer) -> bool:
 
 def _shown(reference: MathReference) -> str:
     return " or ".join(answer.text[:80] for answer in reference.answers[:3])
-
-
-def _with_method(verdict: Verdict, extraction: Extraction) -> Verdict:
-    if verdict.method == extraction.method and verdict.extracted == extraction.answer:
-        return verdict
-    return Verdict(
-        verdict.outcome,
-        verdict.score,
-        extracted=extraction.answer,
-        detail=verdict.detail,
-        method=extraction.method,
-    )
