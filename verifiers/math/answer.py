@@ -10,7 +10,7 @@ from fractions import Fraction
 from verifiers.extract import last_box
 from verifiers.math.chemistry import is_marked_formula
 from verifiers.math.dates import date_of
-from verifiers.math.letters import Letters, LettersAre, has_short_word, is_prose, letters_are, spaced_letters
+from verifiers.math.letters import Letters, LettersAre, is_prose, letters_are, run_is, spaced_letters
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Quotient, Text
 from verifiers.math.notation import split_label, usual_notation
@@ -36,6 +36,8 @@ _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _DOTTED = re.compile(r"\d*\.\d+\.\.\.$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
+_NOTHING_AROUND = re.compile(r"(?![\s~:$*`{]|\\[,;:! (\[]).*(?<![\s~.,;:!\\])", re.DOTALL)
+"""No text that `strip_wrapping` changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Answer:
 
 def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
-    while True:
+    while _NOTHING_AROUND.fullmatch(text) is None:
         before = text
         text = text.strip()
         if not (text.endswith("...") and _DOTTED.search(text)):
@@ -76,7 +78,8 @@ def strip_wrapping(text: str) -> str:
         if text.startswith("{") and text.endswith("}") and _closes_at_end(text):
             text = text[1:-1]
         if text == before:
-            return text
+            break
+    return text
 
 
 def _closes_at_end(text: str) -> bool:
@@ -99,8 +102,11 @@ def plain_number(text: str) -> Fraction | None:
     sign, whole, decimals, bottom = match.groups()
     if bottom is not None and (decimals is not None or int(bottom) == 0):
         return None
-    value = Fraction(int(whole + (decimals or "")), int(bottom) if bottom else 10 ** len(decimals or ""))
-    return -value if sign == "-" else value
+    if decimals is None and bottom is None:
+        return Fraction(int(sign + whole))
+    return Fraction(
+        int(sign + whole + (decimals or "")), int(bottom) if bottom else 10 ** len(decimals or "")
+    )
 
 
 _FRACTION_OF_UNITS = re.compile(
@@ -115,7 +121,10 @@ _OHM = re.compile(r"\\(?:text|mathrm)\s*\{\s*([nuμmkMG])\s*\}\s*\\Omega(?![A-Za
 def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
     """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
     they are, by `letters` or else by `letters_are`."""
-    text = raw if plain_number(raw) is not None else strip_wrapping(usual_notation(plain_characters(raw)))
+    number = plain_number(raw)
+    if number is not None:
+        return Answer(raw, number, raw, (_plain_node(raw, number),), None)
+    text = strip_wrapping(usual_notation(plain_characters(raw)))
     if "\\text" in text or "\\mathrm" in text:
         if "frac" in text:
             text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
@@ -137,10 +146,7 @@ def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -
     kind = letters_are(text)
     spoken = _spoken(words)
     if kind is None and spoken is None:
-        ways = (True, False) if has_short_word(text) else (True,)
-        if is_gold:
-            ways = (letters != "product",)
-        readings, unit, problem = _formulas(text, ways)
+        readings, unit, problem = _formulas(text, (letters != "product",) if is_gold else (True, False))
         return Answer(text, number, words, readings, unit, problem)
     spaced = spaced_letters(text) if letters == "product" else None
     formulas, unit, problem = _formulas(spaced or text, () if spaced is None and is_prose(text) else (False,))
@@ -167,16 +173,26 @@ def _spoken(words: str) -> Node | None:
 
 
 def _formulas(text: str, short_words: tuple[bool, ...]) -> tuple[tuple[Node, ...], Unit | None, str]:
-    """(readings, unit, problem) of the text as mathematics, one reading for each way to read short words."""
+    """(readings, unit, problem) of the text as mathematics, one reading for each way to read short words, if
+    there are some."""
     readings: list[Node] = []
     unit: Unit | None = None
     problem = ""
-    for way in short_words:
+    try:
+        value, unit = _value_and_unit(text) if short_words else ([], None)
+    except Unreadable as error:
+        value, problem = [], str(error)
+    if not isinstance(value, list):
+        readings.append(value)
+    elif not any(map(_is_short_word, value)):
+        short_words = short_words[:1]
+    for way in short_words if isinstance(value, list) and value else ():
         try:
-            node, unit = _read(text, short_words=way)
-            readings.append(node)
+            readings.append(parse_tokens(list(value), short_words=way))
         except Unreadable as error:
             problem = str(error)
+    if not readings:
+        unit = None
     if not readings and ("\\" in text or "..." in text) and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
     return tuple(readings), unit, problem
@@ -222,22 +238,47 @@ def _plain_node(text: str, number: Fraction) -> Node:
     return read_number(Token("number", text)) if "." in text else Number(number)
 
 
-def _read(text: str, *, short_words: bool = True) -> tuple[Node, Unit | None]:
-    tokens = with_qualifier(tokenize(text))
-    if "," in text and any(
-        _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
-    ):
+def _value_and_unit(text: str) -> tuple[list[Token] | Node, Unit | None]:
+    """The tokens of the value, or the value of 1 hour 30 minutes, and the unit. Raises Unreadable."""
+    tokens = tokenize(text)
+    has_words = any(map(_is_of_words, tokens))
+    if has_words:
+        tokens = with_qualifier(tokens)
+    if "," in text and any(map(_has_leading_zero, tokens[1:], tokens)):
         raise Unreadable("a list with a leading zero")
-    tokens, currency = _without_currency(tokens)
-    if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):
+    unit: Unit | None = None
+    if has_words:
+        tokens, unit = _without_currency(tokens)
+    if tokens and tokens[0].value in _OPENING_SIGNS:
         tokens = tokens[1:]
-    compound = _compound_quantity(tokens)
-    if compound is not None:
-        return compound
-    tokens, unit = _without_units(tokens)
+    if has_words:
+        compound = _compound_quantity(tokens)
+        if compound is not None:
+            return compound
+        tokens, last_unit = _without_units(tokens)
+        unit = last_unit or unit
     if not tokens:
         raise Unreadable("nothing but a unit")
-    return parse_tokens(tokens, short_words=short_words), unit or currency
+    return tokens, unit
+
+
+_OPENING_SIGNS = frozenset((r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"))
+_UNIT_LETTERS = frozenset("mgshLNJKWVA")
+_SIGNS_OF_WORDS = frozenset((r"\$", r"\pounds", r"\Omega", r"\in", "C", "F"))
+
+
+def _is_of_words(token: Token) -> bool:
+    """Whether it may be part of a qualifier, a currency or a unit: without such a token there is none."""
+    return (
+        token.kind in ("text", "word", "function")
+        or token.value in _SIGNS_OF_WORDS
+        or (token.spaced and token.kind == "symbol" and token.value in _UNIT_LETTERS)
+    )
+
+
+def _is_short_word(token: Token) -> bool:
+    """Whether it is a word that could be a product too."""
+    return token.kind == "word" and len(token.value) < 4 and run_is(token.value) is LettersAre.WORD
 
 
 def _has_leading_zero(token: Token, before: Token) -> bool:
@@ -399,7 +440,7 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
         of_units = at + 1 < len(tokens) and tokens[at + 1].value in ("/", "^") and at + 2 < len(tokens)
         return (
             known_unit(token.value)
-            and token.value in "mgshLNJKWVA"
+            and token.value in _UNIT_LETTERS
             and (alone or (of_units and tokens[at + 1].value == "/" and known_unit(tokens[at + 2].value)))
         )
     if token.value == r"\Omega":

@@ -47,7 +47,13 @@ class Cursor:
 
     def unwrap_operator(self) -> None:
         """Take the braces off an operator that stands here alone in them, as in {-}5: they only space it."""
-        if self.sees("{") and self.peek(2).value == "}" and self.peek().value in OPERATORS:
+        # Cheapest first: a place in a formula is rarely a brace.
+        if (
+            self.here.value == "{"
+            and self.sees("{")
+            and self.peek(2).value == "}"
+            and self.peek().value in OPERATORS
+        ):
             self.tokens[self.at : self.at + 3] = [self.peek()]
             self.go_to(self.at)
 

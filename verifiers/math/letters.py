@@ -64,11 +64,6 @@ def is_prose(text: str) -> bool:
     return _LETTERS_ONLY.fullmatch(text) is not None and any(len(run) >= _LONG for run in _runs(text))
 
 
-def has_short_word(text: str) -> bool:
-    """Whether one of the runs of letters is a word that could be a product too."""
-    return any(1 < len(run) < _LONG and run_is(run) is LettersAre.WORD for run in _RUN.findall(text))
-
-
 def run_is(run: str) -> LettersAre | None:
     """The kind of one run of letters; None of a single letter, a joiner (and) and what mathematics names."""
     if len(run) == 1 or run in JOINERS or _is_known(run):

@@ -43,6 +43,8 @@ def read_number(token: Token) -> Number:
 def take_decimal_end(cursor: Cursor, number: Number) -> Number | None:
     r"""The number with what repeats or dots after it, 0.1\overline{6} and 0.1(6) (exact) or 0.123\ldots; None
     without."""
+    if number.places is None and cursor.here.value != ".":
+        return None
     if (digits := _take_bracketed_digits(cursor, number)) is not None:
         return _repeating(number, number.places or 0, digits, is_dotted=False)
     if cursor.sees(".") and cursor.peek().value in _OVERLINES:

@@ -261,11 +261,11 @@ class Parser(Cursor):
             # "+/-" in plain text
             self.go_to(self.at + 2)
             return PlusMinus(self.term(), flipped=False)
-        # A second sign, as in "2 + -3" or "--3", is taken with the term.
-        self.unwrap_operator()
-        second = self.here.value if sign is not None and self.here.value in ("-", "+") else None
-        if second is not None:
-            self.advance()
+        second = None
+        if sign is not None:
+            # A second sign, as in "2 + -3" or "--3", is taken with the term.
+            self.unwrap_operator()
+            second = self.advance().value if self.here.value in ("-", "+") else None
         term = negative(self.term()) if second == "-" else self.term()
         if sign == "-":
             return negative(term)
@@ -276,6 +276,8 @@ class Parser(Cursor):
         while True:
             self.unwrap_operator()
             token = self.here
+            if token.kind == "end":
+                return result
             if token.value in TIMES_SIGNS and token.kind in ("operator", "command"):
                 self.advance()
                 result = _typed_product(token.value, result, self._factor())
@@ -316,23 +318,29 @@ class Parser(Cursor):
         return base
 
     def _postfix(self, node: Node) -> Node:
-        while (token := self.here).kind != "end":
-            if self.take("!"):
+        while (token := self.here).kind in ("operator", "command", "word", "text"):
+            if token.kind in ("word", "text"):
+                if (power := TEN_POWERS.get(token.value.strip(" ~"))) is None:
+                    break
+                self.advance()
+                node = scaled(node, 10**power)
+            elif token.value == "!":
+                self.advance()
                 is_double = self.sees("!") and not self.here.spaced and self.take("!")
                 node = FunctionCall("double_factorial" if is_double else "factorial", (node,))
-            elif self.take(r"\%") or self.take("%"):
+            elif token.value in ("%", r"\%"):
+                self.advance()
                 node = Percent(node)
             elif token.value in DEGREE_SIGNS and token.kind == "command":
                 if isinstance(node, Symbol):
                     raise Unreadable("a composition of functions")
                 self.advance()
                 node = take_minutes(self, node)
-            elif (power := TEN_POWERS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
+            elif token.value == "'" and isinstance(node, Symbol):
                 self.advance()
-                node = scaled(node, 10**power)
-            elif isinstance(node, Symbol) and self.take("'"):
                 node = Symbol(node.name + "'")
-            elif isinstance(node, Number) and self.take("_"):
+            elif token.value == "_" and isinstance(node, Number):
+                self.advance()
                 node = based(node, self.raw_argument())
             else:
                 break

@@ -4,6 +4,7 @@ One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the sa
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import NamedTuple
 
 from verifiers.math.words import OPERATORS
@@ -121,11 +122,12 @@ _LEXER = re.compile(
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DOUBLED_COMMAND = re.compile(r"\\\\(?=[A-Za-z])")
-_OPENERS = {"(", "[", r"\{", r"\langle", r"\lbrace"}
-_CLOSERS = {")", "]", r"\}", r"\rangle", r"\rbrace"}
+_AS_WRITTEN = frozenset(("number", "word", "operator"))
+_DEPTHS = {"(": 1, "[": 1, r"\{": 1, r"\langle": 1, ")": -1, "]": -1, r"\}": -1, r"\rangle": -1}
+_BRACKETS = _DEPTHS.keys() | {r"\lbrace", r"\rbrace"}
 # What a wrapper such as \mathord only spaces differently.
 _WRAPPED_SIGN = re.compile(r"\s*\{\s*(\\[A-Za-z]+|\\[{}]|[<>!=]?=|[^\w\s{}\\])\s*\}")
-_SIGNS_IN_ATOMS = OPERATORS | _OPENERS | _CLOSERS | {",", ";", "|", "!"}
+_SIGNS_IN_ATOMS = OPERATORS | _BRACKETS | {",", ";", "|", "!"}
 _UNIT_VECTOR = re.compile(
     r"(?:\\(?:mathbf|boldsymbol|bm|pmb))?\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)"
     r"|\s*\{\s*\\(?:mathbf|boldsymbol|bm|pmb)\s*\{\s*(?:\\[ij]math|[ijk])\s*\}\s*\}"
@@ -146,12 +148,17 @@ def tokenize(text: str) -> list[Token]:
     while at < len(text):
         match = _LEXER.match(text, at)
         assert match is not None  # the last alternative takes any character
-        kind, value = match.lastgroup, match.group()
-        at = match.end()
+        kind, value, at = match.lastgroup, match.group(), match.end()
         if len(tokens) > MAX_TOKENS:
             raise Unreadable(f"more than {MAX_TOKENS} symbols")
         if kind == "space":
             spaced = True
+            continue
+        if kind in _AS_WRITTEN or (kind == "command" and value not in _STYLES_OF_VECTORS):
+            token = _token(kind, value, spaced)
+            depth += _DEPTHS.get(token.value, 0)
+            tokens.append(token)
+            spaced = False
             continue
         if kind == "drop":
             continue
@@ -194,10 +201,9 @@ def tokenize(text: str) -> list[Token]:
             operator = value.startswith(r"\operatorname")
             tokens.append(_token("function" if operator else "text", content, spaced))
         else:
-            if kind == "command" and value in (r"\lbrace", r"\rbrace"):
-                value = r"\{" if value == r"\lbrace" else r"\}"
-            depth += (value in _OPENERS) - (value in _CLOSERS)
-            tokens.append(_token(str(kind), value, spaced))
+            token = _token(str(kind), value, spaced)
+            depth += _DEPTHS.get(token.value, 0)
+            tokens.append(token)
         spaced = False
     return _without_idle_quads(_with_vectors(tokens))
 
@@ -212,7 +218,7 @@ def _unit_vector(text: str, mark: re.Match[str]) -> tuple[int, str]:
 
 def _with_vectors(tokens: list[Token]) -> list[Token]:
     r"""Bold letters as vectors where two of them stand around a \times, else as letters."""
-    if not any(token.kind == "bold" for token in tokens):
+    if not any([token.kind == "bold" for token in tokens]):
         return tokens
     crossed = any(
         sign.value == r"\times" and left.kind == right.kind == "bold"
@@ -237,7 +243,7 @@ def _grouped_number(match: re.Match[str], depth: int, spaced: bool) -> tuple[int
 
 def _without_idle_quads(tokens: list[Token]) -> list[Token]:
     r"""Wide spaces kept only where they separate two formulas like a comma: x = 5 \quad y = 3."""
-    if not any(token.value in _QUADS for token in tokens):
+    if not any([token.value in _QUADS for token in tokens]):
         return tokens
     kept: list[Token] = []
     for position, token in enumerate(tokens):
@@ -291,19 +297,29 @@ def _is_mathematics(command: str, content: str) -> bool:
     )
 
 
+_OTHER_SPELLINGS = {
+    r"\lbrace": ("command", r"\{"),
+    r"\rbrace": ("command", r"\}"),
+    r"\colon": ("operator", ":"),
+}
+
+
+@lru_cache(maxsize=4096)
 def _token(kind: str, value: str, spaced: bool) -> Token:
-    if kind in ("word", "text") and value.strip(" ~").casefold() in ("percent", "percentage", "pct"):
-        return Token("operator", "%", spaced)
-    if value == r"\colon":
-        return Token("operator", ":", spaced)
-    if kind == "operator" and value == ":=":
-        return Token("operator", "=", spaced)
-    if kind == "row":
-        return Token("operator", r"\\", spaced)
-    if kind == "operator" and value in _GREEK:
-        return Token("symbol", _GREEK[value], spaced)
-    if kind == "word" and len(value) == 1:
-        return Token("symbol", value, spaced)
+    match kind:
+        case "word" | "text":
+            if kind == "word" and len(value) == 1:
+                return Token("symbol", value, spaced)
+            if value.strip(" ~").casefold() in ("percent", "percentage", "pct"):
+                return Token("operator", "%", spaced)
+        case "command" if value in _OTHER_SPELLINGS:
+            kind, value = _OTHER_SPELLINGS[value]
+        case "operator" if value == ":=":
+            value = "="
+        case "operator" if value in _GREEK:
+            return Token("symbol", _GREEK[value], spaced)
+        case "row":
+            return Token("operator", r"\\", spaced)
     return Token(kind, value, spaced)
 
 
