@@ -179,20 +179,10 @@ def _formulas(text: str, short_words: tuple[bool, ...]) -> tuple[tuple[Node, ...
     unit: Unit | None = None
     problem = ""
     try:
-        value, unit = _value_and_unit(text) if short_words else ([], None)
+        if short_words:
+            readings, unit = _read(text, short_words)
     except Unreadable as error:
-        value, problem = [], str(error)
-    if not isinstance(value, list):
-        readings.append(value)
-    elif not any(map(_is_short_word, value)):
-        short_words = short_words[:1]
-    for way in short_words if isinstance(value, list) and value else ():
-        try:
-            readings.append(parse_tokens(list(value), short_words=way))
-        except Unreadable as error:
-            problem = str(error)
-    if not readings:
-        unit = None
+        problem = str(error)
     if not readings and ("\\" in text or "..." in text) and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
     return tuple(readings), unit, problem
@@ -230,36 +220,48 @@ def _is_balanced(text: str) -> bool:
 
 def _plain_node(text: str, number: Fraction) -> Node:
     """The node of an integer, a decimal or a fraction as the parser makes it."""
-    if text[0] in "+-":
-        unsigned = _plain_node(text[1:], abs(number))
-        return negative(unsigned) if text[0] == "-" else unsigned
-    if "/" in text:
-        return Quotient(*(Number(Fraction(int(part))) for part in text.split("/")))
-    return read_number(Token("number", text)) if "." in text else Number(number)
+    if "/" not in text and "." not in text:
+        return Number(number)
+    parts = [read_number(Token("number", part)) for part in text.lstrip("+-").split("/")]
+    unsigned: Node = Quotient(*parts) if len(parts) > 1 else parts[0]
+    return negative(unsigned) if text[0] == "-" else unsigned
 
 
-def _value_and_unit(text: str) -> tuple[list[Token] | Node, Unit | None]:
-    """The tokens of the value, or the value of 1 hour 30 minutes, and the unit. Raises Unreadable."""
+def _read(text: str, short_words: tuple[bool, ...]) -> tuple[list[Node], Unit | None]:
+    """The readings and the unit. Raises Unreadable when there is no reading."""
     tokens = tokenize(text)
     has_words = any(map(_is_of_words, tokens))
     if has_words:
         tokens = with_qualifier(tokens)
     if "," in text and any(map(_has_leading_zero, tokens[1:], tokens)):
         raise Unreadable("a list with a leading zero")
+    currency: Unit | None = None
     unit: Unit | None = None
     if has_words:
-        tokens, unit = _without_currency(tokens)
+        tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in _OPENING_SIGNS:
         tokens = tokens[1:]
     if has_words:
         compound = _compound_quantity(tokens)
         if compound is not None:
-            return compound
-        tokens, last_unit = _without_units(tokens)
-        unit = last_unit or unit
+            return [compound[0]], compound[1]
+        tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
-    return tokens, unit
+    if not any(map(_is_short_word, tokens)):
+        short_words = short_words[:1]
+    return _trees(tokens, short_words), unit or currency
+
+
+def _trees(tokens: list[Token], short_words: tuple[bool, ...]) -> list[Node]:
+    found: list[Node] = []
+    for at, way in enumerate(short_words, start=1):
+        try:
+            found.append(parse_tokens(list(tokens), short_words=way))
+        except Unreadable:
+            if at == len(short_words) and not found:
+                raise
+    return found
 
 
 _OPENING_SIGNS = frozenset((r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"))

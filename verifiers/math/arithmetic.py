@@ -8,8 +8,7 @@ one thread evaluates at a time."""
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -67,21 +66,28 @@ def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: in
 
 
 def fraction(value: Fraction) -> fmpq:
-    return fmpq(value.numerator, value.denominator)
+    top, bottom = value.as_integer_ratio()
+    return fmpq(top) if bottom == 1 else fmpq(top, bottom)
 
 
 _PRECISION = threading.RLock()
 
 
-@contextmanager
-def precision(bits: int) -> Iterator[None]:
-    """Sets the precision of Arb, for this thread alone."""
-    with _PRECISION:
-        before, ctx.prec = ctx.prec, bits
-        try:
-            yield
-        finally:
-            ctx.prec = before
+class precision:
+    """Sets the precision of Arb, for this thread alone. Not by contextlib: each point needs one."""
+
+    __slots__ = ("_before", "_bits")
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+
+    def __enter__(self) -> None:
+        _PRECISION.acquire()
+        self._before, ctx.prec = ctx.prec, self._bits
+
+    def __exit__(self, *_: object) -> None:
+        ctx.prec = self._before
+        _PRECISION.release()
 
 
 def value_at(evaluate: Evaluate, place: Place) -> Value:

@@ -10,8 +10,9 @@ _NOON = re.compile(r"(?:12(?::00)? )?(?:(noon)|midnight)")
 def same_time(one: str, other: str) -> bool | None:
     """Whether two cleaned texts are the same time of day; None unless both are times, one of them with am,
     pm, noon or midnight. Which half of the day it is may be left out, like a unit."""
-    first, second = _time_of_day(one), _time_of_day(other)
-    if first is None or second is None or not (first[1] or second[1]):
+    if (first := _time_of_day(one)) is None or (second := _time_of_day(other)) is None:
+        return None
+    if not (first[1] or second[1]):
         return None
     both = first[1] and second[1]
     return first[0] == second[0] or (

@@ -6,7 +6,7 @@ from verifiers.math.tokens import Token, Unreadable
 from verifiers.math.words import OPERATORS
 
 _END = Token("end", "")
-_CLOSERS = frozenset(r") ] \} } \rangle \rvert \rVert \rfloor \rceil & \\ \end \mid".split())
+_CLOSERS = frozenset(["", *r") ] \} } \rangle \rvert \rVert \rfloor \rceil & \\ \end \mid".split()])
 
 
 class Cursor:
@@ -66,7 +66,7 @@ class Cursor:
             raise Unreadable(f"did not expect {self.here.value!r} here")
 
     def at_end_of_group(self) -> bool:
-        return self.here.kind == "end" or (self.here.value in _CLOSERS and self.here.kind != "text")
+        return self.here.value in _CLOSERS and self.here.kind != "text"
 
     def environment_has(self, value: str) -> bool:
         """Whether `value` stands before the end of the environment that the cursor is in."""

@@ -30,7 +30,7 @@ _SPELLINGS = [
         r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)",
     )
 ]
-_HINT = re.compile(r"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|\d{4}-", re.IGNORECASE)
+_HINT = re.compile(r"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|\d{4}-")
 """One of these is in each spelling."""
 _LEAP_YEAR = 2000
 _MAX_CHARACTERS = 60

@@ -2,6 +2,7 @@
 parts of a mixed number. Tokens only; the grammar is the parser's."""
 
 from fractions import Fraction
+from functools import lru_cache
 
 from verifiers.math.cursor import Cursor
 from verifiers.math.nodes import Based, Degrees, Node, Number, Product, Quotient, Sum
@@ -19,6 +20,7 @@ _BASE_WORDS = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def read_number(token: Token) -> Number:
     """The exact value of a literal, with the digits it was written with."""
     text = token.value

@@ -19,6 +19,7 @@ from verifiers.math.domains import is_alternating
 from verifiers.math.names import is_name
 from verifiers.math.nodes import (
     Based,
+    Constant,
     Degrees,
     FunctionCall,
     Listing,
@@ -33,6 +34,7 @@ from verifiers.math.nodes import (
     Relation,
     SetOperation,
     Sum,
+    Symbol,
     Text,
 )
 from verifiers.math.relations import value_of_chain
@@ -64,6 +66,7 @@ _KINDS: dict[str, str] = {
 }  # fmt: skip
 # In letters these are closed forms: \binom{n}{2} for \frac{n(n-1)}{2}, |x| for \sqrt{x^2}.
 _CLOSED_IN_LETTERS = {_COUNTING, "absolute value"}
+_WITHOUT_KIND = frozenset((Number, Symbol, Constant, Quotient, Power))
 # By the spelling of a formula that has no reading, which is equal to itself only.
 _OPAQUE_KINDS = (
     (re.compile(r"\\(?:sum|prod)(?![a-z])"), "sum or product"),
@@ -91,10 +94,10 @@ def foreign_operation(gold: Node, response: Node) -> str | None:
 
 def undone_operation(gold: Node, response: Node, gold_text: str, response_text: str) -> str | None:
     r"""`foreign_operation`, and 48 \div 2 for 24: the trees do not tell the sign from a fraction."""
-    value = exact_or_none(gold)
-    is_whole = value is not None and value.denominator == 1
-    if is_whole and _DIVISION.search(response_text.rpartition("=")[2]) and not _DIVISION.search(gold_text):
-        return "division"
+    if _DIVISION.search(response_text.rpartition("=")[2]) and not _DIVISION.search(gold_text):
+        value = exact_or_none(gold)
+        if value is not None and value.denominator == 1:
+            return "division"
     return foreign_operation(gold, response)
 
 
@@ -135,7 +138,7 @@ def _may_be_value(side: Node, letters: frozenset[str]) -> bool:
 def _kinds(node: Node, letters: frozenset[str]) -> Iterator[str]:
     """The kind of each operation in the tree, without the closed forms in `letters`."""
     for item in walk(node):
-        kind = _kind(item, letters)
+        kind = None if type(item) in _WITHOUT_KIND else _kind(item, letters)
         if kind is None or (kind in _CLOSED_IN_LETTERS and not letters.isdisjoint(free_symbols(item))):
             continue
         yield kind

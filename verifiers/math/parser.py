@@ -122,10 +122,11 @@ def parse_tokens(tokens: list[Token], *, short_words: bool = True) -> Node:
 
     `short_words`: whether a word of two or three letters that is an item of a list, or all there is, is
     text; else it is a product of letters."""
+    has_partial = r"\partial" in [token.value for token in tokens]
     parser = Parser(tokens, short_words=short_words)
     node = parser.whole()
     parser.expect_end()
-    if parser.has_partial and contains(node, Symbol("partial")):
+    if has_partial and contains(node, Symbol("partial")):
         raise Unreadable("a \\partial that is part of no derivative")
     return node
 
@@ -142,7 +143,6 @@ class Parser(Cursor):
         short_words: bool = True,
     ) -> None:
         super().__init__(tokens)
-        self.has_partial = any(token.value == r"\partial" for token in tokens)
         self._short_words = short_words
         self._depth = depth
         self._bars = 0
@@ -162,13 +162,16 @@ class Parser(Cursor):
         return FunctionCall("binomial", (node, self.listing())) if self.take(r"\choose") else node
 
     def listing(self) -> Node:
-        items, joiners = [self.relation()], set()
+        first = self.relation()
+        if self.at_end_of_group():
+            return first
+        items, joiners = [first], set()
         # A comma at the end, as in (5,), says nothing.
         while (joiner := self._joiner()) is not None and not self.at_end_of_group():
             joiners.add(joiner)
             items.append(self.relation())
         if len(items) == 1:
-            return items[0]
+            return first
         words = joiners - {","}
         return Listing(tuple(items), words.pop() if len(words) == 1 else ",")
 
@@ -186,11 +189,14 @@ class Parser(Cursor):
             self.advance()
 
     def relation(self) -> Node:
-        sides, operators = [self.sets()], []
+        first = self.sets()
+        if self.at_end_of_group():
+            return first
+        sides, operators = [first], []
         while (operator := self._relation_sign()) is not None:
             operators.append(operator)
             sides.append(self.sets())
-        node = Relation(tuple(operators), tuple(sides)) if operators else sides[0]
+        node = Relation(tuple(operators), tuple(sides)) if operators else first
         return self._modulo(node)
 
     def _relation_sign(self) -> str | None:
@@ -241,12 +247,15 @@ class Parser(Cursor):
         return Ratio(tuple(items)) if len(items) > 1 else items[0]
 
     def sum(self) -> Node:
-        terms = [self._signed(self._sign())]
+        first = self._signed(self._sign())
+        if self.at_end_of_group():
+            return first
+        terms = [first]
         while (sign := self._sign()) is not None:
             if sign == "+" and self.sees("-") and self.peek().value == "/":
                 raise Unreadable("+-/")
             terms.append(self._signed(sign))
-        return terms[0] if len(terms) == 1 else Sum(tuple(terms))
+        return first if len(terms) == 1 else Sum(tuple(terms))
 
     def _sign(self) -> str | None:
         self.unwrap_operator()
@@ -276,7 +285,7 @@ class Parser(Cursor):
         while True:
             self.unwrap_operator()
             token = self.here
-            if token.kind == "end":
+            if self.at_end_of_group():
                 return result
             if token.value in TIMES_SIGNS and token.kind in ("operator", "command"):
                 self.advance()

@@ -103,12 +103,12 @@ def same_scalar(gold: Node, response: Node, *, integers: frozenset[str] = frozen
 
 
 def same_number(gold: Node, response: Node) -> bool:
-    exact_gold, exact_response = exact_or_none(gold), exact_or_none(response)
-    if exact_gold is not None and exact_response is not None:
-        return exact_gold == exact_response or _is_rounding(gold, response)
+    pair = _Pair(gold, response, complex_valued=True)
+    if (same := pair.same_exactly()) is not None:
+        return same or _is_rounding(gold, response)
     if (same := _same_rational(gold, response, ())) is not None:
         return same
-    found = _Pair(gold, response, complex_valued=True).at({}, _full_agreement(gold, response), _MAX_BITS)
+    found = pair.at({}, _full_agreement(gold, response), _MAX_BITS)
     if found is _At.SAME or _is_rounding(gold, response):
         return True
     return found is not _At.DIFFERENT and _proven(gold, response)
@@ -290,6 +290,16 @@ class _Pair:
         self.sides = (gold, response)
         self._gold, self._response = compiled(gold), compiled(response)
         self._complex_valued = complex_valued
+
+    def same_exactly(self) -> bool | None:
+        """Whether the sides are the same fraction; None unless both are numbers that are one."""
+        try:
+            gold, response = (
+                value_at(side, Place({}, is_exact=True)) for side in (self._gold, self._response)
+            )
+        except (NotExact, NotNumber):
+            return None
+        return bool(gold == response)
 
     def at(self, values: Point, agreement: int, max_bits: int) -> _At:
         """The verdict at one point, where values must agree in `agreement` bits to be the same.
