@@ -18,7 +18,6 @@ from sympy.polys.matrices import DomainMatrix
 from verifiers.math import nodes
 from verifiers.math.arithmetic import Undecided
 from verifiers.math.costs import require_affordable
-from verifiers.math.expressions import SAME_NAME, node_of
 from verifiers.math.nodes import Node
 from verifiers.math.trees import free_symbols, infinity_sign, nesting, size, walk
 
@@ -38,6 +37,12 @@ _WHOLE_LETTERS = frozenset("ijklmnpNM")
 Expression = Any
 """A sympy expression or matrix."""
 
+_SAME_NAME = (
+    "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech csch asinh acosh atanh "
+    "sqrt exp factorial binomial floor ceiling sign"
+).split()
+"""Functions that have the same name here and in sympy."""
+
 
 _T = TypeVar("_T")
 
@@ -46,7 +51,7 @@ def value_of(node: Node) -> Node:
     """The value of an operation, a determinant or a matrix expression, as a node without them.
 
     Raises Undecided when there is none, or sympy does not find it."""
-    return _guarded(lambda: node_of(_Builder(node).expression(node)))
+    return _guarded(lambda: _node_of(_Builder(node).expression(node)))
 
 
 def proves_equal(one: Node, other: Node) -> bool:
@@ -77,7 +82,7 @@ def _is_zero(difference: Expression) -> bool:
 def derivative_of(antiderivative: Node, letter: str) -> Node:
     """The derivative by `letter` of an expression without operations. Raises Undecided."""
     return _guarded(
-        lambda: node_of(_Builder(antiderivative, allow_operations=False).slope(antiderivative, letter, 1))
+        lambda: _node_of(_Builder(antiderivative, allow_operations=False).slope(antiderivative, letter, 1))
     )
 
 
@@ -94,6 +99,55 @@ def _ends_of_series(root: Node) -> Iterator[Node]:
     for item in walk(root):
         if isinstance(item, nodes.Operation) and item.name in ("sum", "product"):
             yield from item.parts
+
+
+# From sympy to our nodes
+
+
+def _node_of(value: Any) -> Node:
+    if isinstance(value, sympy.MatrixBase):
+        return nodes.Matrix(tuple(tuple(_node_of(entry) for entry in row) for row in value.tolist()))
+    if value.is_Rational:
+        return nodes.Number(Fraction(value.p, value.q))
+    if value.is_Symbol:
+        return nodes.Symbol(value.name)
+    if value in _CONSTANTS:
+        return _CONSTANTS[value]
+    if value.is_Add:
+        return nodes.Sum(tuple(map(_node_of, value.args)))
+    if value.is_Mul:
+        return nodes.Product(tuple(map(_node_of, value.args)))
+    if value.is_Pow:
+        return nodes.Power(_node_of(value.base), _node_of(value.exp))
+    if isinstance(value, sympy.exp):
+        return nodes.Power(nodes.Constant("e"), _node_of(value.args[0]))
+    name = _NAMES.get(value.func)
+    if name is None:
+        raise Undecided(f"a value with {value.func}"[:200])
+    return nodes.FunctionCall(name, tuple(map(_node_of, value.args)))
+
+
+_CONSTANTS: dict[Any, Node] = {
+    sympy.pi: nodes.Constant("pi"),
+    sympy.E: nodes.Constant("e"),
+    sympy.I: nodes.Constant("i"),
+    sympy.oo: nodes.Constant("infinity"),
+    -sympy.oo: nodes.Product((nodes.Number(Fraction(-1)), nodes.Constant("infinity"))),
+    sympy.EulerGamma: nodes.FunctionCall("euler_gamma", ()),
+    sympy.Catalan: nodes.FunctionCall("catalan", ()),
+}
+_NAMES: dict[Any, str] = {
+    **{getattr(sympy, name): name for name in _SAME_NAME if name not in ("sqrt", "exp")},
+    **{
+        getattr(sympy, name): name.casefold()
+        for name in ("gamma", "zeta", "erf", "erfc", "erfi", "digamma", "polylog", "Si", "Ci", "Ei", "li")
+    },
+    sympy.Abs: "abs",
+    sympy.log: "ln",
+    sympy.factorial2: "double_factorial",
+    sympy.Max: "max",
+    sympy.Min: "min",
+}
 
 
 # From our nodes to sympy
@@ -322,7 +376,7 @@ def _root(radicand: Expression, degree: Expression) -> Expression:
 
 
 _CALLS: dict[str, Callable[..., Expression]] = {
-    **{name: getattr(sympy, name) for name in SAME_NAME},
+    **{name: getattr(sympy, name) for name in _SAME_NAME},
     "abs": sympy.Abs,
     "ln": sympy.log,
     "log": lambda argument, base=10: sympy.log(argument) / sympy.log(base),

@@ -6,9 +6,16 @@ not foreseen here, is wrong."""
 
 from verifiers.math.added_constant import respelled, with_constant_of
 from verifiers.math.families import is_class, same_family, without_qualifier
-from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names, unknowns
+from verifiers.math.lists import (
+    are_of_many,
+    distinct_labels,
+    list_of_words,
+    pair_off,
+    plain_items,
+    shared_names,
+    unknowns,
+)
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
-from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
     SETS,
@@ -43,7 +50,6 @@ from verifiers.math.scalars import exact_or_none, same_scalar
 from verifiers.math.shorthand import expand
 from verifiers.math.solutions import same_solutions
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
-from verifiers.math.texts import list_of_words
 from verifiers.math.trees import free_symbols
 from verifiers.math.vectors import as_matrix, as_vector
 

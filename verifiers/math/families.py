@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import partial
 
 from verifiers.math.arithmetic import real_fraction
-from verifiers.math.matching import pair_off
+from verifiers.math.lists import pair_off
 from verifiers.math.names import is_name, spelled
 from verifiers.math.nodes import (
     Listing,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from verifiers.math.matching import pair_off
+from verifiers.math.lists import pair_off
 from verifiers.math.nodes import Bracket, Listing, Node, Relation, SetOf, Symbol
 
 Values = tuple[Node, ...]

@@ -15,12 +15,12 @@ from verifiers.golds import refuse_missing
 from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.chemistry import formula_of
-from verifiers.math.clock import same_time
 from verifiers.math.comparison import same_answer
+from verifiers.math.dates import same_time
 from verifiers.math.letters import Letters, LettersAre
+from verifiers.math.lists import pair_off
 from verifiers.math.literals import read_number
 from verifiers.math.marks import is_full_hour
-from verifiers.math.matching import pair_off
 from verifiers.math.names import with_marks_of
 from verifiers.math.nodes import FunctionCall, Listing, Node, Number, Product, Ratio, Relation, Text
 from verifiers.math.notation import split_label

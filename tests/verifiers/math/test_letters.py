@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from verifiers.golds import missing
-from verifiers.math.letters import LettersAre, letters_are, run_is
-from verifiers.math.short_words import SHORT_WORDS
+from verifiers.math.letters import SHORT_WORDS, LettersAre, letters_are, run_is
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome
 
