@@ -61,25 +61,25 @@ class Answer:
 
 def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
-    while _NOTHING_AROUND.fullmatch(text) is None:
-        before = text
-        text = text.strip()
-        if not (text.endswith("...") and _DOTTED.search(text)):
-            text = _END_MARKS.sub("", text)
-        text = _END_SPACE.sub("", text).lstrip(":").strip()
-        for opening, closing in _WRAPPERS:
-            if (
-                len(text) >= len(opening) + len(closing)
-                and text.startswith(opening)
-                and text.endswith(closing)
-                and opening not in text[len(opening) : -len(closing)]
-            ):
-                text = text[len(opening) : -len(closing)]
-        if text.startswith("{") and text.endswith("}") and _closes_at_end(text):
-            text = text[1:-1]
-        if text == before:
-            break
+    while _NOTHING_AROUND.fullmatch(text) is None and (inner := _unwrapped(text)) != text:
+        text = inner
     return text
+
+
+def _unwrapped(text: str) -> str:
+    text = text.strip()
+    if not (text.endswith("...") and _DOTTED.search(text)):
+        text = _END_MARKS.sub("", text)
+    text = _END_SPACE.sub("", text).lstrip(":").strip()
+    for opening, closing in _WRAPPERS:
+        if (
+            len(text) >= len(opening) + len(closing)
+            and text.startswith(opening)
+            and text.endswith(closing)
+            and opening not in text[len(opening) : -len(closing)]
+        ):
+            text = text[len(opening) : -len(closing)]
+    return text[1:-1] if text.startswith("{") and text.endswith("}") and _closes_at_end(text) else text
 
 
 def _closes_at_end(text: str) -> bool:
