@@ -235,17 +235,12 @@ def _read(text: str, short_words: tuple[bool, ...]) -> tuple[list[Node], Unit | 
         tokens = with_qualifier(tokens)
     if "," in text and any(map(_has_leading_zero, tokens[1:], tokens)):
         raise Unreadable("a list with a leading zero")
-    currency: Unit | None = None
-    unit: Unit | None = None
-    if has_words:
-        tokens, currency = _without_currency(tokens)
+    tokens, currency = _without_currency(tokens) if has_words else (tokens, None)
     if tokens and tokens[0].value in _OPENING_SIGNS:
         tokens = tokens[1:]
-    if has_words:
-        compound = _compound_quantity(tokens)
-        if compound is not None:
-            return [compound[0]], compound[1]
-        tokens, unit = _without_units(tokens)
+    if has_words and (compound := _compound_quantity(tokens)) is not None:
+        return [compound[0]], compound[1]
+    tokens, unit = _without_units(tokens) if has_words else (tokens, None)
     if not tokens:
         raise Unreadable("nothing but a unit")
     if not any(map(_is_short_word, tokens)):
@@ -264,6 +259,8 @@ def _trees(tokens: list[Token], short_words: tuple[bool, ...]) -> list[Node]:
     return found
 
 
+_CURRENCIES = frozenset(r"$ euro pound yen rupee Rs USD EUR GBP gbp US\$ \$".split())
+_SEPARATORS = frozenset(r"\le \leq \ge \geq \lt \gt \approx \pm \lor \land".split())
 _OPENING_SIGNS = frozenset((r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"))
 _UNIT_LETTERS = frozenset("mgshLNJKWVA")
 _SIGNS_OF_WORDS = frozenset((r"\$", r"\pounds", r"\Omega", r"\in", "C", "F"))
@@ -313,31 +310,13 @@ def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     for position, token in enumerate(tokens):
         follows = tokens[position + 1] if position + 1 < len(tokens) else None
         name = {r"\$": "$", r"\pounds": "gbp"}.get(token.value, token.value)
-        is_sign = name != token.value or (
-            token.kind in ("text", "word") and _is_currency(token.value.strip())
-        )
+        is_word = token.kind in ("text", "word") and token.value.strip().rstrip(".") in _CURRENCIES
+        is_sign = name != token.value or is_word
         if is_sign and follows is not None and (follows.kind == "number" or follows.value in (".", "-")):
             unit = parse_unit(name)
             continue
         kept.append(token)
     return kept, unit
-
-
-def _is_currency(word: str) -> bool:
-    return word.rstrip(".") in (
-        "$",
-        "euro",
-        "pound",
-        "yen",
-        "rupee",
-        "Rs",
-        "USD",
-        "EUR",
-        "GBP",
-        "gbp",
-        "US\\$",
-        "\\$",
-    )
 
 
 def _without_units(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
@@ -370,18 +349,7 @@ def _separates(token: Token) -> bool:
     if token.kind == "operator":
         return token.value in (",", ";", "=", "<", ">", ":")
     if token.kind == "command":
-        return token.value in (
-            r"\le",
-            r"\leq",
-            r"\ge",
-            r"\geq",
-            r"\lt",
-            r"\gt",
-            r"\approx",
-            r"\pm",
-            r"\lor",
-            r"\land",
-        )
+        return token.value in _SEPARATORS
     return token.kind in ("word", "text") and token.value.strip(" ~\\").casefold() in ("and", "or", "to")
 
 

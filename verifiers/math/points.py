@@ -13,14 +13,13 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
-from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpz
+from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpq_poly, fmpz
 
 from verifiers.math.arithmetic import compiled, exact_value, fraction, real_fraction, value_at
 from verifiers.math.domains import JUMPING, Domain
 from verifiers.math.functions import MAX_DEGREE
 from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Quotient, Sum
 from verifiers.math.numbers import NotExact, NotNumber, Place, Value
-from verifiers.math.roots import real_parts_of_roots, sign_changes
 from verifiers.math.trees import children, constants, difference, free_symbols, size, walk
 
 Point = dict[str, Value]
@@ -304,10 +303,10 @@ def _cuts(turning: list[Node], letter: str, base: Point) -> set[fmpq]:
         evaluate = compiled(node)
         polynomial = _polynomial(evaluate, base | {letter: arb_poly([0, 1])})
         if polynomial is not None:
-            cuts.update(real_parts_of_roots(polynomial))
+            cuts.update(_real_parts_of_roots(polynomial))
         elif num_searched < _MAX_SEARCHED:
             num_searched += 1
-            cuts.update(sign_changes(_along(evaluate, letter, base)))
+            cuts.update(_sign_changes(_along(evaluate, letter, base)))
     return cuts
 
 
@@ -329,3 +328,79 @@ def _polynomial(evaluate: Callable[[Place], Value], values: Point) -> Value | No
         return None
     is_polynomial = isinstance(found, (arb_poly, acb_poly)) and found.degree() <= MAX_DEGREE
     return found if is_polynomial else None
+
+
+# The zeros of a function of one real letter, to a few digits: they say where to look, and prove nothing
+
+_GRID = tuple(
+    sorted(sign * fmpq(3 * 10 ** (decade + 3), 1000) for sign in (1, -1) for decade in range(-3, 13))
+    + [fmpq(0)]
+)
+_NUM_HALVINGS = 30
+
+
+def _real_parts_of_roots(polynomial: Value) -> list[fmpq]:
+    """The real parts of the roots of a polynomial with coefficients that are balls; of complex ones, those of
+    the real and of the imaginary part."""
+    coefficients = polynomial.coeffs()
+    parts = [[one.real for one in coefficients], [one.imag for one in coefficients]]
+    return [
+        root
+        for part in (parts if isinstance(polynomial, acb_poly) else [coefficients])
+        for root in _roots(part)
+    ]
+
+
+def _roots(coefficients: list[arb]) -> list[fmpq]:
+    rounded = [_rounded_coefficient(one) for one in coefficients]
+    while rounded and rounded[-1] == 0:
+        rounded.pop()
+    if len(rounded) < 2:
+        return []
+    if len(rounded) == 2:
+        return [-rounded[0] / rounded[1]]
+    # Exact coefficients, so that a double root is one.
+    return [fmpq(acb(root).real.mid().fmpq()) for root, _ in fmpq_poly(rounded).complex_roots()]
+
+
+def _rounded_coefficient(coefficient: arb) -> fmpq:
+    if coefficient.contains(0):
+        return fmpq(0)
+    return coefficient.mid().fmpq()
+
+
+def _sign_changes(value_at: Callable[[fmpq], Value | None]) -> list[fmpq]:
+    """Where the real or the imaginary part of a function changes its sign, as far as a grid of magnitudes
+    shows it. `value_at` gives None where there is no value."""
+    values = [(at, value_at(at)) for at in _GRID]
+    known = [(at, acb(value)) for at, value in values if value is not None]
+    found: list[fmpq] = []
+    for part in (_real, _imaginary):
+        for (low, at_low), (high, at_high) in pairwise(known):
+            if part(at_low) * part(at_high) < 0:
+                found.append(_halved(value_at, part, low, high, part(at_low)))
+    return found
+
+
+def _real(value: acb) -> arb:
+    return value.real
+
+
+def _imaginary(value: acb) -> arb:
+    return value.imag
+
+
+def _halved(
+    value_at: Callable[[fmpq], Value | None],
+    part: Callable[[acb], arb],
+    low: fmpq,
+    high: fmpq,
+    sign: arb,
+) -> fmpq:
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2
+        value = value_at(middle)
+        if value is None:
+            break
+        low, high = (middle, high) if part(acb(value)) * sign > 0 else (low, middle)
+    return (low + high) / 2

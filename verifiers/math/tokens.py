@@ -122,7 +122,6 @@ _LEXER = re.compile(
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DOUBLED_COMMAND = re.compile(r"\\\\(?=[A-Za-z])")
-_AS_WRITTEN = frozenset(("number", "word", "operator"))
 _DEPTHS = {"(": 1, "[": 1, r"\{": 1, r"\langle": 1, ")": -1, "]": -1, r"\}": -1, r"\rangle": -1}
 _BRACKETS = _DEPTHS.keys() | {r"\lbrace", r"\rbrace"}
 # What a wrapper such as \mathord only spaces differently.
@@ -154,12 +153,6 @@ def tokenize(text: str) -> list[Token]:
         if kind == "space":
             spaced = True
             continue
-        if kind in _AS_WRITTEN or (kind == "command" and value not in _STYLES_OF_VECTORS):
-            token = _token(kind, value, spaced)
-            depth += _DEPTHS.get(token.value, 0)
-            tokens.append(token)
-            spaced = False
-            continue
         if kind == "drop":
             continue
         if value in _STYLES_OF_VECTORS or kind == "bold":
@@ -168,17 +161,13 @@ def tokenize(text: str) -> list[Token]:
                 tokens.append(Token("symbol", f"vector {letter}", spaced))
                 at, spaced = end, False
                 continue
-        if kind == "style":
+            value = value.strip(" {}")[-1] if kind == "bold" else value
+        if kind == "atom" and (sign := _WRAPPED_SIGN.match(text, at)) and sign.group(1) in _SIGNS_IN_ATOMS:
+            value, at = sign.group(1), sign.end()
+            kind = "command" if value[0] == "\\" else "operator"
+        if kind == "style" or kind == "atom":
             spaced = False
             continue
-        if kind == "bold":
-            value = value.strip(" {}")[-1]
-        if kind == "atom":
-            sign = _WRAPPED_SIGN.match(text, at)
-            if sign is None or sign.group(1) not in _SIGNS_IN_ATOMS:
-                spaced = False
-                continue
-            kind, value, at = "command" if sign.group(1)[0] == "\\" else "operator", sign.group(1), sign.end()
         if kind == "grouped":
             at, number = _grouped_number(match, depth, spaced)
             tokens.append(number)
@@ -258,20 +247,12 @@ def _without_idle_quads(tokens: list[Token]) -> list[Token]:
 
 
 _QUADS = (r"\quad", r"\qquad")
+_ENDS_OF_FORMULAS = frozenset(")]}([|!%")
 
 
 def _is_loose(token: Token) -> bool:
     """Whether a wide space next to this token is only space."""
-    return token.kind in ("text", "word", "operator") and token.value not in (
-        ")",
-        "]",
-        "}",
-        "(",
-        "[",
-        "|",
-        "!",
-        "%",
-    )
+    return token.kind in ("text", "word", "operator") and token.value not in _ENDS_OF_FORMULAS
 
 
 _NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/:]*\s*%?\s*")
