@@ -14,7 +14,6 @@ MAX_FACTORIAL = 5_000
 MAX_DEGREE = 12
 """Largest degree of a polynomial that stands for a letter."""
 _MAX_FACTORIAL_BALL = 10**9
-_MAX_ARGUMENT = 10**4
 _HALF, _TEN = fmpq(1, 2), fmpq(10)
 
 Function = Callable[..., Value]
@@ -179,15 +178,13 @@ def _binomial(place: Place, top: Value, bottom: Value) -> Value:
     return (top + 1).gamma() * (bottom + 1).rgamma() * (top - bottom + 1).rgamma()
 
 
-def _exact_factorial(argument: fmpq) -> fmpq | None:
-    whole = _whole(argument)
+def _exact_factorial(whole: int) -> fmpq | None:
     if whole < 0:
         raise NotNumber("the factorial of a negative number")
     return fmpq(fmpz.fac_ui(whole)) if whole <= MAX_FACTORIAL else None
 
 
-def _exact_double_factorial(argument: fmpq) -> fmpq | None:
-    whole = _whole(argument)
+def _exact_double_factorial(whole: int) -> fmpq | None:
     return fmpq(math.prod(range(whole, 0, -2))) if -1 <= whole <= MAX_FACTORIAL else None
 
 
@@ -205,28 +202,12 @@ def _exact_binomial(top: fmpq, bottom: fmpq) -> fmpq | None:
     return math.prod((above - step for step in range(below)), start=fmpq(1)) / fmpz.fac_ui(below)
 
 
-def _whole(value: fmpq) -> int:
-    if value.q != 1:
-        raise NotWhole
-    return int(value.p)
-
-
-class NotWhole(ArithmeticError):
-    """An integer function of what is not an integer."""
-
-
-def _of_integers(function: Callable[[fmpz, fmpz], fmpz]) -> Callable[..., fmpq]:
-    def value(*arguments: fmpq) -> fmpq:
-        return fmpq(reduce(function, [fmpz(_whole(argument)) for argument in arguments]))
-
-    return value
-
-
 def _if_whole(function: Callable[..., fmpq | None]) -> Callable[..., fmpq | None]:
-    """None, so that gamma takes it, for what is no integer."""
+    """None for what is no integer, so that gamma takes it, or it has no value."""
 
     def value(*arguments: fmpq) -> fmpq | None:
-        return function(*arguments) if all(argument.q == 1 for argument in arguments) else None
+        whole = [int(argument.p) for argument in arguments if argument.q == 1]
+        return function(*whole) if len(whole) == len(arguments) else None
 
     return value
 
@@ -313,8 +294,8 @@ EXACT_FUNCTIONS: dict[str, Callable[..., fmpq | None]] = {
     "abs": abs,
     "floor": lambda argument: fmpq(argument.floor()),
     "ceiling": lambda argument: fmpq(argument.ceil()),
-    "gcd": _of_integers(fmpz.gcd),
-    "lcm": _of_integers(fmpz.lcm),
+    "gcd": _if_whole(lambda *whole: fmpq(math.gcd(*whole))),
+    "lcm": _if_whole(lambda *whole: fmpq(math.lcm(*whole))),
     "max": max,
     "min": min,
     "conjugate": lambda argument: argument,

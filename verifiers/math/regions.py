@@ -35,7 +35,6 @@ from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
 
-_INFINITY = float("inf")
 MAX_PIECES = 40
 
 

@@ -162,12 +162,12 @@ def rounds_to(exact: Node, decimal: Number, *, least: int | None = None) -> bool
         return False
     unit = Fraction(1, 10**decimal.places)
     try:
-        error = abs(real_fraction(exact) - decimal.value)
-        cut = error < unit and abs(decimal.value) <= abs(real_fraction(exact))
+        value = real_fraction(exact)
     except NotNumber:
         return False
+    error = abs(value - decimal.value)
     may_cut = decimal.open_ended or decimal.significant >= MIN_SIGNIFICANT_TRUNCATED
-    return error <= unit / 2 or (may_cut and cut)
+    return error <= unit / 2 or (may_cut and error < unit and abs(decimal.value) <= abs(value))
 
 
 def _same_rational(gold: Node, response: Node, letters: Iterable[str]) -> bool | None:
