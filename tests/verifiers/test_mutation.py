@@ -1,10 +1,12 @@
 """Each rule of policy is held by a case: with the rule broken, the cases of its topic no longer pass."""
 
+import functools
 import importlib
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,22 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("named_ratios", "verifiers.math.relations", "names_ratio", always(True)),
     ("named_ratios", "verifiers.math.relations", "same_name", always(True)),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """What the modules keep of texts would hide a broken rule, and outlive it."""
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("verifiers.math"):
+            for kept in list(vars(module).values()):
+                if isinstance(kept, functools._lru_cache_wrapper):
+                    kept.cache_clear()
 
 
 @pytest.mark.parametrize(

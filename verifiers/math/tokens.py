@@ -285,7 +285,7 @@ _OTHER_SPELLINGS = {
 }
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _token(kind: str, value: str, spaced: bool) -> Token:
     match kind:
         case "word" | "text":
