@@ -58,7 +58,6 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.routes import row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
@@ -77,6 +76,7 @@ from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings

@@ -13,16 +13,18 @@ from asyncrl.controller.context import TrainerSession
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histogram, text
-from asyncrl.observe.metrics.metrics_file import flat
+from asyncrl.observe.metrics.exposition import CONTENT_TYPE, Histogram, counter, gauge, histogram, text
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.grade import Grader
+from asyncrl.run.metrics_file import flat
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState
 
+VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+"""Seconds: from a comparison of texts to a remote judge."""
 STEP_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 """Seconds: from a step on a laptop to one of long responses on a cluster."""
 STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -31,6 +33,8 @@ STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 class RunMetrics:
     """An observer of the run that hands everything on to another one."""
+
+    content_type = CONTENT_TYPE
 
     def __init__(
         self,
@@ -51,6 +55,8 @@ class RunMetrics:
         self._grader = grader
         self._session = session
         self._step_seconds = Histogram(STEP_BOUNDS)
+        self._verdict_seconds = Histogram(VERDICT_BOUNDS)
+        grader.on_verdict = lambda verdict: self._verdict_seconds.observe(verdict.seconds)
         self._staleness = Histogram(STALENESS_BOUNDS)
         self._last: dict[str, float] = {}
         """Name -> value of the last step, evaluation and benchmarks that had it."""
@@ -84,7 +90,7 @@ class RunMetrics:
         self._last.update(values_of({"kind": kind, **flat(row)}))
 
     def text(self) -> str:
-        """The answer to a scrape."""
+        """The answer to a scrape, of `content_type`."""
         own = self._of_agents(self._agents) if self._agents is not None else ()
         return text([*self._of_run(), *self._of_tokens(), *self._of_queue(), *self._of_servers(), *own])
 
@@ -100,7 +106,7 @@ class RunMetrics:
             [({"name": name}, value) for name, value in sorted(self._last.items())],
         )
         yield histogram(
-            "verifier_seconds", "Of one verdict, without the wait for a worker.", self._grader.seconds
+            "verifier_seconds", "Of one verdict, without the wait for a worker.", self._verdict_seconds
         )
         yield counter(
             "verdicts_total",

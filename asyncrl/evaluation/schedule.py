@@ -20,11 +20,11 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.publication import Publication
 

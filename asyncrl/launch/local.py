@@ -58,7 +58,6 @@ from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
-from asyncrl.observe.metrics.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.observe.terminal.postmortem import RecentEvents
 from asyncrl.observe.terminal.stage import stage
@@ -66,6 +65,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
+from asyncrl.run.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.environment import changed_engines, describe_environment

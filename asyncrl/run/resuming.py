@@ -12,11 +12,11 @@ from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.markers import PER_STEP, marked, value_at
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import find_newest
+from asyncrl.run.metrics_file import read_metrics
 from asyncrl.system.kinds import as_written
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS
 

@@ -7,10 +7,10 @@ from fakes.records import make_score, make_task
 
 from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.records import Finish, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.adaptive import AdaptiveGroups
+from asyncrl.run.metrics_file import flat
 from asyncrl.tasks.pass_rates import PassRates
 
 

@@ -8,9 +8,9 @@ from fakes.turns import called
 
 from asyncrl.controller.source_metrics import source_metrics
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
+from asyncrl.run.metrics_file import flat
 
 
 def group_of(task_id: str, *rewards: float | None, callers: Sequence[int] = ()) -> Group:

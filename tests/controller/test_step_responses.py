@@ -13,9 +13,9 @@ from asyncrl.journal.connection import open_for_reading
 from asyncrl.journal.step_responses import read_step_responses
 from asyncrl.loops.waits import Waits
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.metrics_file import flat
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.reflection import ReflectionWords
+from asyncrl.run.metrics_file import flat
 
 TEXTS = ("Wait. But wait!", "so 3", "check", "")
 REWARDS = (1.0, 1.0, 0.0, None)

@@ -21,9 +21,9 @@ FEATURES = (
 )
 """Modules and rooms of features, below asyncrl."""
 STILL_IMPORTED = {
-    "tasks/task_list": {"observe", "tasks.mixture"},
+    "tasks/task_list": {"tasks.mixture"},
     "tasks/order": {"tasks.mixture", "tasks.recorded", "tasks.selection", "tasks.signal_shares"},
-    "replay/queue": {"observe", "replay.repetition"},
+    "replay/queue": {"replay.repetition"},
     "replay/recovery": {"replay.repetition"},
     "journal/batches": {"journal.compaction"},
     "controller/controller": {
@@ -39,9 +39,7 @@ STILL_IMPORTED = {
     },
     "rollout/complete": {"rollout.adaptive", "rollout.branch_verdicts", "rollout.credits", "rollout.teacher"},
     "serving/sglang/messages": {"model.kept_sets", "model.routes"},
-    "rollout/grade": {"observe"},
     "rollout/group_advantages": {"rollout.branch_verdicts", "rollout.credits"},
-    "controller/http_service": {"observe"},
     "trainer/loop": {"trainer.parts"},
     "trainer/step/learner": {"trainer.network.adapters"},
     "trainer/packing/batch": {"model.kept_sets", "trainer.packing.kept_sets", "trainer.packing.routes"},

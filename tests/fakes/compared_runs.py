@@ -14,8 +14,8 @@ from asyncrl.evaluation.result import GradedResponse, Result, greedy_result, sam
 from asyncrl.journal.counters import GENERATED, TRAINED, bump
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.records import Score, Task, VerifierSpec
+from asyncrl.run.metrics_file import MetricsWriter
 
 STEP = {
     "step_seconds": 36.0,

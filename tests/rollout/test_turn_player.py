@@ -21,7 +21,6 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -41,6 +40,7 @@ from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang.http import new_session
+from asyncrl.system.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
 from asyncrl.turns.faults import EnvironmentFailed, TurnFaults

@@ -13,7 +13,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
 from asyncrl.journal.ending import RunEnd, forget_end, record_end, recorded_end
-from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.wire.messages import CommitRequest
 
 

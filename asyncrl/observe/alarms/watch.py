@@ -21,8 +21,8 @@ from asyncrl.observe.alarms.preference import LikelihoodDisplacement
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
 from asyncrl.observe.alarms.run_on import RunOn
 from asyncrl.observe.alarms.spike import OneRowSpike
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
+from asyncrl.run.metrics_file import Metrics
 
 ALARM = "alarm"
 """The event of metrics.jsonl."""

@@ -4,8 +4,9 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from asyncrl.observe.metrics.charts import BLUE, GREEN, ORANGE, PURPLE
 from asyncrl.observe.metrics.sample_curves import TITLES, Compared, chosen
-from asyncrl.observe.terminal.curves import BLUE, GREEN, NO_METADATA, ORANGE, PURPLE, STYLE
+from asyncrl.observe.terminal.curves import NO_METADATA, STYLE
 from asyncrl.system.rounding import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)

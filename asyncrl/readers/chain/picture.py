@@ -3,7 +3,8 @@
 import io
 from collections.abc import Sequence
 
-from asyncrl.observe.terminal.curves import BLUE, GRID, MUTED, NO_METADATA, STYLE
+from asyncrl.observe.metrics.charts import BLUE, MUTED
+from asyncrl.observe.terminal.curves import GRID, NO_METADATA, STYLE
 from asyncrl.readers.chain.story import StageStory
 from asyncrl.system.rounding import as_percent
 

@@ -8,9 +8,9 @@ after a crash is not counted twice.
 from statistics import fmean
 from typing import TypedDict
 
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.groups import Group, interval_of
 from asyncrl.readers.compare.recorded import RecordedRun
+from asyncrl.run.metrics_file import Row
 
 
 class Cost(TypedDict):

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.answers import HELDOUT
 from asyncrl.readers.compare.contest import Contest, Difference, NothingInCommon, contests
 from asyncrl.readers.compare.curves import Point, cost_at, curve
 from asyncrl.readers.compare.groups import Group, grouped, repeats
 from asyncrl.readers.compare.recipes import differing
 from asyncrl.readers.compare.recorded import RecordedRun
+from asyncrl.run.metrics_file import Row
 
 METHOD = (
     "Intervals of differences are of 95% and paired: each task is compared with itself (Agresti and Min "

@@ -4,22 +4,13 @@ import io
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from asyncrl.observe.metrics.charts import ACCURACY, LOSS, MUTED, REWARD, learns_rows
 from asyncrl.observe.metrics.formats import duration, exact_share
-from asyncrl.observe.metrics.metrics_file import Metrics, Row
-from asyncrl.observe.terminal.curves import (
-    ACCURACY,
-    INK,
-    MUTED,
-    OF_ROWS,
-    PANELS,
-    REWARD,
-    STYLE,
-    draw_panel,
-    panels_of,
-)
+from asyncrl.observe.terminal.curves import INK, STYLE, draw_panel
 from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.run.checkpoints import EXPORT
+from asyncrl.run.metrics_file import Metrics, Row
 
 WIDTH, HEIGHT = 1200, 630
 """Pixels, as pages that show a link's picture expect it."""
@@ -35,7 +26,7 @@ def draw_card(report: RunReport, metrics: Metrics) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = (REWARD, ACCURACY) if panels_of(metrics) == PANELS else (OF_ROWS[0], ACCURACY)
+    panels = (LOSS if learns_rows(metrics) else REWARD, ACCURACY)
     with matplotlib.rc_context({**STYLE, **_LARGE}):
         figure = Figure(figsize=(WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, facecolor="white")
         FigureCanvasAgg(figure)

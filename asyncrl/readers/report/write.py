@@ -4,7 +4,6 @@ share; each is replaced whole."""
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.observe.terminal import curves
 from asyncrl.observe.terminal.sample_pictures import draw_samples
 from asyncrl.readers.report.card import draw_card
@@ -14,6 +13,7 @@ from asyncrl.readers.report.responses import responses_csv
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.several import texts_of_several
 from asyncrl.readers.report.tables import as_markdown, compared_of, sampled_sets, tables_of
+from asyncrl.run.metrics_file import read_metrics
 from asyncrl.system.run_files import CURVES, METRICS, REPORT
 from asyncrl.system.whole_file import write_whole
 

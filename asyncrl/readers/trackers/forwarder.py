@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.metrics_file import RESUMED, complete_lines
 from asyncrl.readers.trackers.position import Position, write_position
 from asyncrl.readers.trackers.tracker import Note, Tracker
+from asyncrl.run.metrics_file import RESUMED, complete_lines
 
 ALARM = "alarm"
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
-from asyncrl.observe.metrics.tally import AGENTS, Tally
 from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from asyncrl.turns.agents.program import Programs
 from asyncrl.turns.agents.reply import Replies
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.formats import call_format
+from asyncrl.turns.tally import AGENTS, Tally
 
 
 @dataclass(frozen=True, slots=True)

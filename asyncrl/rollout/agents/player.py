@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
@@ -25,6 +24,7 @@ from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.router import Gate
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from asyncrl.turns.agents.program import Access, Exit, Program, Programs
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import StopStrings
-from asyncrl.observe.metrics.tally import AGENTS, Tally
 from asyncrl.records import Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
@@ -17,6 +16,7 @@ from asyncrl.turns.agents.reply import Replies
 from asyncrl.turns.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
+from asyncrl.turns.tally import AGENTS, Tally
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from asyncrl.controller.agent_metrics import AgentMeter, agent_calls
 from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.status_writer import _answers_wait
 from asyncrl.observe.metrics.exposition import text
-from asyncrl.observe.metrics.tally import ENDINGS
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain
+from asyncrl.turns.tally import ENDINGS
 
 ROOT = Path(__file__).parents[3]
 ASKED = {"role": "user", "content": "Guess."}

@@ -9,8 +9,8 @@ import pytest
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.observe.metrics.metrics_file import MetricsFollower, MetricsWriter, read_metrics, written_rows
 from asyncrl.readers.trackers.position import Position, rows_left
+from asyncrl.run.metrics_file import MetricsFollower, MetricsWriter, read_metrics, written_rows
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 A fault is never a wrong answer, so a plug-in that always faults would drop every group, without end.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from asyncrl.observe.metrics.fault_causes import cause_of
+from verifiers.storable import RAISED
 
 MIN_SECONDS = 20.0
 """Without an answer before a run ends: what a plug-in's server or a busy machine may take to come back."""
@@ -16,6 +17,21 @@ PAUSE_SECONDS = 1.0
 cost a run many groups until then."""
 MOST_CAUSES = 20
 """Warned of in a run, so that a plug-in that fails differently each time does not flood the terminal."""
+
+_RAISED = re.compile(re.escape(RAISED) + r"(\w+): ")
+_PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
+_CHANGING = re.compile(r"(?<!exit code )(?<!\d)\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
+_LONGEST = 100
+
+
+def cause_of(detail: str) -> str:
+    """A text that is equal for faults of the same cause, whatever the response."""
+    # Search from the last bracket: a message may hold thousands of them.
+    raised, place = _RAISED.search(detail), _PLACE.match(detail, max(0, detail.rfind("(")))
+    if raised is not None and place is not None:
+        return f"{raised.group(1)} at {place.group(1)}"
+    words = " ".join(_CHANGING.sub("N", detail).split())
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
 
 @dataclass(slots=True)
