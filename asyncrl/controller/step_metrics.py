@@ -377,29 +377,26 @@ class StepReport:
         self._num_retried = 0
         """As the grader counted when the last step ended."""
         self._rewards: list[float] = []
-        self.num_steps = 0
-        """Steps of all trainers since this start, repeated ones too."""
 
     def given(self, batch: dict[str, Any]) -> None:
         """Takes the known metrics of the batch that the trainer has now."""
         self._batch = batch
 
-    def asked(self, request: TakeRequest, responses: Mapping[str, Any] | None = None) -> None:
+    def asked(self, request: TakeRequest, responses: Mapping[str, Any] | None = None) -> bool:
         """The trainer asks for the batch of `request.version`, and so has finished the step before, whose
-        `responses` have these columns."""
+        `responses` have these columns. Whether that step is a new one."""
         before, now = self._open, self._meters.read()
         if before is not None and before[0] == request.version:
-            return
+            return False
         self._open = (request.version, now)
         if before is None or request.step_metrics is None or before[0] != request.version - 1:
-            return
+            return False
         speed = rollout_metrics(before[1], now)
         waited = sum(request.step_metrics.get(name, 0.0) for name in ("wait_seconds", "drain_seconds"))
         idle = min(1.0, waited / speed["step_seconds"])
         trained = {
             name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
         }
-        self.num_steps += 1
         self._rewards.append(self._batch.get("correct_mean") or 0.0)
         self._observer.step(
             self._columns(
@@ -421,6 +418,7 @@ class StepReport:
                 }
             )
         )
+        return True
 
     def _retried(self) -> Retried:
         before, self._num_retried = self._num_retried, self._grader.num_retried

@@ -136,10 +136,10 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         await stack.enter_async_context(_make_status(controller, folder).running())
         stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
-        if not controller.state.is_stopped:
+        if not controller.context.state.is_stopped:
             trackers.allow(FLUSH_SECONDS)
         journal.barrier_blocking()
-        return _outcome(controller.state)
+        return _outcome(controller.context.state)
 
 
 async def _end_processes(servers: LocalServers, trainers: TrainerRanks) -> None:
@@ -193,8 +193,8 @@ def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
         total_steps=controller.recipe.trainer.num_steps,
         queue=controller.queue,
         fleet=controller.fleet,
-        waits=controller.waits,
-        state=controller.state,
+        waits=controller.context.waits,
+        state=controller.context.state,
     )
 
 

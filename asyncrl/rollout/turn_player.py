@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
@@ -41,8 +42,8 @@ class Answer:
 
 
 @dataclass
-class TurnPlayer:
-    """As `Generator.run`, for trajectories that have turns. `end_early` is its loop, one per run."""
+class TurnPlayer(RunPart):
+    """As `Generator.run`, for trajectories that have turns. One per run."""
 
     queue: ReplayQueue
     generator: Generator
@@ -71,7 +72,7 @@ class TurnPlayer:
             await end_tasks(*players)
             self.generator.forget(group)
 
-    async def end_early(self) -> None:
+    async def loop(self) -> None:
         """Does not return. Abandons the answers that nothing will read."""
 
         def seen() -> tuple[int, bool]:
@@ -119,7 +120,7 @@ class TurnPlayer:
         """Whether a turn was generated to its end; False where the run ends or the group was dropped."""
         line = trajectory.newest_line()
         if trajectory.branches:
-            self.generator.limit_branches(trajectory)
+            self.generator.limits.limit_branches(trajectory)
         async for _ in self.generator.run(group, [line]):
             pass
         return group.state is GroupState.OPEN and line.turn_finish is not None and not self._is_over()
@@ -145,7 +146,8 @@ class TurnPlayer:
             return False
         if isinstance(found, Branched):
             branch = branch_off(self.queue, group, trajectory, found.observed, found.context)
-            self.generator.follow(branch, line)
+            assert self.generator.turns is not None
+            self.generator.turns.follow(branch, line)
             return False
         self._end(group, trajectory, found)
         return True

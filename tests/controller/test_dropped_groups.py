@@ -80,8 +80,8 @@ async def test_a_run_whose_groups_have_no_signal_says_so_before_its_first_step(
             total_steps=1,
             queue=controller.queue,
             fleet=controller.fleet,
-            waits=controller.waits,
-            state=controller.state,
+            waits=controller.context.waits,
+            state=controller.context.state,
         )
         waits: list[str] = []
         hear = notebook.dropped

@@ -4,6 +4,7 @@ an evaluation."""
 import asyncio
 from dataclasses import dataclass, field
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
@@ -22,11 +23,17 @@ from asyncrl.turns.tally import AGENTS, Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Agents:
+class Agents(RunPart):
     """The endpoint is an async context manager: it must be open while the player runs."""
 
     endpoint: AgentEndpoint
     player: AgentPlayer
+
+    async def begin(self) -> None:
+        await self.endpoint.__aenter__()
+
+    async def close(self) -> None:
+        await self.endpoint.__aexit__()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,10 @@ class AgentKit:
     ) -> Agents:
         """Agents whose replies `generator` samples, which plays turns, in the tokens of `codec`, which has a
         chat template. Programs of several players that share `places` are at most agent.max_agents."""
-        assert generator.plays_turns, "the end of a turn must leave an agent's trajectory open"
+        assert generator.turns is not None, "the end of a turn must leave an agent's trajectory open"
         replies = Replies(codec, lambda tools: call_format(self.call_format, codec, ()))
         # The agent decides what its context is: nothing of it is cut.
-        dialogue = Dialogue(codec, max_observed_tokens=generator.context_tokens)
+        dialogue = Dialogue(codec, max_observed_tokens=generator.limits.context_tokens)
         tally = Tally(AGENTS, self.warned)
         most = self.section.max_calls
         recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, tally)

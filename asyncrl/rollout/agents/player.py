@@ -133,7 +133,8 @@ class AgentPlayer:
             owner=f"the agents of group {group.group_id}",
             blocker="the next version, before which none begins (rollout.interrupt: drain)",
         )
-        generator.played_groups.add(group.group_id)
+        assert generator.turns is not None
+        generator.turns.played_groups.add(group.group_id)
         return not self._is_over(group)
 
     @property

@@ -11,7 +11,8 @@ from asyncrl.model.stop import StopStrings
 from asyncrl.records import Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
-from asyncrl.rollout.generate import Generator, TurnBounds
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import TurnBounds
 from asyncrl.turns.agents.reply import Replies
 from asyncrl.turns.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.turns.dialogue import Dialogue
@@ -69,7 +70,7 @@ class CallRecorder:
 
     def bounds(self, request: ChatRequest) -> TurnBounds:
         """Limits of a turn that answers `request`."""
-        own = self.generator.stop
+        own = self.generator.limits.stop
         stop = StopStrings((*own.strings, *request.stop), self.replies.codec.exact_text)
         return TurnBounds(request.max_tokens, stop)
 

@@ -165,7 +165,7 @@ class Session:
         )
 
     def _open(self, context: list[int]) -> Trajectory:
-        most = self._recorder.generator.context_tokens
+        most = self._recorder.generator.limits.context_tokens
         if len(context) >= most:
             raise self._refused(
                 f"The messages are {len(context)} tokens, but the context is {most} tokens "
@@ -178,15 +178,15 @@ class Session:
         return line
 
     def _check_room(self, line: Trajectory, num_new: int) -> None:
-        generator = self._recorder.generator
+        limits = self._recorder.generator.limits
         num_tokens = len(line.prompt_tokens) + line.num_response_tokens() + num_new
-        if num_tokens >= generator.context_tokens:
+        if num_tokens >= limits.context_tokens:
             raise self._refused(
-                f"The messages are {num_tokens} tokens, but the context is {generator.context_tokens} tokens "
+                f"The messages are {num_tokens} tokens, but the context is {limits.context_tokens} tokens "
                 f"(model.context_tokens): no room is left for a reply.",
                 "context_length_exceeded",
             )
-        if line.num_sampled_tokens() >= generator.sampling.max_new_tokens:
+        if line.num_sampled_tokens() >= limits.sampling.max_new_tokens:
             raise self._refused(
                 f"The replies of this conversation have {line.num_sampled_tokens()} tokens, all of "
                 f"rollout.max_new_tokens.",
@@ -225,7 +225,7 @@ class Session:
         if line.num_observations() > choice.recorded.turn or line.turn_finish is not None:
             return
         generator = self._recorder.generator
-        generator.bounds[line.trajectory_id] = self._recorder.bounds(request)
+        generator.limits.bounds[line.trajectory_id] = self._recorder.bounds(request)
         async for _ in generator.run(self._group, [line]):
             pass
         if self._group.state is not GroupState.OPEN or line.turn_finish is None:
@@ -248,7 +248,7 @@ class Session:
 
     def _finish(self, request: ChatRequest, tokens: list[int]) -> Finish:
         """How a turn ended, which is not recorded of each."""
-        if tokens[-1] in self._recorder.generator.sampling.stop_token_ids:
+        if tokens[-1] in self._recorder.generator.limits.sampling.stop_token_ids:
             return Finish.STOP
         has_stopped = self._recorder.bounds(request).stop.search(tokens).end is not None
         return Finish.STOP if has_stopped else Finish.LENGTH

@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes.agents import Agent, Client, Played, Refused, agents_on
@@ -176,7 +177,7 @@ async def test_metrics_say_what_agents_did_since_the_last_step(tmp_path: Path) -
         seconds = (found["agent_seconds_p50"], found["agent_seconds_p99"])
         assert all(value is not None and value >= 0 for value in seconds)
         assert (found["agents_running"], found["agents_waiting"]) == (0, 0)
-        metrics = RunMetrics("t", Notebook(), run.queue, None, None, None, run.player)  # type: ignore[arg-type]
+        metrics = RunMetrics("t", Notebook(), run.queue, None, SimpleNamespace(), None, run.player)  # type: ignore[arg-type]
         scraped = text([*metrics._of_agents(run.player)]).splitlines()
         assert {'asyncrl_agents{state="running"} 0', "asyncrl_agent_faults_total 1"} <= set(scraped)
         listed = re.findall(r"`asyncrl_(agent\w+)`", (ROOT / "docs" / "trackers.md").read_text())
