@@ -9,9 +9,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agent_metrics import AgentMeter
 from asyncrl.controller.agents import make_agent_kit
-from asyncrl.controller.batch_columns import BatchColumns, optional_columns
 from asyncrl.controller.completion import (
     make_adaptive,
     make_completion,
@@ -23,18 +21,13 @@ from asyncrl.controller.completion import (
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.description import describe_run
-from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.progress import RolloutSide, TrainerSide
-from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.recorded_completion import RecordedCompletion
-from asyncrl.controller.row_columns import row_columns, unjudged_columns
 from asyncrl.controller.row_completion import RowCompletion
-from asyncrl.controller.step_metrics import Meters, StepReport
-from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
 from asyncrl.controller.take_parts import (
     CompactedJournal,
@@ -59,7 +52,18 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.routes import row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
+from asyncrl.observe.metrics.batch_columns import (
+    BatchColumns,
+    optional_columns,
+    row_columns,
+    unjudged_columns,
+)
+from asyncrl.observe.metrics.dropped_groups import DroppedGroups
 from asyncrl.observe.metrics.observer import Observer
+from asyncrl.observe.metrics.prometheus import RunMetrics
+from asyncrl.observe.metrics.step_metrics import Meters, StepReport
+from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
 from asyncrl.records import PolicyVersion, ScoredSequence, branch_id

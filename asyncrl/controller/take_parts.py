@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.controller.context import RunContext
-from asyncrl.controller.step_metrics import StepReport, batch_metrics
-from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.trainer_wire import TakePart
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.ending import RunEnd
 from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.waits import TrainersWait
+from asyncrl.observe.metrics.step_metrics import StepReport, batch_metrics
+from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.publication import Publication, written

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 MOST_FILES = 55
 MOST_LINES = 11_690
 FEATURES = (
-    *("commands", "controller.recorded_completion", "controller.row_completion", "controller.step_metrics"),
+    *("commands", "controller.recorded_completion", "controller.row_completion"),
     *("controller.take_parts", "evaluation", "examples", "journal.compaction", "launch", "model.kept_sets"),
     *("model.routes", "observe", "planning", "readers", "replay.repetition", "rollout.adaptive"),
     *("rollout.agents", "rollout.branch_verdicts", "rollout.credits", "rollout.early_abort"),

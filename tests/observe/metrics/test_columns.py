@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from asyncrl.controller import step_metrics
+from asyncrl.observe.metrics import step_metrics
 from asyncrl.observe.metrics.charts import CHARTS, FAMILIES, ROWS, evaluated_columns
 from asyncrl.observe.metrics.columns import EVALUATIONS, groups, step_name, values_of
 

@@ -13,10 +13,9 @@ from fakes.chat_codec import END
 from fakes.notebook import Notebook
 from fakes.records import make_task
 
-from asyncrl.controller.agent_metrics import AgentMeter, agent_calls
-from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.status_writer import _answers_wait
-from asyncrl.observe.metrics.exposition import text
+from asyncrl.observe.metrics.prometheus import RunMetrics, text
+from asyncrl.observe.metrics.turn_metrics import AgentMeter, agent_calls
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain

@@ -9,9 +9,9 @@ from fakes.engine import FakeEngine
 from fakes.records import make_score, make_task
 from fakes.trainer import FakeTrainer
 
-from asyncrl.controller.dropped_groups import DroppedGroups
-from asyncrl.controller.no_correct_alarm import ZeroReward
 from asyncrl.controller.status_writer import StatusWriter
+from asyncrl.observe.alarms.no_correct import ZeroReward
+from asyncrl.observe.metrics.dropped_groups import DroppedGroups
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
 

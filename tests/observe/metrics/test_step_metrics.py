@@ -7,8 +7,14 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
-from asyncrl.controller.source_metrics import source_metrics
-from asyncrl.controller.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.observe.metrics.source_metrics import source_metrics
+from asyncrl.observe.metrics.step_metrics import (
+    Reading,
+    StepReport,
+    batch_metrics,
+    group_metrics,
+    rollout_metrics,
+)
 from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.wire.messages import TakeRequest

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from fakes.records import make_score, make_task
 
-from asyncrl.controller.pilot_metrics import PilotMeter
 from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.source_metrics import PilotMeter
 from asyncrl.records import Finish, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.adaptive import AdaptiveGroups

@@ -62,7 +62,7 @@ async def test_a_scrape_agrees_with_the_run(tmp_path: Path) -> None:
 
 
 async def test_the_page_lists_every_family(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "trackers.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "trackers.md").read_text()
     listed = set(re.findall(r"`asyncrl_(\w+)`", page))
     async with FakeEngine() as engine, controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
         _, kinds = await scrape(controller.queue_url)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.observe.alarms.no_correct import ZeroReward
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from asyncrl.algorithms.branches import mean_reward
-from asyncrl.controller.agent_metrics import AgentMeter
-from asyncrl.controller.pilot_metrics import PilotMeter
-from asyncrl.controller.source_metrics import mean_correctness
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
+from asyncrl.observe.metrics.source_metrics import PilotMeter, mean_correctness
+from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.records import (
     Batch,
     DropReason,

@@ -4,16 +4,15 @@ Read from the parts at each scrape, which costs the run nothing between scrapes.
 journal's and survive a restart; the others count since this start.
 """
 
+import bisect
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from asyncrl.controller.context import TrainerSession
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.exposition import CONTENT_TYPE, Histogram, counter, gauge, histogram, text
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -23,12 +22,91 @@ from asyncrl.run.metrics_file import flat
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "asyncrl_"
+Sample = tuple[Mapping[str, str], float]
+"""Labels and value."""
+
+
+class Histogram:
+    """Counts values by size, cheaply enough for each verdict."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` ascending: a value counts in the first bucket whose bound it does not exceed."""
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+def counter(name: str, help: str, samples: Iterable[Sample] | float) -> Iterator[str]:
+    """A number that only rises, since the run began or since this start."""
+    assert name.endswith("_total"), name
+    return _family(name, "counter", help, samples)
+
+
+def gauge(name: str, help: str, samples: Iterable[Sample] | float) -> Iterator[str]:
+    """A number as it is now."""
+    return _family(name, "gauge", help, samples)
+
+
+def histogram(name: str, help: str, counted: Histogram) -> Iterator[str]:
+    yield from _head(name, "histogram", help)
+    total = 0
+    for bound, count in zip((*counted.bounds, None), counted.counts, strict=True):
+        total += count
+        upper = "+Inf" if bound is None else _number(bound)
+        yield _line(f"{name}_bucket", {"le": upper}, total)
+    yield _line(f"{name}_sum", {}, counted.sum)
+    yield _line(f"{name}_count", {}, total)
+
+
+def text(families: Iterable[Iterable[str]]) -> str:
+    """The answer to a scrape."""
+    return "".join(f"{line}\n" for lines in families for line in lines)
+
+
+def _family(name: str, kind: str, help: str, samples: Iterable[Sample] | float) -> Iterator[str]:
+    found = [({}, samples)] if isinstance(samples, (int, float)) else samples
+    yield from _head(name, kind, help)
+    for labels, value in found:
+        yield _line(name, labels, value)
+
+
+def _head(name: str, kind: str, help: str) -> Iterator[str]:
+    escaped = help.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {PREFIX}{name} {escaped}"
+    yield f"# TYPE {PREFIX}{name} {kind}"
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    return f"{PREFIX}{name}{{{inside}}} {_number(value)}" if inside else f"{PREFIX}{name} {_number(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    """Whole numbers without a fraction: a counter of tokens stays exact."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
 VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 """Seconds: from a comparison of texts to a remote judge."""
 STEP_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 """Seconds: from a step on a laptop to one of long responses on a cluster."""
 STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Versions."""
+
+
+class Waited(Protocol):
+    num_waiting: int
+    """Requests of the trainer that wait for rollouts."""
 
 
 class RunMetrics:
@@ -43,7 +121,7 @@ class RunMetrics:
         queue: ReplayQueue,
         fleet: Fleet,
         grader: Grader,
-        session: TrainerSession,
+        session: Waited,
         agents: AgentPlayer | None = None,
     ) -> None:
         """`name` is the recipe's; `agents` make its trajectories, if any do."""

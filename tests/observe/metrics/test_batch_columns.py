@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes.controllers import make_recipe
 
-from asyncrl.controller.batch_columns import optional_columns
+from asyncrl.observe.metrics.batch_columns import optional_columns
 
 SOURCES = [{"path": "a.jsonl", "weight": 1.0}, {"path": "b.jsonl", "weight": 1.0}]
 

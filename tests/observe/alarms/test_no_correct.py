@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from fakes.records import make_score, make_task
 
-from asyncrl.controller.no_correct_alarm import ZeroReward
+from asyncrl.observe.alarms.no_correct import ZeroReward
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.group import Group

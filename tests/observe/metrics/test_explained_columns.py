@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
-from asyncrl.controller import source_metrics, step_metrics
+from asyncrl.observe.metrics import source_metrics, step_metrics
 from asyncrl.observe.metrics.columns import EVALUATIONS, groups
 from asyncrl.rollout.teacher import TeacherMetrics
 
-SOURCE = Path(__file__).parents[2] / "asyncrl"
+SOURCE = Path(__file__).parents[3] / "asyncrl"
 
 
 def test_the_catalog_explains_each_column_of_a_step_and_no_other() -> None:

@@ -8,9 +8,9 @@ from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
 from fakes.turns import called, told
 
-from asyncrl.controller.step_metrics import Reading, StepReport
-from asyncrl.controller.turn_metrics import turn_metrics
 from asyncrl.observe.metrics.columns import step_name
+from asyncrl.observe.metrics.step_metrics import Reading, StepReport
+from asyncrl.observe.metrics.turn_metrics import turn_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.turns.environment import End

@@ -5,17 +5,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.controller.agent_metrics import agent_calls
-from asyncrl.controller.dropped_groups import DroppedGroups
-from asyncrl.controller.prometheus import RunMetrics
-from asyncrl.controller.source_metrics import source_metrics
-from asyncrl.controller.step_metrics import group_metrics, length_metrics, staleness_metrics
-from asyncrl.controller.turn_metrics import turn_metrics
+from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.prometheus import RunMetrics
+from asyncrl.observe.metrics.source_metrics import source_metrics
+from asyncrl.observe.metrics.step_metrics import group_metrics, length_metrics, staleness_metrics
+from asyncrl.observe.metrics.turn_metrics import agent_calls, turn_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group
 from asyncrl.replay.policy import length_bias
 from asyncrl.replay.queue import ReplayQueue
+
+_OF_VERDICTS = (
+    *(
+        "verifier_",
+        "judge_",
+        "reward_",
+        "pilots_",
+        "response_tokens_mean_by_outcome",
+        "no_signal_token_share",
+    ),
+    *("faults_retried", "outcomes", "correct_", "groups_"),
+)
+"""How columns begin that speak of verifiers and rewards."""
+_OF_THE_CONTROLLER = (*_OF_VERDICTS, "rollout_", "requests_", "cache_", "reflection_words", "retractions")
+"""How columns begin that speak of servers, verifiers and rewards."""
+
+
+def row_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """A step's columns without those of servers, verifiers and rewards."""
+    return {name: value for name, value in row.items() if not name.startswith(_OF_THE_CONTROLLER)}
+
+
+def unjudged_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """A step's columns without those of verifiers and rewards."""
+    return {name: value for name, value in row.items() if not name.startswith(_OF_VERDICTS)}
+
 
 Measure = Callable[[Sequence[Group]], Mapping[str, Any]]
 """Columns of the new groups of a batch."""
