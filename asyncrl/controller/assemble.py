@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.completion import (
     make_adaptive,
     make_completion,
@@ -20,12 +19,11 @@ from asyncrl.controller.completion import (
 )
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
-from asyncrl.controller.description import describe_run
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.progress import RolloutSide, TrainerSide
+from asyncrl.controller.progress import RolloutSide, TrainerSide, describe_run
 from asyncrl.controller.recorded_completion import RecordedCompletion
 from asyncrl.controller.row_completion import RowCompletion
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
@@ -71,6 +69,7 @@ from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort

@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agents import check_agent
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark
 from asyncrl.errors import InputError
@@ -46,6 +45,7 @@ from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
 from asyncrl.replay.recovery import restored_tasks
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.distribution import check_plugin

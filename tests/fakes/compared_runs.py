@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result, sampled_result
+from asyncrl.evaluation.schedule import statements_of
 from asyncrl.journal.counters import GENERATED, TRAINED, bump
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal

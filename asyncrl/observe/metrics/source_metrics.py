@@ -14,10 +14,8 @@ class Pilots(TypedDict):
     there was none."""
 
     pilots_stopped: int
-    """Groups that ended with their pilot."""
     pilots_stopped_share: float | None
     pilots_stopped_share_by_source: NotRequired[dict[str, float]]
-    """Only where data.train names several sources; one without a graded pilot is left out."""
 
 
 class PilotMeter:
@@ -54,9 +52,7 @@ class Sources(TypedDict):
 
     correct_mean_by_source: dict[str, float]
     groups_share_by_source: dict[str, float]
-    """Share of the batch's new groups; a source that has none is left out."""
     tool_use_share_by_source: NotRequired[dict[str, float]]
-    """Share of the trajectories that called a tool; only where trajectories have turns."""
 
 
 def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Sources:

@@ -91,26 +91,16 @@ class Speed(TypedDict):
     step_seconds: float
     rollout_tokens_per_second: float
     no_signal_token_share: float
-    """Share of the tokens in groups that dynamic sampling dropped."""
     rollout_idle_share: float
-    """Share of the servers' time without a request."""
     requests_per_server: float
-    """Running at once on a server, mean over time, evaluations included."""
     requests_together: float
-    """How many ran on its server while a request ran, mean over requests and time: above
-    `requests_per_server` where servers are full at times and empty at others. 0 where none ran."""
     cache_held_share: float
-    """Share of the servers' key-value caches that running requests hold when the step ends."""
     cache_expected_share: float
-    """Share that they are expected to hold before they end; above 1 the servers will retract some."""
     retractions: int
-    """How often a server took a request's cache back and computed it again; counted as the request ends. A
-    publish with rollout.interrupt: retract does it, too."""
 
 
 class Retried(TypedDict):
     faults_retried: int
-    """Faults of verifiers since the last step whose retry gave a verdict, in evaluations too."""
 
 
 class Trained(TypedDict):
@@ -126,11 +116,8 @@ class Staleness(TypedDict):
     """Staleness of groups' oldest tokens, in versions, right after a batch left the queue."""
 
     staleness_at_admission: int
-    """Youngest live group, if batches took groups strictly in turn; at most rollout.max_staleness."""
     staleness_in_flight: int
-    """Stalest live group, if the next batch took it."""
     staleness_at_take: int
-    """Stalest group in the batch."""
 
 
 class Verdicts(TypedDict):
@@ -138,28 +125,20 @@ class Verdicts(TypedDict):
 
     correct_mean: float | None
     cut_share: float | None
-    """Share of the responses that were cut off at the length limit."""
     run_on_p95: float | None
-    """Probability of going on where a response ended, 1 - p of its last token as it was sampled: 95th
-    percentile of the responses that ended by themselves. A mean would be that of the few odd ends."""
     turn_credit_mean: float | None
-    """Rewards of turns and spans, mean per turn, of the responses with a verdict."""
     credited_share: float | None
-    """Share of these responses that have any."""
     groups_zero_signal: int
     outcomes: dict[str, int]
     outcomes_by_verifier: dict[str, dict[str, int]]
     verifier_seconds_p50: float | None
     verifier_seconds_p99: float | None
     fallback_reward_share: float
-    """This and the next two are signs of reward hacking (`verifiers.monitor`)."""
     identical_reward_share: float
     most_common_answer_share: float
     reward_mean_by_outcome: dict[str, float]
     score_mean_by_part: dict[str, float]
-    """Mean of each named score (`Verdict.scores`) over the responses whose verdict has it."""
     response_tokens_mean_by_outcome: dict[str, float]
-    """A fault has a length and no reward."""
 
 
 class Lengths(TypedDict):
@@ -172,19 +151,14 @@ class Spike(TypedDict):
     """A gradient whose norm is far above the usual; other steps lack these."""
 
     spike_norm: float
-    """At the optimizer step with the spike; grad_norm is the mean over those of the batch."""
     spike_times: float
-    """That norm, relative to the median before."""
     spike_share: float
-    """The part of the squared norm that the largest row has."""
     spike_row: str
-    """Which row of which parameter, and of an embedding the token's text."""
 
 
 class Trends(TypedDict):
     reward_jump: float
     reward_without_heldout: float
-    """Training reward rises and held-out accuracy does not."""
 
 
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")

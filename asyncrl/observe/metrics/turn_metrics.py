@@ -17,24 +17,18 @@ class AgentCalls(TypedDict):
     """Sampled trajectories with a verdict, in a batch's new groups; None where there is none."""
 
     agent_calls_mean: float | None
-    """Calls of the model per trajectory; one for several replies counts once."""
     agent_branches_mean: float | None
-    """Conversations after the first one, per trajectory."""
 
 
 class AgentWork(TypedDict):
     """Programs of rollouts since the last step, but for the first two."""
 
     agents_running: int
-    """Programs at work when the step ended."""
     agents_waiting: int
-    """Trajectories that waited for a place then (agent.max_agents)."""
     agent_seconds_p50: float | None
-    """A program's own time, without waits for the model; None where none ended."""
     agent_seconds_p99: float | None
     agent_restarts: int
     agent_abandoned_tokens: int
-    """Sampled for calls that an agent left."""
 
 
 def agent_calls(groups: Sequence[Group]) -> AgentCalls:
@@ -82,16 +76,12 @@ class Turns(TypedDict):
     turns_mean: float | None
     turns_max: int | None
     tool_use_share: float | None
-    """Share of the trajectories that called a tool."""
     calls_mean: float | None
     call_error_share: float | None
-    """Share of the calls that were answered by an error; None without calls."""
     observed_tokens_mean: float | None
     tool_seconds_p50: float | None
-    """Time of environments and tools for one turn; None where none was answered."""
     tool_seconds_p99: float | None
     max_turns_share: float | None
-    """Share of the trajectories that were cut off in the last turn that turns.max_turns allows."""
 
 
 def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:

@@ -11,10 +11,10 @@ from asyncrl.model.stop import StopStrings
 from asyncrl.records import Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
+from asyncrl.rollout.agents.reply import Replies
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import TurnBounds
-from asyncrl.turns.agents.reply import Replies
-from asyncrl.turns.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 from asyncrl.turns.tally import AGENTS, Tally

@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 from asyncrl.records import Task
+from asyncrl.rollout.agents import confined
+from asyncrl.rollout.agents.program import Access, Exit
+from asyncrl.rollout.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
 from asyncrl.system.search_path import search_path
-from asyncrl.turns.agents import confined
-from asyncrl.turns.agents.program import Access, Exit
-from asyncrl.turns.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
 from asyncrl.turns.variables import kept_variables
 from sandbox import landlock
 from verifiers.verdict import as_number
@@ -197,6 +197,6 @@ class ProcessProgram:
 def agent_command(command: Sequence[str] | None, function: str | None, folder: Path) -> list[str]:
     """The program and its arguments, files in `folder` with their whole paths."""
     if function is not None:
-        return [sys.executable, "-m", "asyncrl.turns.agents.function", function]
+        return [sys.executable, "-m", "asyncrl.rollout.agents.function", function]
     assert command is not None, "an agent is a command or a function"
     return [str(folder / part) if (folder / part).is_file() else part for part in command]

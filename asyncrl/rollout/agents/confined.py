@@ -1,4 +1,4 @@
-"""Starts an agent's program with limits: `python -m asyncrl.turns.agents.confined SETTINGS PROGRAM ...`.
+"""Starts an agent's program with limits: `python -m asyncrl.rollout.agents.confined SETTINGS PROGRAM ...`.
 
 It dies with the process that started it, has a bound on the memory of each of its processes and, where the
 kernel has Landlock, reads no file of the run and its data, nor another process's memory and environment.

@@ -1,5 +1,5 @@
 """Runs an agent's function for several trajectories in one event loop:
-`python -m asyncrl.turns.agents.function_host NAME SOCKET BEAT_SECONDS`.
+`python -m asyncrl.rollout.agents.function_host NAME SOCKET BEAT_SECONDS`.
 
 Reads lines of JSON from the socket: {"start": number, "task": ..., "base_url": ..., "api_key": ...} and
 {"end": number}. Writes {"number": ..., "found": result} or {"number": ..., "error": words} where a trajectory
@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.turns.agents.function import AgentFunction, function_of_process
-from asyncrl.turns.agents.task import MOST_RETRIES, AgentRefused, AgentTask
+from asyncrl.rollout.agents.function import AgentFunction, function_of_process
+from asyncrl.rollout.agents.task import MOST_RETRIES, AgentRefused, AgentTask
 
 LARGEST_LINE = 2**28
 _TAIL_CHARACTERS = 2000

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.records import Task
-from asyncrl.turns.agents import function_host
-from asyncrl.turns.agents.process import ProcessProgram, ProcessPrograms
-from asyncrl.turns.agents.program import Access, Exit, Program
-from asyncrl.turns.agents.task import task_file
+from asyncrl.rollout.agents import function_host
+from asyncrl.rollout.agents.process import ProcessProgram, ProcessPrograms
+from asyncrl.rollout.agents.program import Access, Exit, Program
+from asyncrl.rollout.agents.task import task_file
 from verifiers.verdict import as_number
 
 MOST_STALL_SECONDS = 10.0

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from fakes.records import make_task
 
-from asyncrl.turns.agents.hosts import FunctionHosts
-from asyncrl.turns.agents.process import ProcessPrograms, agent_command
-from asyncrl.turns.agents.program import Access, Exit, Program
+from asyncrl.rollout.agents.hosts import FunctionHosts
+from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
+from asyncrl.rollout.agents.program import Access, Exit, Program
 
 FUNCTION = """
 import asyncio, os, time

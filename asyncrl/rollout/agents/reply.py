@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish
-from asyncrl.turns.agents.request import ChatRequest, written_arguments
+from asyncrl.rollout.agents.request import ChatRequest, written_arguments
 from asyncrl.turns.calls import Call, CallFormat
 from asyncrl.turns.environment import Message
 
@@ -30,7 +30,7 @@ class Reply:
     logprobs: tuple[float, ...]
 
     def message(self) -> Message:
-        """The assistant's message, canonical as `asyncrl.turns.agents.request.canonical` makes it."""
+        """The assistant's message, canonical as `asyncrl.rollout.agents.request.canonical` makes it."""
         found: Message = {"role": "assistant", "content": self.content}
         if self.tool_calls:
             found["tool_calls"] = list(self.tool_calls)

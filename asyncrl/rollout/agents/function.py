@@ -1,4 +1,4 @@
-"""Runs an agent that is a function, in its own process: `python -m asyncrl.turns.agents.function NAME`."""
+"""Runs an agent that is a function, in its own process: `python -m asyncrl.rollout.agents.function NAME`."""
 
 import asyncio
 import inspect
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from asyncrl.turns.agents.task import VERDICT_VARIABLE, AgentTask
+from asyncrl.rollout.agents.task import VERDICT_VARIABLE, AgentTask
 from verifiers.plugins import Plugins
 
 FUNCTIONS = Plugins("agent", "asyncrl.agents", {})
