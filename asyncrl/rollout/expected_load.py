@@ -1,4 +1,4 @@
-"""What the requests of a run hold of each server's cache, and will hold before they end.
+"""Load of each server's cache: tokens that the requests of a run hold, and will hold before they end.
 
 A group shares its prompt on each server, however many connections it has there. Responses are expected to end
 as those that ended lately (`ResponseLengths`).
@@ -56,7 +56,7 @@ class ExpectedLoad:
         self._expect_prompt(server, group, num_prompt_tokens, -1)
 
     def held_by(self, trajectory: Trajectory) -> Held:
-        """What its next request holds as it begins."""
+        """Tokens that its next request holds as it begins."""
         num_tokens = trajectory.num_response_tokens()
         return Held(num_tokens - trajectory.num_turn_tokens(), num_tokens, self._length(trajectory))
 
