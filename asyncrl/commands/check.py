@@ -5,7 +5,6 @@ import importlib
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
-from asyncrl.controller.agents import agent_in_short
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
@@ -30,6 +29,7 @@ from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes, preset_in_short
+from asyncrl.rollout.agents.kit import agent_in_short
 from asyncrl.run.folder import RunFolder
 from asyncrl.turns.shown import history_notes, turns_in_short
 

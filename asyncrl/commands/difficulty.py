@@ -13,7 +13,6 @@ import yaml
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
@@ -37,6 +36,7 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
 from asyncrl.system.near_paths import is_run_folder, nearest_run

@@ -18,7 +18,6 @@ from asyncrl.commands.arguments import is_override
 from asyncrl.commands.named_model import is_model
 from asyncrl.commands.parser import number, whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
@@ -49,6 +48,7 @@ from asyncrl.observe.terminal.stderr import warn_on_stderr
 from asyncrl.observe.terminal.table import Table, print_table, table_console
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
+from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.grade import Grader
 from asyncrl.system.run_files import RECIPE
 

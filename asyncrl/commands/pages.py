@@ -41,7 +41,6 @@ PAGES = {
     "asyncrl.commands.view": "docs/page.md",
     "asyncrl.commands": "docs/recipes.md",
     "asyncrl.controller": OF_FAILURES,
-    "asyncrl.controller.agents": "docs/agents.md",
     "asyncrl.data": "docs/recipes.md#rows",
     "asyncrl.data.benchmarks": "docs/evaluation.md#benchmarks",
     "asyncrl.data.column_copies": "docs/recipes.md#rows-that-teach",

@@ -10,7 +10,6 @@ import sys
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.parser import whole
 from asyncrl.commands.prompt_learned import learned_text
-from asyncrl.controller.agents import agent_in_short, check_agent
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
@@ -19,6 +18,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
+from asyncrl.rollout.agents.kit import agent_in_short, check_agent
 from asyncrl.run.folder import RunFolder
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.row_choice import RowChoice, WantedRows

@@ -9,9 +9,6 @@ from typing import Any
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agent_metrics import AgentMeter
-from asyncrl.controller.agents import make_agent_kit
-from asyncrl.controller.batch_columns import BatchColumns, optional_columns
 from asyncrl.controller.completion import (
     make_adaptive,
     make_completion,
@@ -22,19 +19,13 @@ from asyncrl.controller.completion import (
 )
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
-from asyncrl.controller.description import describe_run
-from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.controller.evaluator import make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.progress import RolloutSide, TrainerSide
-from asyncrl.controller.prometheus import RunMetrics
+from asyncrl.controller.progress import RolloutSide, TrainerSide, describe_run
 from asyncrl.controller.recorded_completion import RecordedCompletion
-from asyncrl.controller.row_columns import row_columns, unjudged_columns
 from asyncrl.controller.row_completion import RowCompletion
-from asyncrl.controller.step_metrics import Meters, StepReport
-from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.supervisor import ServerMembership, Supervisor
 from asyncrl.controller.take_parts import (
     CompactedJournal,
@@ -50,6 +41,7 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
@@ -58,8 +50,18 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.routes import row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.observe.metrics.batch_columns import (
+    BatchColumns,
+    optional_columns,
+    row_columns,
+    unjudged_columns,
+)
+from asyncrl.observe.metrics.dropped_groups import DroppedGroups
 from asyncrl.observe.metrics.observer import Observer
+from asyncrl.observe.metrics.prometheus import RunMetrics
+from asyncrl.observe.metrics.step_metrics import Meters, StepReport
+from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
 from asyncrl.records import PolicyVersion, ScoredSequence, branch_id
@@ -67,16 +69,21 @@ from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import group_signal
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.reflection import ReflectionWords
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.rollout.turns import OpenTurns
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -135,7 +142,7 @@ def assemble(
     make_generator = functools.partial(_make_generator, inputs, run_id, queue, fleet, waits, state)
     plays_turns = conversations is not None or recipe.agent.is_on()
     generator = make_generator(oversampling, plays_turns=plays_turns)
-    shaping = Shaping(recipe.algorithm, generator)
+    shaping = Shaping(recipe.algorithm, generator.limits)
     player: TurnPlayer | None = None
     if conversations is not None:
         player = TurnPlayer(queue, generator, conversations, shaping, waits)
@@ -157,7 +164,7 @@ def assemble(
             inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive, teacher
         )
         if inputs.recorded:
-            completion = RecordedCompletion(queue, completion)
+            completion = RecordedCompletion(queue, completion, order.num_recorded)
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
@@ -178,6 +185,7 @@ def assemble(
     copies = _make_copies(recipe, run_folder, keys, heldout)
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
+    evaluations = Evaluations(context, heldout, fleet.weight_owner, num_steps)
     wire = TrainerWire(
         context=context,
         queue=queue,
@@ -188,7 +196,7 @@ def assemble(
         keys=keys,
         parts=(
             ReportedSteps(context, report, _make_responses(recipe, journal, waits)),
-            Evaluations(context, heldout, fleet.weight_owner, num_steps),
+            evaluations,
             *([] if shared_gpus is None else [SleepingServers(context, shared_gpus)]),
             CompactedJournal(_make_compaction(recipe, queue)),
             MeasuredRows(_measured_rows(inputs)),
@@ -208,27 +216,21 @@ def assemble(
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,
     )
+    optional = completion if isinstance(completion, RunPart) else None, player, agents, episodes
     return Controller(
         recipe=recipe,
-        waits=waits,
-        state=state,
+        context=context,
         run_tasks=run_tasks,
         queue=queue,
         order=order,
         fleet=fleet,
         added_servers=added_servers,
-        oversampling=oversampling,
         generator=generator,
-        early_abort=early_abort,
-        player=player,
-        agents=agents,
         grader=grader,
-        episodes=episodes,
         completion=completion,
-        heldout=heldout,
-        report=report,
         wire=wire,
         service=service,
+        parts=(early_abort, evaluations, *(part for part in optional if part is not None)),
         sides=(
             RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player, teacher),
             TrainerSide(recipe, trainer, state, supervisor),
@@ -378,19 +380,22 @@ def _make_generator(
         fleet=fleet,
         waits=waits,
         state=state,
-        sampling=inputs.rollout_sampling(),
-        context_tokens=inputs.context_tokens,
+        limits=Limits(
+            inputs.rollout_sampling(),
+            inputs.context_tokens,
+            max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
+            tokens_per_round=rollout.tokens_per_round,
+            stop=inputs.codec.stop,
+        ),
         max_retries=rollout.max_fault_retries,
         run_id=run_id,
-        is_cache_recomputed=rollout.interrupt == "retract",
-        plays_turns=plays_turns,
-        keeps_conversations_cached=plays_turns and rollout.interrupt == "continue",
-        max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
-        ends_with_its_version=rollout.interrupt == "drain",
-        tokens_per_round=rollout.tokens_per_round,
+        rules=RequestRules(
+            is_cache_recomputed=rollout.interrupt == "retract",
+            ends_with_its_version=rollout.interrupt == "drain",
+            row_bytes=_row_bytes(inputs.recipe),
+        ),
+        turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
         is_parked=oversampling.is_over,
-        stop=inputs.codec.stop,
-        row_bytes=_row_bytes(inputs.recipe),
     )
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.dropped_groups import DroppedGroups
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.no_correct_alarm import ZeroReward
-from asyncrl.controller.pilot_metrics import PilotMeter
-from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.waits import Waits
 from asyncrl.model.teacher import read_teacher
+from asyncrl.observe.alarms.no_correct import ZeroReward
+from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.prometheus import RunMetrics
+from asyncrl.observe.metrics.source_metrics import PilotMeter
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.adaptive import AdaptiveGroups

@@ -29,6 +29,8 @@ class TrainerSession:
         """Older requests that still wait here came from a trainer that is gone."""
         self.num_waiting = 0
         """Takes and drains: in both the trainer waits for the rollout side."""
+        self.num_steps = 0
+        """Steps of all trainers since this start, repeated ones too."""
         self.num_asked = 0
         """Takes and drains so far, repeated ones included."""
 

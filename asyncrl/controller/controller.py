@@ -25,39 +25,31 @@ Waits for tokens, verdicts, groups, servers, publications and the disk have a na
 watchdog and the post-mortem can say what waits for what. Without a name are timers, single requests that have
 a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the evaluation servers.
 
-`assemble` builds the parts and shows which knows which.
+`assemble` builds the parts and shows which knows which. Features act as `RunPart`s and `TakePart`s; this file
+knows none of them.
 """
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from asyncrl.controller.description import describe_run
+from asyncrl.controller.context import RunContext
 from asyncrl.controller.http_service import ControllerService
-from asyncrl.controller.recorded_completion import RecordedCompletion
-from asyncrl.controller.row_completion import RowCompletion
-from asyncrl.controller.step_metrics import StepReport
 from asyncrl.controller.trainer_wire import TrainerWire
-from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import TrainersWait, Waits, now_seconds
+from asyncrl.loops.waits import now_seconds
 from asyncrl.loops.watchdog import Side, watch
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.agents.kit import Agents
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.fleet import Fleet
 from asyncrl.tasks.order import TaskOrder
-from asyncrl.turns.pool import EpisodePool
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Pause between two looks of the watchdog."""
@@ -67,34 +59,30 @@ the trainer's current step and, where that ends sooner, after it. Streams are as
 off is in the journal up to that point; an evaluation that is cut off is made by the next start."""
 
 
+class Completion(Protocol):
+    async def run(self, group: Group) -> None:
+        """Leaves the group ready or dropped."""
+        ...
+
+
 @dataclass(eq=False, kw_only=True)
 class Controller:
     """Everything between the task file and the trainer. Async context manager; `run` once."""
 
     recipe: Recipe
-    waits: Waits
-    state: RunPhase
+    context: RunContext
     run_tasks: RunTasks
     queue: ReplayQueue
     order: TaskOrder
     fleet: Fleet
     added_servers: Sequence[str]
     """URLs that were added to the fleet in earlier starts."""
-    oversampling: Oversampling
     generator: Generator
-    early_abort: EarlyAbort
-    player: TurnPlayer | None
-    """None where trajectories have one turn."""
-    agents: Agents | None
-    """None where no agent makes the trajectories."""
     grader: Grader
-    episodes: EpisodePool | None
-    """Processes of environments and tools; None where trajectories have one turn."""
-    completion: GroupCompletion | RecordedCompletion | RowCompletion
-    heldout: HeldOutSchedule
-    report: StepReport
+    completion: Completion
     wire: TrainerWire
     service: ControllerService
+    parts: Sequence[RunPart]
     sides: Sequence[Side]
     _must_end_at: float = math.inf
     """As `now_seconds`, once the run was asked to stop."""
@@ -106,26 +94,23 @@ class Controller:
     async def __aenter__(self) -> "Controller":
         await self.grader.__aenter__()
         await self.service.start()
-        if self.agents is not None:
-            await self.agents.endpoint.__aenter__()
+        for part in self.parts:
+            await part.begin()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.service.close()
         await self.wire.close()
         await self.fleet.members.close()
-        await self.heldout.close()
-        if self.agents is not None:
-            await self.agents.endpoint.__aexit__(*exception)
-        if self.episodes is not None:
-            await self.episodes.close()
+        for part in self.parts:
+            await part.close()
         await self.grader.__aexit__(*exception)
 
     def stop(self) -> None:
         """Stops after the current step; in-flight requests are aborted, their prefixes kept."""
         self._must_end_at = now_seconds() + ENDING_SECONDS
-        self.state.stop()
-        if self.state.is_open:
+        self.context.state.stop()
+        if self.context.state.is_open:
             self.run_tasks.start(self._interrupt(), "interrupt")
 
     async def run(self, train: Callable[[], Awaitable[None]]) -> None:
@@ -138,63 +123,56 @@ class Controller:
             self.fleet.members.add(url)
         try:
             async with self.run_tasks as tasks:
-                self.state.open()
+                self.context.state.open()
+                looping = [part for part in self.parts if type(part).loop is not RunPart.loop]
                 background = [
                     tasks.start(self._feed(), "feed"),
                     tasks.start(self._watch(), "watch"),
-                    tasks.start(self.early_abort.run(), "early abort"),
-                    *([tasks.start(self.player.end_early(), "turns")] if self.player else []),
-                    tasks.start(self.state.raise_failure(), "failure"),
+                    *(tasks.start(part.loop(), type(part).__name__) for part in looping),
+                    tasks.start(self.context.state.raise_failure(), "failure"),
                 ]
                 await tasks.noting_failure(train())
-                self.state.end_training()
-                await self._evaluate_result()
+                self.context.state.end_training()
+                if self.queue.version is not None:
+                    for part in self.parts:
+                        await part.after_training(self.queue.version)
                 await self._record_end()
                 for task in background:
                     task.cancel()
                 await self._end_groups()
         finally:
-            self.state.close()
+            self.context.state.close()
 
     def describe(self) -> dict[str, str]:
         """Title -> lines, for the post-mortem: the state when the first loop failed, or now."""
-        return self.run_tasks.state_at_failure or describe_run(self.queue, self.fleet, self.waits)
-
-    async def _evaluate_result(self) -> None:
-        version = self.queue.version
-        if not self.state.is_stopped and version is not None and self.heldout.lacks(version, "after"):
-            await self.fleet.weight_owner.until_written(TrainersWait.EVALUATION)
-            last = self.fleet.weight_owner.published()
-            await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
+        return self.run_tasks.state_at_failure or self.run_tasks.describe()
 
     async def _record_end(self) -> None:
         """Once nothing is missing of what the run makes; else the same command makes it."""
         end = self._end()
-        if end is None or self.heldout.lacks(end.version, "after"):
+        if end is None or any(part.lacks(end.version) for part in self.parts):
             return
         record_end(self.queue.journal, end)
-        with self.waits.waiting("run", "the journal's disk"):
+        with self.context.waits.waiting("run", "the journal's disk"):
             await self.queue.journal.barrier()
-        self.state.finish()
+        self.context.state.finish()
 
     def _end(self) -> RunEnd | None:
         """Why training ended, with all of it saved; None where it was stopped before."""
-        version, reached = self.queue.version, self.heldout.reached
-        if version is None or self.state.is_cut_off:
+        version = self.queue.version
+        if version is None or self.context.state.is_cut_off:
             return None
         if version >= self.recipe.trainer.num_steps:
             return RunEnd(version=version, reason="num_steps")
-        if reached is not None:
-            return RunEnd(version=version, reason="stop_at_accuracy", accuracy=reached)
-        return None
+        return next((end for part in self.parts if (end := part.end_reached(version)) is not None), None)
 
     async def _end_groups(self) -> None:
         """Waits for what still streams, is graded or evaluated; in a run that stops not for long.
 
         A verifier that hangs must not hold a run up that was asked to stop.
         """
-        await self.waits.wait_until(
-            lambda: self.state.is_stopped or self.run_tasks.are_done(),
+        await self.context.waits.wait_until(
+            lambda: self.context.state.is_stopped or self.run_tasks.are_done(),
             owner="run",
             blocker="verdicts and evaluations",
         )
@@ -206,7 +184,7 @@ class Controller:
             if not group.advantages:
                 self._start_group(group)
         while True:
-            await self.waits.wait_until(
+            await self.context.waits.wait_until(
                 self._may_admit, owner="feed", blocker="the staleness bound or room on a server"
             )
             assert self.queue.version is not None
@@ -214,36 +192,23 @@ class Controller:
             self._start_group(self.queue.admit(task))
             # The new group takes its place on a server before the next is admitted: in one loop turn, or in a
             # second one where its trajectories play turns, each in a task of its own.
-            for _ in range(1 if self.player is None else 2):
+            for _ in range(1 if self.generator.turns is None else 2):
                 await asyncio.sleep(0)
 
     def _may_admit(self) -> bool:
         return (
-            not self.state.is_over
+            not self.context.state.is_over
             and self.queue.can_admit()
-            and self._is_its_turn()
-            and self.oversampling.may_admit(self.generator.num_waiting)
+            and all(part.may_admit() for part in self.parts)
             and self._has_room()
         )
 
-    def _is_its_turn(self) -> bool:
-        """Whether the next group may join the batches of now: those of a warm-up on recorded responses have
-        no other, which the policy has to learn."""
-        is_recorded = self._is_recorded()
-        return is_recorded or self.queue.num_steps_taken >= self.order.num_recorded // self._batch_size()
-
-    def _is_recorded(self) -> bool:
-        return self.queue.num_admitted < self.order.num_recorded
-
-    def _batch_size(self) -> int:
-        return self.queue.settings.groups_per_batch
-
     def _has_room(self) -> bool:
         """Whether a server takes one more group; what is not generated needs none."""
-        if self.recipe.learns_from_rows() or self._is_recorded():
+        if not all(part.needs_server() for part in self.parts):
             return True
         size = self.queue.settings.num_at_admission()
-        tokens = self.generator.expects_of_new_group(size)
+        tokens = self.generator.load.tokens_of_new_group(size)
         return self.fleet.router.pick(size, tokens=tokens, is_new=True) is not None
 
     def _start_group(self, group: Group) -> None:
@@ -257,6 +222,6 @@ class Controller:
         await watch(
             self.sides,
             interval_seconds=WATCH_INTERVAL_SECONDS,
-            describe=self.waits.describe_waits,
+            describe=self.context.waits.describe_waits,
             also=self.grader.waits.look,
         )

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from asyncrl.controller.endpoint import Endpoint
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe.metrics.exposition import CONTENT_TYPE
 from asyncrl.wire.access import Keys, is_shown
 from asyncrl.wire.client import POLL_SECONDS
 from asyncrl.wire.files.service import PREFIX, FileRoutes
@@ -53,6 +52,8 @@ class Membership(Protocol):
 
 class Scraped(Protocol):
     """The source of GET /metrics."""
+
+    content_type: str
 
     def text(self) -> str: ...
 
@@ -133,7 +134,7 @@ class ControllerService:
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         assert self._metrics is not None
-        return web.Response(text=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(text=self._metrics.text(), headers={"Content-Type": self._metrics.content_type})
 
     async def _on_take(self, request: web.Request) -> web.Response:
         try:

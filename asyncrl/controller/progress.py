@@ -8,11 +8,35 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.counters import GENERATED
 from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.waits import Waits
 from asyncrl.loops.watchdog import Deadlines
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.serving.fleet import Fleet
+
+
+def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, str]:
+    """Title -> lines: what waits for what, the servers, the groups, the tokens."""
+    groups = [
+        f"  {group.group_id}: {group.state.value}, admitted at version {group.admitted_version}, "
+        f"{sum(t.finish is not None for t in group.trajectories)} of {len(group.trajectories)} ended, "
+        f"{len(group.scores)} verdicts, {group.num_tokens()} tokens"
+        for group in queue.live.values()
+    ]
+    servers = [
+        f"  {server.url}: {server.state.value}, version {server.version}, {server.num_running} requests, "
+        f"{server.num_restarts} restarts{f', {server.reason}' if server.reason else ''}"
+        for server in fleet.members.servers.values()
+    ]
+    tokens = [f"  {name}: {count}" for name, count in queue.conservation().items()]
+    return {
+        "What waited for what": waits.describe_waits(),
+        "Servers": "\n".join(servers),
+        f"Groups in the queue (trainer at version {queue.version})": "\n".join(groups),
+        "Tokens": "\n".join(tokens),
+    }
+
 
 MAX_TRAINER_KILLS = 3
 """Most hung trainers killed in a run; the next one that hangs ends it."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from asyncrl.journal.recorded_groups import RecordedGroup
+from asyncrl.loops.run_part import RunPart
 from asyncrl.records import Finish, Score, Segment
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
@@ -10,11 +11,21 @@ from asyncrl.rollout.complete import GroupCompletion
 
 
 @dataclass(frozen=True)
-class RecordedCompletion:
+class RecordedCompletion(RunPart):
     """In place of the rollout loop's body, which gets the groups that are not recorded."""
 
     queue: ReplayQueue
     others: GroupCompletion
+    num_recorded: int
+    """Groups; they are the first."""
+
+    def may_admit(self) -> bool:
+        """Batches of a warm-up on recorded responses have no other groups, which the policy has to learn."""
+        num_steps = self.num_recorded // self.queue.settings.groups_per_batch
+        return not self.needs_server() or self.queue.num_steps_taken >= num_steps
+
+    def needs_server(self) -> bool:
+        return self.queue.num_admitted >= self.num_recorded
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready. One that a crash left open keeps the parts that the journal has."""

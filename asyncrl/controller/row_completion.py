@@ -5,6 +5,7 @@ A pair is one trajectory: the chosen response is its own, the rejected one that 
 
 from dataclasses import dataclass
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.branches import open_line
 from asyncrl.replay.group import Group
@@ -16,10 +17,13 @@ GIVEN = "given"
 
 
 @dataclass(frozen=True)
-class RowCompletion:
+class RowCompletion(RunPart):
     """In place of the rollout loop's body."""
 
     queue: ReplayQueue
+
+    def needs_server(self) -> bool:
+        return False
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready. One that a crash left open keeps the parts that the journal has."""

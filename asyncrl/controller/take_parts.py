@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.controller.context import RunContext
-from asyncrl.controller.step_metrics import StepReport, batch_metrics
-from asyncrl.controller.step_responses import StepResponses
 from asyncrl.controller.trainer_wire import TakePart
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
+from asyncrl.journal.ending import RunEnd
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.waits import TrainersWait
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.observe.metrics.step_metrics import StepReport, batch_metrics
+from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.publication import Publication, written
 from asyncrl.serving.weight_owner import WeightOwner
@@ -29,7 +31,7 @@ class ReportedSteps(TakePart):
     async def asked(self, request: TakeRequest) -> None:
         columns: Mapping[str, Any] = await self.responses.columns(request.version - 1)
         self.context.session.check_is_newest(request)
-        self.report.asked(request, columns)
+        self.context.session.num_steps += self.report.asked(request, columns)
 
     def given(self, batch: Batch, columns: dict[str, Any]) -> None:
         self.report.given({**batch_metrics(batch), **columns})
@@ -41,8 +43,8 @@ class ReportedSteps(TakePart):
 
 
 @dataclass(frozen=True)
-class Evaluations(TakePart):
-    """Evaluations before the first step and during training; the accuracy that ends a run."""
+class Evaluations(TakePart, RunPart):
+    """Evaluations before the first step, during training and after it; the accuracy that ends a run."""
 
     context: RunContext
     heldout: HeldOutSchedule
@@ -84,6 +86,24 @@ class Evaluations(TakePart):
 
     def complete(self, request: TakeRequest, reply: TakeReply) -> None:
         reply.heldout.update(self.heldout.accuracies)
+
+    async def after_training(self, version: PolicyVersion) -> None:
+        if not self.context.state.is_stopped and self.heldout.lacks(version, "after"):
+            await self.weight_owner.until_written(TrainersWait.EVALUATION)
+            last = self.weight_owner.published()
+            await self.heldout.wait(last, "after", unless=lambda: self.context.state.is_stopped)
+
+    def end_reached(self, version: PolicyVersion) -> RunEnd | None:
+        reached = self.heldout.reached
+        if reached is None:
+            return None
+        return RunEnd(version=version, reason="stop_at_accuracy", accuracy=reached)
+
+    def lacks(self, version: PolicyVersion) -> bool:
+        return bool(self.heldout.lacks(version, "after"))
+
+    async def close(self) -> None:
+        await self.heldout.close()
 
     def _is_due(self, request: TakeRequest) -> bool:
         return self.heldout.is_due(request.version, self.num_steps)

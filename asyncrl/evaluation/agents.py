@@ -20,7 +20,10 @@ from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.rollout.agents.kit import AgentKit
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.router import Gate
 
@@ -109,18 +112,16 @@ class EvaluatedAgents:
             Unrecorded(streamed),
             fleet,
             waits,
-            sampling,
-            context_tokens,
+            Limits(sampling, context_tokens, stop=codec.stop),
             MAX_RETRIES,
             name,
             state=state,
-            plays_turns=True,
-            may_go_back=True,
+            rules=RequestRules(may_go_back=True),
+            turns=OpenTurns(),
             # A drain waits for the turn that streams, and for no further one.
             is_parked=lambda: fleet.router.gate is not Gate.OPEN,
-            stop=codec.stop,
         )
-        shaping = Shaping(Algorithm(), generator)
+        shaping = Shaping(Algorithm(), generator.limits)
         agents = self._kit.agents(generator, codec, shaping, waits, state, places=self._places)
         async with agents.endpoint:
             yield agents.player

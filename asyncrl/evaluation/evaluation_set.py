@@ -20,6 +20,7 @@ from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.kept_answers import Slot
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Evaluation, HeldOutSet, Recipe, Rollout, Source
 from asyncrl.recipe import Prompt as PromptSection
 from asyncrl.records import PolicyVersion, SamplingParams, Task, VerifierSpec
@@ -144,7 +145,7 @@ def read_evaluation_set(
     template, title = _template(benchmark, recipe, codec)
     lenient = recipe.data.model_copy(update={"broken_rows": "leave_out", "long_prompts": "leave_out"})
     key = f"benchmark {benchmark.name}" if settings is None else f"evaluation.sets {benchmark.name}"
-    maker = TaskMaker(key, lenient, codec, verifiers, context_tokens, template)
+    maker = TaskMaker(key, lenient, codec, verifiers, context_tokens, template, stage=LateStage)
     verifying, grader, sources = recipe.verifying, _grader(benchmark, recipe), benchmark.sources()
     if benchmark.verifier is not None and benchmark.verifier != verifying.default:
         verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})

@@ -14,19 +14,57 @@ from contextlib import contextmanager
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluation_set import HELDOUT, EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
-from asyncrl.evaluation.record import statements_of
-from asyncrl.evaluation.result import EvaluationFailed, Result
+from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
+from asyncrl.journal.counters import Statement
+from asyncrl.journal.evaluations import GREEDY, Answer, evaluated, evaluated_tasks
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.publication import Publication
+
+
+def statements_of(
+    version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result
+) -> list[Statement]:
+    """Rows of the evaluation `name` of `version`, for one transaction. `result` is in the order of `tasks`.
+
+    The text of most likely answers to held-out tasks is kept; benchmarks and samples would be too much.
+    """
+    greedy = list(_answers(tasks, result.greedy_responses, is_greedy=True))
+    sampled = list(_answers(tasks, result.sampled_responses, is_greedy=False))
+    texts = [response.text for group in result.greedy_responses for response in group]
+    return [
+        *evaluated_tasks(name, ((task.task_id, task.prompt) for task in tasks)),
+        *evaluated(version, name, greedy, texts if name == HELDOUT else None),
+        *evaluated(version, name, sampled, None),
+    ]
+
+
+def _answers(
+    tasks: Sequence[Task], groups: Sequence[Sequence[GradedResponse]], *, is_greedy: bool
+) -> Iterator[Answer]:
+    if not groups:
+        return
+    for task, group in zip(tasks, groups, strict=True):
+        for sample, response in enumerate(group):
+            score = response.score
+            yield Answer(
+                task.task_id,
+                GREEDY if is_greedy else sample,
+                score.outcome,
+                score.correctness,
+                response.num_tokens,
+                response.is_cut,
+                score.extracted,
+            )
+
 
 log = logging.getLogger(__name__)
 

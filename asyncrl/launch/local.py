@@ -58,7 +58,6 @@ from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
-from asyncrl.observe.metrics.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.observe.terminal.postmortem import RecentEvents
 from asyncrl.observe.terminal.stage import stage
@@ -66,6 +65,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
+from asyncrl.run.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.environment import changed_engines, describe_environment
@@ -136,10 +136,10 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         await stack.enter_async_context(_make_status(controller, folder).running())
         stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
-        if not controller.state.is_stopped:
+        if not controller.context.state.is_stopped:
             trackers.allow(FLUSH_SECONDS)
         journal.barrier_blocking()
-        return _outcome(controller.state)
+        return _outcome(controller.context.state)
 
 
 async def _end_processes(servers: LocalServers, trainers: TrainerRanks) -> None:
@@ -193,8 +193,8 @@ def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
         total_steps=controller.recipe.trainer.num_steps,
         queue=controller.queue,
         fleet=controller.fleet,
-        waits=controller.waits,
-        state=controller.state,
+        waits=controller.context.waits,
+        state=controller.context.state,
     )
 
 

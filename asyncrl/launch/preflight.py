@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller.agents import check_agent
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.benchmarks import Benchmark
 from asyncrl.errors import InputError
@@ -40,11 +39,13 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.supported import check_supported
 from asyncrl.model.teacher import check_length, read_teacher
 from asyncrl.model.tensors import num_parameters
+from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
 from asyncrl.replay.recovery import restored_tasks
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 from asyncrl.system.distribution import check_plugin
@@ -84,10 +85,10 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         check_serving(recipe, base.shape)
     if recipe.learns_from_rows():
         return _read_rows(recipe, base), base.shape
-    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
     has_pilot = recipe.rollout.pilot_samples is not None
     base.verifiers.check_groups(recipe.trajectories_per_group(), has_pilot=has_pilot)
-    heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_asked_prompts(train.tasks, heldout, eval_sets)
     _warn_of_few_tasks(len(train.tasks), recipe)
@@ -123,12 +124,12 @@ def _check_critic(recipe: Recipe, base: "_Base") -> None:
 
 def _read_rows(recipe: Recipe, base: "_Base") -> Inputs:
     """The inputs of a stage that learns from rows; held-out rows are also tasks where servers answer them."""
-    asked = (base.kit.codec, base.context_tokens, base.shape.vocab_size)
+    asked = (base.kit.codec, base.context_tokens, base.shape.vocab_size, LateStage)
     train = train_demonstrations(recipe, *asked)
     rows = heldout_demonstrations(recipe, *asked) if recipe.data.heldout is not None else []
     tasks: list[Task] = []
     if rows and recipe.evaluation.verifier is not None:
-        tasks = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+        tasks = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     if rows:
         _warn_of_shared_rows(train, rows)
@@ -142,7 +143,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
     base = _read_base(recipe)
     heldout: list[Task] = []
     if has_heldout:
-        heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+        heldout = read_heldout_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
     eval_sets = _read_eval_sets(recipe, base, benchmarks)
     if heldout:
         eval_sets = (heldout_set(recipe, heldout, base.evaluation_kit), *eval_sets)
@@ -152,7 +153,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
 def read_training_inputs(recipe: Recipe) -> Inputs:
     """Model folder and training data, checked in full, without what is evaluated."""
     base = _read_base(recipe)
-    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens)
+    train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
     return base.inputs(recipe, train.tasks, [], (), train.parts, train.num_filtered)
 
 

@@ -60,20 +60,20 @@ async def keep_training(
     Once the run was asked to stop, the trainer has `stop_seconds` to finish its step and to save. Raises
     TrainerFailed.
     """
-    num_failures, steps_before = 0, controller.report.num_steps
+    num_failures, steps_before = 0, controller.context.session.num_steps
     num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
     while True:
         try:
             if not await _wait_or_stop(trainers, stopped, stop_seconds):
-                controller.state.cut_off()
+                controller.context.state.cut_off()
             return
         except TrainerFailed as error:
             if stopped.is_set():
-                controller.state.cut_off()
+                controller.context.state.cut_off()
                 log.error("%s", error)
                 log.warning("The next start trains again what came after the last checkpoint.")
                 return
-            steps, saved = controller.report.num_steps, controller.queue.committed_version
+            steps, saved = controller.context.session.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
             is_hopeless = error.is_certain
             if not error.was_killed:

@@ -15,9 +15,9 @@ from asyncrl.errors import InputError
 from asyncrl.launch.trial import NONSENSE, shown
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
+from asyncrl.rollout.agents.function import load_function
+from asyncrl.rollout.agents.process import agent_command
 from asyncrl.system.search_path import search_path
-from asyncrl.turns.agents.function import load_function
-from asyncrl.turns.agents.process import agent_command
 from asyncrl.turns.calls import Call
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
 from asyncrl.turns.kit import TurnKit

@@ -18,7 +18,7 @@ class RunTasks:
     def __init__(self, waits: Waits, describe: Callable[[], dict[str, str]]) -> None:
         """`describe` tells the state of the run, for the post-mortem."""
         self._waits = waits
-        self._describe = describe
+        self.describe = describe
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self.state_at_failure: dict[str, str] | None = None
@@ -45,7 +45,7 @@ class RunTasks:
         try:
             await work
         except Exception:
-            self.state_at_failure = self.state_at_failure or self._describe()
+            self.state_at_failure = self.state_at_failure or self.describe()
             raise
 
     def are_done(self) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from asyncrl.journal.kept_answers import KeptResult, read_results
 from asyncrl.journal.shown_answers import ANSWERS, ShownAnswers
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.metrics.sample_curves import Compared, compare_rows
 from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.table import Table
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.run_files import ANSWERS as ANSWERS_FILE
 
 BASE = "base"

@@ -32,7 +32,6 @@ from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Stat
 from asyncrl.journal.queue_state import Totals
 from asyncrl.journal.sequences import split_runs
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.fault_causes import cause_of
 from asyncrl.records import (
     DropReason,
     Finish,
@@ -50,6 +49,7 @@ from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose
 from asyncrl.replay.repetition import Repetition
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.system.faults_in_a_row import cause_of
 
 
 class ReplayQueue:

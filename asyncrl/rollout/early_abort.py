@@ -4,7 +4,7 @@ A stream is aborted early when its group is parked or was dropped, when its serv
 when one of its trajectories got no token for `hedge_seconds` and another server has room for them. The server
 is asked to end it, so that the stream still carries what the server has; a server that does not answer is
 left after GRACE_SECONDS. Confirmed tokens stay: the trajectory resumes from its prefix, so none is confirmed
-twice. A trajectory that waits for a tool has no stream: nothing here touches it, and `TurnPlayer.end_early`
+twice. A trajectory that waits for a tool has no stream: nothing here touches it, and `TurnPlayer.loop`
 abandons its answer when its group was dropped.
 """
 
@@ -13,6 +13,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.waits import Waits
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.generate import Connection, Generator
@@ -26,7 +27,7 @@ GRACE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class EarlyAbort:
+class EarlyAbort(RunPart):
     """One per run; its loop costs nothing while no stream is due."""
 
     generator: Generator
@@ -34,7 +35,7 @@ class EarlyAbort:
     waits: Waits
     hedge_seconds: float | None = None
 
-    async def run(self) -> None:
+    async def loop(self) -> None:
         """Does not return. Whatever changes the queue or the fleet wakes it."""
         while True:
             await self.waits.wait_until(
@@ -56,6 +57,10 @@ class EarlyAbort:
                         connection.silence_seconds(),
                     )
             await self._end(ending)
+
+    def may_admit(self) -> bool:
+        """Whether the round has room for a new group."""
+        return self.oversampling.may_admit(self.generator.num_waiting)
 
     async def _end(self, connections: list[Connection]) -> None:
         def left() -> list[Connection]:
@@ -87,7 +92,8 @@ class EarlyAbort:
     def _is_hedged(self, connection: Connection) -> bool:
         if self.hedge_seconds is None or connection.silence_seconds() < self.hedge_seconds:
             return False
-        tokens = self.generator.expected_tokens(connection)
+        trajectories = [request.trajectory for request in connection.requests.values()]
+        tokens = self.generator.load.tokens(connection.group, trajectories)
         other = self.generator.fleet.router.pick(
             len(connection.requests), tokens=tokens, shunned=connection.server
         )

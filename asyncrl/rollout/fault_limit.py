@@ -7,9 +7,8 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.journal import statements
 from asyncrl.journal.counters import Statement
 from asyncrl.loops.waits import now_seconds
-from asyncrl.observe.metrics.fault_causes import cause_of
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Task
+from asyncrl.system.faults_in_a_row import FaultsInARow, cause_of
 from verifiers.verdict import Verdict
 
 log = logging.getLogger(__name__)

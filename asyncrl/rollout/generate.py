@@ -1,7 +1,8 @@
-"""Generating the trajectories of one group: streams from any server, resumes from confirmed prefixes.
+"""Generating the trajectories of one group: their next requests, the chunks of these, their ends.
 
-What a server confirmed is journaled by the queue at once and never generated again. A stream that breaks
-costs its unconfirmed tokens; the rest resumes from its prefix, on this or another server.
+Streams come from any server. What a server confirmed is journaled by the queue at once and never generated
+again. A stream that breaks costs its unconfirmed tokens; the rest resumes from its prefix, on this or another
+server. What else shapes a request stands beside it: `Limits`, `RequestRules`, `OpenTurns`, `ExpectedLoad`.
 """
 
 import asyncio
@@ -12,11 +13,14 @@ from dataclasses import dataclass, field
 from asyncrl.errors import ServerError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits, now_seconds
-from asyncrl.model.stop import StopSearch, StopStrings, cut
-from asyncrl.records import DropReason, Finish, PolicyVersion, SamplingParams, Segment, Trajectory, root_id
+from asyncrl.model.stop import StopSearch, cut
+from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
-from asyncrl.rollout.response_lengths import ResponseLengths
+from asyncrl.rollout.expected_load import ExpectedLoad, Held
+from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import RequestRules
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
@@ -39,24 +43,9 @@ class _Request:
     """Through the whole turn, the part that earlier requests brought included."""
     moved_seconds: float
     """When it last got a token, as `now_seconds`."""
-    num_before: int
-    """Response tokens in front of its turn."""
-    num_held: int
-    """Response tokens in its server's cache, as far as they have arrived."""
-    num_expected: int
-    """Response tokens that it will hold at its end."""
+    held: Held
     has_ended: bool = False
     """Its turn has ended: what still comes belongs to no trajectory, which may be in a later turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnBounds:
-    """Limits of one turn that its caller asked for."""
-
-    max_tokens: int | None = None
-    """Most sampled tokens."""
-    stop: StopStrings = StopStrings()
-    """Texts that end it, those of the recipe included."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,62 +88,40 @@ class Generator:
     queue: TrajectoryRecord
     fleet: Fleet
     waits: Waits
-    sampling: SamplingParams
-    context_tokens: int
+    limits: Limits
     max_retries: int
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
     state: RunPhase = field(kw_only=True)
-    is_cache_recomputed: bool = False
-    """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
-    ends_with_its_version: bool = False
-    """Whether no trajectory may hold tokens of two versions (rollout.interrupt: drain)."""
-    plays_turns: bool = False
-    """Whether the end of a turn leaves its trajectory open, for an observation."""
-    keeps_conversations_cached: bool = False
-    """Whether a later turn may read keys and values of the version that began its trajectory
-    (rollout.interrupt: continue); its tokens are then marked as continued."""
-    max_turn_tokens: int | None = None
-    """Most sampled tokens of a turn."""
-    may_go_back: bool = False
-    """Whether older weights may continue a trajectory: in evaluations, which say what versions answered."""
-    tokens_per_round: int | None = None
-    """Longest request; what is longer is parked between two requests."""
+    rules: RequestRules = RequestRules()
+    turns: OpenTurns | None = None
+    """None where the end of a turn is that of its trajectory."""
     is_parked: Callable[[], bool] = lambda: False
     """Whether no group may start to stream now (`Oversampling`)."""
-    row_bytes: int = 0
-    """Bytes of the routes that servers say of each position (algorithm.routing_replay); 0: not asked."""
-    stop: StopStrings = StopStrings()
-    """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
-    bounds: dict[str, TurnBounds] = field(default_factory=dict)
-    """Trajectory -> what bounds its current turn besides the recipe; trajectories without are not here."""
-    played_groups: set[int] = field(default_factory=set)
-    """Groups whose agents were started: they have begun, before their first token."""
     grown: Callable[[Trajectory], None] = lambda trajectory: None
-    """Told of each trajectory that got confirmed tokens, or whose turn or itself ended."""
+    """Called with each trajectory that got confirmed tokens, or whose turn or itself ended."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
     num_waiting: int = 0
     """Groups that wait for a server."""
-    lengths: ResponseLengths = field(default_factory=ResponseLengths)
+    load: ExpectedLoad = field(init=False)
     _num_requests: int = 0
-    _num_on: dict[tuple[Server, int, int], int] = field(default_factory=dict)
-    """(server, group, tokens of the prompt) -> connections."""
-    _servers: dict[str, Server] = field(default_factory=dict)
-    """Trajectory -> the server of its last turn, whose cache has the conversation."""
+
+    def __post_init__(self) -> None:
+        self.load = ExpectedLoad(self.limits)
 
     async def run(
         self, group: Group, trajectories: Sequence[Trajectory] | None = None
     ) -> AsyncIterator[Trajectory]:
-        """Each trajectory of `group`, or of `trajectories` among them, as it ends, or, where `plays_turns`,
-        as its turn ends. Stops early, without error, when the run ends.
+        """Each trajectory of `group`, or of `trajectories` among them, as it ends, or, with `turns`, as its
+        turn ends. Stops early, without error, when the run ends.
 
         Raises GenerationFailed after `max_retries` attempts in a row that brought no token.
         """
         asked = group.trajectories if trajectories is None else trajectories
         num_failures = 0
-        server = self._servers.get(asked[0].trajectory_id)
+        server = None if self.turns is None else self.turns.servers.get(asked[0].trajectory_id)
         shunned: Server | None = None
         while group.state is GroupState.OPEN:
             for trajectory in self._end_finished(group, asked):
@@ -165,7 +132,7 @@ class Generator:
             server = await self._wait_for_server(pending, group, before=server, shunned=shunned)
             if server is None:
                 return
-            if self.ends_with_its_version and _has_outlived_version(group, pending, server):
+            if self.rules.is_outlived(group, pending, server):
                 self.queue.drop(group, DropReason.OUTLIVED)
                 return
             tokens_before = group.num_tokens()
@@ -208,7 +175,8 @@ class Generator:
 
     def has_begun(self, group: Group) -> bool:
         """Whether a drain waits for the group, and lets it stream."""
-        return group.num_tokens() > 0 or group.group_id in self.played_groups
+        is_played = self.turns is not None and group.group_id in self.turns.played_groups
+        return is_played or group.num_tokens() > 0
 
     def may_stream(self) -> bool:
         """Whether groups may start to stream, as far as it is not a matter of servers."""
@@ -235,8 +203,8 @@ class Generator:
         None when the run ends or the group was dropped meanwhile.
         """
         num_requests = len(pending)
-        newest = 0 if self.may_go_back else _newest_version(group, pending)
-        tokens = self._expected_tokens(group, pending)
+        newest = self.rules.at_least(group, pending)
+        tokens = self.load.tokens(group, pending)
 
         def found() -> Server | None:
             return self.fleet.router.pick(
@@ -263,22 +231,17 @@ class Generator:
         return None if is_over() else found()
 
     def _connect(self, server: Server, group: Group, pending: list[Trajectory]) -> Connection:
-        assert server.version is not None
         requests = {
             self._request_id(t): _Request(
                 t,
-                Confirmation(
+                self.rules.confirmation(
+                    t,
                     self._salt_version(server, t),
-                    self.is_cache_recomputed,
-                    is_truncated=self.sampling.is_truncated() and not t.is_greedy,
-                    row_bytes=self.row_bytes,
-                    num_context_rows=_num_unrouted(t),
+                    is_truncated=self.limits.sampling.is_truncated() and not t.is_greedy,
                 ),
-                self._stop(t).search(t.turn_tokens()),
+                self.limits.search(t, t.turn_tokens()),
                 now_seconds(),
-                t.num_response_tokens() - t.num_turn_tokens(),
-                t.num_response_tokens(),
-                self._expected_length(t),
+                self.load.held_by(t),
             )
             for t in pending
         }
@@ -292,15 +255,18 @@ class Generator:
         salt = self.fleet.router.salt(server, self._salt_version(server, pending[0]))
         body = generate_body(
             prefixes,
-            self.sampling,
+            self.limits.sampling,
             salt=f"{self.run_id}-{salt}",
-            has_kept_sets=self.sampling.is_truncated(),
-            has_routes=bool(self.row_bytes),
+            has_kept_sets=self.limits.sampling.is_truncated(),
+            has_routes=bool(self.rules.row_bytes),
         )
         self.queue.stream_from(server.url, pending)
-        if self.plays_turns:
-            self._servers.update((trajectory.trajectory_id, server) for trajectory in pending)
-        self._acquire(connection)
+        if self.turns is not None:
+            self.turns.stream_from(server, pending)
+        self.fleet.router.acquire(server, len(requests))
+        self.load.begin(server, group, connection.num_prompt_tokens, [r.held for r in requests.values()])
+        self.running.update(dict.fromkeys(requests, server))
+        self.connections.append(connection)
         try:
             async with server.heartbeat.streaming(connection.limit):
                 async for chunk in stream(self.fleet.session, server.url, body):
@@ -325,42 +291,15 @@ class Generator:
             log.info("%s leaves %s and resumes from its prefixes", group.title, server.url)
         finally:
             self.connections.remove(connection)
-            self._expect_prompt(connection, -1)
+            self.load.end_prompt(server, group, connection.num_prompt_tokens)
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
                 self._release(server, request_id, request)
 
-    def _acquire(self, connection: Connection) -> None:
-        server, requests = connection.server, connection.requests
-        self.fleet.router.acquire(server, len(requests))
-        self._expect_prompt(connection, 1)
-        for request in requests.values():
-            server.expect(request.num_expected, held=request.num_held)
-        self.running.update(dict.fromkeys(requests, server))
-        self.connections.append(connection)
-
-    def _expect_prompt(self, connection: Connection, change: int) -> None:
-        """The requests of a group share their prompt on each server, however many connections they have."""
-        prompt = connection.num_prompt_tokens
-        key = (connection.server, connection.group.group_id, prompt)
-        before = self._num_on.get(key, 0)
-        self._num_on[key] = before + change
-        if not self._num_on[key]:
-            del self._num_on[key]
-        if 0 in (before, before + change):
-            connection.server.expect(change * prompt, held=change * prompt)
-
     def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
-        """Tokens as they come, and what that says of how many will come."""
         if chunk.tokens:
             server.count_tokens(len(chunk.tokens))
-        request.num_held += len(chunk.tokens)
-        before = request.num_expected
-        if request.num_held > before:
-            # Over a round's end by nothing: it ends there.
-            limit = max(request.num_held, self.limit_tokens(request.trajectory))
-            request.num_expected = self._expected_end(request.num_before, request.num_held, limit)
-        server.expect(request.num_expected - before, held=len(chunk.tokens))
+        self.load.grow(server, request.trajectory, request.held, len(chunk.tokens))
         if chunk.end is not None:
             server.num_retractions += chunk.num_retractions
 
@@ -379,7 +318,7 @@ class Generator:
             num_kept = request.search.end - request.trajectory.num_turn_tokens()
             self.queue.discard(num_new - num_kept, DropReason.AFTER_STOP)
             segments, finish = cut(segments, num_kept), Finish.STOP
-        elif finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
+        elif finish is Finish.LENGTH and num_new < self.limits.num_left(request.trajectory):
             # The round is over, not the trajectory.
             finish = None
         if group.state is not GroupState.OPEN:
@@ -394,37 +333,27 @@ class Generator:
     def _append(
         self, group: Group, trajectory: Trajectory, segments: list[Segment], finish: Finish | None
     ) -> None:
-        self.queue.append(group, trajectory, segments, None if self.plays_turns else finish)
-        if self.plays_turns:
+        self.queue.append(group, trajectory, segments, finish if self.turns is None else None)
+        if self.turns is not None:
             trajectory.turn_finish = finish
         if finish is not None:
-            self.lengths.add(trajectory.num_turn_tokens())
+            self.load.lengths.add(trajectory.num_turn_tokens())
         self.grown(trajectory)
 
-    def _stop(self, trajectory: Trajectory) -> StopStrings:
-        bounds = self.bounds.get(trajectory.trajectory_id)
-        return self.stop if bounds is None else bounds.stop
-
     def _salt_version(self, server: Server, trajectory: Trajectory) -> PolicyVersion:
-        """The version whose keys and values a request may find in the cache.
-
-        A salt per version would make every open conversation prefill again at each publish.
-        """
+        """The version whose keys and values a request may find in the cache."""
         assert server.version is not None
-        sampled = trajectory.sampled() if self.keeps_conversations_cached else []
-        return sampled[0].version if sampled else server.version
+        return server.version if self.turns is None else self.turns.salt_version(server, trajectory)
 
     def forget(self, group: Group) -> None:
         """The group's conversations are over."""
-        self.played_groups.discard(group.group_id)
-        for trajectory in group.trajectories:
-            for line in trajectory.lines():
-                self._servers.pop(line.trajectory_id, None)
-                self.bounds.pop(line.trajectory_id, None)
+        self.limits.forget(group)
+        if self.turns is not None:
+            self.turns.forget(group)
 
     def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
-            server.expect(-request.num_expected, held=-request.num_held)
+            self.load.end(server, request.held)
             self.fleet.router.release(server)
 
     def _request_id(self, trajectory: Trajectory) -> str:
@@ -433,125 +362,19 @@ class Generator:
 
     def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
-        num_left = self._num_left(trajectory)
-        limit = min(num_left, self.tokens_per_round or num_left)
-        return Prefix(request_id, tokens, limit, trajectory.is_greedy, trajectory.num_routed())
-
-    def expected_tokens(self, connection: Connection) -> int:
-        """Cache tokens that its trajectories will hold; they share their prompt."""
-        trajectories = [request.trajectory for request in connection.requests.values()]
-        return self._expected_tokens(connection.group, trajectories)
-
-    def _expected_tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
-        prompt = max((len(t.prompt_tokens) for t in pending), default=len(group.task.prompt_tokens))
-        return prompt + sum(map(self._expected_length, pending))
-
-    def expects_of_new_group(self, num_trajectories: int) -> int:
-        """Cache tokens that a group without a task yet will hold."""
-        limit = min(self.sampling.max_new_tokens, self.context_tokens)
-        limit = limit if self.max_turn_tokens is None else min(limit, self.max_turn_tokens)
-        return num_trajectories * self.lengths.expected(0, limit_tokens=self._in_round(0, limit))
-
-    def _expected_length(self, trajectory: Trajectory) -> int:
-        """Response tokens at the end of its next request."""
-        num_tokens, limit = trajectory.num_response_tokens(), self.limit_tokens(trajectory)
-        num_before = num_tokens - trajectory.num_turn_tokens()
-        return self._expected_end(num_before, num_tokens, self._in_round(num_tokens, limit))
-
-    def _expected_end(self, num_before: int, num_tokens: int, limit: int) -> int:
-        """Response tokens at the end of a turn, of which there are `num_tokens`, `num_before` in front of it:
-        observed ones are known, and the turn ends as turns ended lately."""
-        return num_before + self.lengths.expected(num_tokens - num_before, limit_tokens=limit - num_before)
-
-    def _in_round(self, num_tokens: int, limit: int) -> int:
-        return limit if self.tokens_per_round is None else min(limit, num_tokens + self.tokens_per_round)
-
-    def limit_tokens(self, trajectory: Trajectory) -> int:
-        """Tokens after the prompt at which a trajectory, or its turn, is cut off."""
-        room = self.context_tokens - len(trajectory.prompt_tokens)
-        num_tokens = trajectory.num_response_tokens()
-        num_observed = num_tokens - trajectory.num_sampled_tokens()
-        limit = min(self.sampling.max_new_tokens + num_observed, room)
-        bounds = self.bounds.get(trajectory.trajectory_id, TurnBounds())
-        turn_limits = [most for most in (self.max_turn_tokens, bounds.max_tokens) if most is not None]
-        if not turn_limits:
-            return limit
-        return min(limit, num_tokens - trajectory.num_turn_tokens() + min(turn_limits))
-
-    def limit_branches(self, trajectory: Trajectory) -> None:
-        """Bounds the turn of the newest branch by what the turns before left of rollout.max_new_tokens, which
-        counts all branches of a rendered history."""
-        line = trajectory.newest_line()
-        before = trajectory.num_sampled_in_all() - line.num_turn_tokens()
-        left = max(0, self.sampling.max_new_tokens - before)
-        self.bounds[line.trajectory_id] = TurnBounds(left, self.stop)
-
-    def follow(self, branch: Trajectory, line: Trajectory) -> None:
-        """The branch prefers the server of `line`, whose cache has most of its context."""
-        server = self._servers.get(line.trajectory_id)
-        if server is not None:
-            self._servers[branch.trajectory_id] = server
-
-    def limit_sampled_in_all(self, trajectory: Trajectory) -> int:
-        """Sampled tokens of all branches at which a trajectory without an agent is cut off."""
-        line = trajectory.newest_line()
-        before = trajectory.num_sampled_in_all() - line.num_sampled_tokens()
-        num_observed = line.num_response_tokens() - line.num_sampled_tokens()
-        room = self.context_tokens - len(line.prompt_tokens) - num_observed
-        return min(self.sampling.max_new_tokens, before + max(0, room))
-
-    def limit_sampled_tokens(self, trajectory: Trajectory) -> int:
-        """Sampled tokens at which a trajectory is cut off."""
-        num_observed = trajectory.num_response_tokens() - trajectory.num_sampled_tokens()
-        room = self.context_tokens - len(trajectory.prompt_tokens) - num_observed
-        return min(self.sampling.max_new_tokens, room)
-
-    def _num_left(self, trajectory: Trajectory) -> int:
-        return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
+        num_asked = self.limits.num_asked(trajectory)
+        return Prefix(request_id, tokens, num_asked, trajectory.is_greedy, trajectory.num_routed())
 
     def _end_finished(self, group: Group, asked: Sequence[Trajectory]) -> list[Trajectory]:
         """Ends trajectories that have their last token but no finish: a stream may break between the two, and
         SGLang calls a request aborted whose last token came with the abort."""
         ended = []
         for trajectory in _pending(asked):
-            finish = self._finish_already_reached(trajectory)
+            finish = self.limits.finish_reached(trajectory)
             if finish is not None:
                 self._append(group, trajectory, [], finish)
                 ended.append(trajectory)
         return ended
-
-    def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
-        """The end that a confirmed prefix implies."""
-        tokens = trajectory.turn_tokens()
-        if tokens and tokens[-1] in self.sampling.stop_token_ids:
-            return Finish.STOP
-        if self._stop(trajectory).search(tokens).end is not None:
-            return Finish.STOP
-        return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
-
-
-def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories of `group` that the lines are, or are branches of."""
-    names = {root_id(line.trajectory_id) for line in lines}
-    return [trajectory for trajectory in group.trajectories if trajectory.trajectory_id in names]
-
-
-def _num_unrouted(line: Trajectory) -> int:
-    """Positions without routes in front of the one that samples the next token."""
-    return len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
-
-
-def _has_outlived_version(group: Group, pending: Sequence[Trajectory], server: Server) -> bool:
-    """Whether `server` would continue a trajectory that another version began, in whichever branch."""
-    lines = [line for trajectory in _whole(group, pending) for line in trajectory.lines()]
-    return any(segment.version != server.version for line in lines for segment in line.sampled())
-
-
-def _newest_version(group: Group, pending: Sequence[Trajectory]) -> PolicyVersion:
-    """The newest version that made a token in front of what is pending: of the line itself and, where turns
-    follow each other through branches, of all before it. An agent's branches may run side by side."""
-    before = [line for whole in _whole(group, pending) if not whole.calls for line in whole.lines()]
-    return max((line.newest_version() or 0 for line in [*before, *pending]), default=0)
 
 
 def _pending(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from asyncrl.observe.metrics.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.fault_limit import FaultWatch
@@ -23,13 +22,6 @@ from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AnswerVerifier
 from verifiers.weighted_sum import weighted_sum
-
-VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
-"""Seconds: from a comparison of texts to a remote judge."""
-
-
-def _nothing(task: Task, fault: Verdict) -> None:
-    """Told of a fault whose retry gave a verdict."""
 
 
 def score_of(verdict: Verdict) -> Score:
@@ -85,7 +77,7 @@ class Grader:
         *,
         max_fault_retries: int,
         prints: Path | None = None,
-        on_retried: Callable[[Task, Verdict], None] = _nothing,
+        on_retried: Callable[[Task, Verdict], None] = lambda task, fault: None,
     ) -> None:
         """Text that verifiers print goes to the file `prints`, else to standard error. `on_retried` is called
         with each fault whose retry gave a verdict."""
@@ -93,8 +85,8 @@ class Grader:
         self._verifiers = verifiers
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
-        self.seconds = Histogram(VERDICT_BOUNDS)
-        """Seconds of each verdict since the start."""
+        self.on_verdict: Callable[[Verdict], None] = lambda verdict: None
+        """Receives each verdict, those of retried faults too."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(verifier, outcome) -> verdicts since the start; each fault counts, retried ones too."""
         self.num_retried = 0
@@ -152,7 +144,7 @@ class Grader:
             )
             verdict = with_fitting_credits(judged.verdict, response, num_turns)
             found += [*judged.faults, verdict]
-            self.seconds.observe(verdict.seconds)
+            self.on_verdict(verdict)
             self.outcomes[name, verdict.outcome.value] += 1
             if verdict.outcome is not Outcome.FAULT:
                 self._faults.answered(task)
@@ -199,7 +191,7 @@ class Grader:
                 for verdict, answer in zip(judged.verdicts, answers, strict=True)
             ]
             for verdict in verdicts:
-                self.seconds.observe(verdict.seconds)
+                self.on_verdict(verdict)
                 self.outcomes[name, verdict.outcome.value] += 1
             if not all_faults(verdicts):
                 self._faults.answered(task)

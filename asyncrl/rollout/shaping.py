@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Trajectory
-from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from verifiers.length import soft_overlong
 from verifiers.weighted_sum import weighted_sum
 
@@ -13,7 +13,7 @@ from verifiers.weighted_sum import weighted_sum
 @dataclass(frozen=True)
 class Shaping:
     algorithm: Algorithm
-    generator: Generator
+    limits: Limits
 
     def of(self, score: Score, trajectory: Trajectory, finish: Finish | None) -> Score:
         """The score of a trajectory that ended so."""
@@ -30,6 +30,6 @@ class Shaping:
     def _length(self, trajectory: Trajectory) -> tuple[int, int]:
         """(sampled tokens, limit of them): of an agent's longest conversation, or of all branches."""
         if trajectory.branches and not trajectory.calls:
-            return trajectory.num_sampled_in_all(), self.generator.limit_sampled_in_all(trajectory)
+            return trajectory.num_sampled_in_all(), self.limits.limit_sampled_in_all(trajectory)
         longest = max(trajectory.lines(), key=Trajectory.num_sampled_tokens)
-        return longest.num_sampled_tokens(), self.generator.limit_sampled_tokens(longest)
+        return longest.num_sampled_tokens(), self.limits.limit_sampled_tokens(longest)

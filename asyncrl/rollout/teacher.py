@@ -14,10 +14,10 @@ import aiohttp
 from asyncrl.errors import AsyncrlError, RequestRefused, ServerError
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.model.top_tokens import pack_top
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Segment, TeacherScores, Trajectory
 from asyncrl.serving.server_process import MAX_RESTARTS, ProcessOwner
 from asyncrl.serving.sglang import health, scores
+from asyncrl.system.faults_in_a_row import FaultsInARow
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,12 @@ seconds.
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
@@ -25,9 +27,40 @@ from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.stale_turns import StaleTurns
 from asyncrl.turns.conversation import Branched, Conversation, Conversations, Ended, Played
 from verifiers.storable import storable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StaleTurns:
+    """Warns of the first trajectory that had waited for tools and was dropped as stale, then whenever their
+    number has doubled."""
+
+    num_left: int = 0
+    """Since the start."""
+    _next_told: int = 1
+
+    def left(self, trajectory: Trajectory, tool_seconds: float) -> None:
+        """Its group was dropped as stale, after environment and tools had worked for it that long."""
+        if tool_seconds <= 0:
+            return
+        self.num_left += 1
+        if self.num_left < self._next_told:
+            return
+        self._next_told = 2 * self.num_left
+        log.warning(
+            "trajectory %s was dropped as stale (rollout.abort_staleness) in turn %d, after %.3g s of its "
+            "environment and tools; so were %d trajectories since the start. Where tools take longer than "
+            "the steps that the limit allows, no trajectory of many turns is trained: raise "
+            "rollout.abort_staleness with rollout.max_staleness, or lower turns.max_turns or "
+            "turns.max_tool_seconds.",
+            trajectory.trajectory_id,
+            sum(line.num_observations() for line in trajectory.lines()) + 1,
+            tool_seconds,
+            self.num_left,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +74,8 @@ class Answer:
 
 
 @dataclass
-class TurnPlayer:
-    """As `Generator.run`, for trajectories that have turns. `end_early` is its loop, one per run."""
+class TurnPlayer(RunPart):
+    """As `Generator.run`, for trajectories that have turns. One per run."""
 
     queue: ReplayQueue
     generator: Generator
@@ -71,7 +104,7 @@ class TurnPlayer:
             await end_tasks(*players)
             self.generator.forget(group)
 
-    async def end_early(self) -> None:
+    async def loop(self) -> None:
         """Does not return. Abandons the answers that nothing will read."""
 
         def seen() -> tuple[int, bool]:
@@ -119,7 +152,7 @@ class TurnPlayer:
         """Whether a turn was generated to its end; False where the run ends or the group was dropped."""
         line = trajectory.newest_line()
         if trajectory.branches:
-            self.generator.limit_branches(trajectory)
+            self.generator.limits.limit_branches(trajectory)
         async for _ in self.generator.run(group, [line]):
             pass
         return group.state is GroupState.OPEN and line.turn_finish is not None and not self._is_over()
@@ -145,7 +178,8 @@ class TurnPlayer:
             return False
         if isinstance(found, Branched):
             branch = branch_off(self.queue, group, trajectory, found.observed, found.context)
-            self.generator.follow(branch, line)
+            assert self.generator.turns is not None
+            self.generator.turns.follow(branch, line)
             return False
         self._end(group, trajectory, found)
         return True

@@ -21,13 +21,13 @@ from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import export_path, exported_versions, find_newest
+from asyncrl.run.metrics_file import read_metrics
 from asyncrl.system.kinds import as_written
 from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import (

@@ -12,13 +12,13 @@ from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import recipes_of_steps, recorded_unsampled
 from asyncrl.model.unsampled import Unsampled
-from asyncrl.observe.metrics.metrics_file import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.recipe.markers import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version
+from asyncrl.run.metrics_file import Row, read_metrics
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 
 

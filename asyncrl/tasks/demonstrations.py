@@ -20,7 +20,6 @@ from asyncrl.data.rows import check_prompt, labels_of, published_rows
 from asyncrl.errors import InputError
 from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import ColumnMapping, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.kinds import as_written
@@ -35,7 +34,7 @@ from asyncrl.tasks.demonstration import (
     pair_of,
 )
 from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
-from asyncrl.tasks.task_list import template_of
+from asyncrl.tasks.task_list import ReadingStage, reading, template_of
 
 log = logging.getLogger(__name__)
 NO_VERIFIER = VerifierSpec("none")
@@ -44,15 +43,19 @@ _ROWS_PER_LOOK = 100
 _COLUMNS = ("messages", "prompt", "response", "chosen", "rejected")
 
 
-def train_demonstrations(recipe: Recipe, codec: TextCodec, context: int, vocabulary: int) -> list[Task]:
+def train_demonstrations(
+    recipe: Recipe, codec: TextCodec, context: int, vocabulary: int, stage: ReadingStage | None = None
+) -> list[Task]:
     """The rows of data.train, each a task whose reference is its `Demonstration`. Raises InputError."""
-    reader = DemonstrationReader("data.train", "train", recipe, codec, context, vocabulary)
+    reader = DemonstrationReader("data.train", "train", recipe, codec, context, vocabulary, stage=stage)
     return reader.read(recipe.data.train_sources())
 
 
-def heldout_demonstrations(recipe: Recipe, codec: TextCodec, context: int, vocabulary: int) -> list[Task]:
+def heldout_demonstrations(
+    recipe: Recipe, codec: TextCodec, context: int, vocabulary: int, stage: ReadingStage | None = None
+) -> list[Task]:
     """The first evaluation.num_tasks rows of data.heldout, likewise."""
-    reader = DemonstrationReader("data.heldout", "test", recipe, codec, context, vocabulary)
+    reader = DemonstrationReader("data.heldout", "test", recipe, codec, context, vocabulary, stage=stage)
     reader.most = recipe.evaluation.num_tasks
     return reader.read(recipe.data.heldout_sources())
 
@@ -69,13 +72,14 @@ class DemonstrationReader:
     vocab_size: int
     most: int | None = None
     """Rows at most, of each source its share."""
+    stage: ReadingStage | None = None
     num_rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
 
     def read(self, sources: Sequence[Source]) -> list[Task]:
         found: list[Task] = []
-        with LateStage(f"reading {self.key}") as progress:
+        with reading(self.key, self.stage) as show:
             for source, label in zip(sources, labels_of(sources, self.split), strict=True):
                 own: list[Task] = []
                 limit = None if self.most is None else max(1, self.most // len(sources))
@@ -86,7 +90,7 @@ class DemonstrationReader:
                     if (made := self._made(row, source)) is not None:
                         own.append(self._task(made, f"{label}:{row.number}"))
                     if self.num_rows % _ROWS_PER_LOOK == 0:
-                        progress.show(f"{self.num_rows:,} rows")
+                        show(self.num_rows)
                 if not own:
                     raise InputError(f"{self.key} names {source.title()}, which holds no rows{self._why()}.")
                 found += own

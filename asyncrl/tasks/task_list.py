@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.cache import cache_folder
@@ -50,6 +49,21 @@ _ROWS_PER_LOOK = 500
 """Rows between two looks at the clock."""
 _ROWS_PER_COUNT = 1000
 """Rows that wait until the tokens of all of them are counted at once."""
+
+
+class Progress(Protocol):
+    def show(self, what: str) -> None: ...
+
+
+ReadingStage = Callable[[str], contextlib.AbstractContextManager[Progress]]
+"""Shows a person the progress of reading, given what is read; a reader without one shows nothing."""
+
+
+@contextlib.contextmanager
+def reading(key: str, stage: ReadingStage | None) -> Iterator[Callable[[int], None]]:
+    """Yields what to call with the rows of `key` read so far."""
+    with contextlib.nullcontext() if stage is None else stage(f"reading {key}") as progress:
+        yield lambda num_rows: None if progress is None else progress.show(f"{num_rows:,} rows")
 
 
 class _Rendered(NamedTuple):
@@ -119,7 +133,11 @@ def use_of(recipe: Recipe, verifiers: VerifierCache) -> RowUse:
 
 
 def read_train_tasks(
-    recipe: Recipe, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
+    recipe: Recipe,
+    codec: TextCodec,
+    verifiers: VerifierCache,
+    context_tokens: int,
+    stage: ReadingStage | None = None,
 ) -> TaskSet:
     """Raises InputError for a source without rows, and for a row that cannot be used."""
     sources = recipe.data.train_sources()
@@ -129,6 +147,7 @@ def read_train_tasks(
     rows = train_rows(recipe.data, recipe.verifying, use, None if has_answers else NO_VERIFIER)
     template = template_of(recipe)
     maker = TaskMaker("data.train", recipe.data, codec, verifiers, context_tokens, template, is_grouped=True)
+    maker.stage = stage
     name = table_name(recipe, codec, context_tokens)
     maker.choice = choice
     tasks = maker.make(rows, sources, name=name)
@@ -140,7 +159,11 @@ def read_train_tasks(
 
 
 def read_heldout_tasks(
-    recipe: Recipe, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
+    recipe: Recipe,
+    codec: TextCodec,
+    verifiers: VerifierCache,
+    context_tokens: int,
+    stage: ReadingStage | None = None,
 ) -> list[Task]:
     """At most evaluation.num_tasks held-out tasks; none without data.heldout.
 
@@ -148,6 +171,7 @@ def read_heldout_tasks(
     leaves free, the others fill. Raises InputError, also where a source would get no task.
     """
     maker = TaskMaker("data.heldout", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
+    maker.stage = stage
     sources = recipe.data.heldout_sources()
     grader = grader_of(recipe.evaluation)
     rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers), grader)
@@ -191,6 +215,7 @@ class TaskMaker:
     is_grouped: bool = False
     """Whether several responses to a task may be judged together (`VerifierCache.check_groups`)."""
     choice: RowChoice = RowChoice()
+    stage: ReadingStage | None = None
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""
@@ -226,8 +251,8 @@ class TaskMaker:
     def _pack(self, rows: Iterable[Row | Unanswered], name: str | None) -> PackedTasks:
         packer = Packer(cache_folder("tasks"))
         try:
-            with LateStage(f"reading {self.key}") as progress:
-                self._add_all(rows, packer, progress)
+            with reading(self.key, self.stage) as show:
+                self._add_all(rows, packer, show)
                 return packer.finish(self._findings(), name)
         except BaseException:
             packer.discard()
@@ -235,12 +260,12 @@ class TaskMaker:
         finally:
             self._repeats.forget()
 
-    def _add_all(self, rows: Iterable[Row | Unanswered], packer: Packer, progress: LateStage) -> None:
+    def _add_all(self, rows: Iterable[Row | Unanswered], packer: Packer, show: Callable[[int], None]) -> None:
         try:
             for row in rows:
                 self._add(row, packer)
                 if self.num_rows % _ROWS_PER_LOOK == 0:
-                    progress.show(f"{self.num_rows:,} rows")
+                    show(self.num_rows)
         except InputError:
             # A row that waits stands before this one: its own error comes first.
             self._settle(packer)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.observe.terminal.slow_calls import SlowCalls
 from asyncrl.records import VerifierSpec
+from asyncrl.system.slow_calls import SlowCalls
 from asyncrl.tasks.unjudged import NO_VERIFIER, Unjudged
 from verifiers.golds import parse_gold
 from verifiers.groups import is_group_wise, min_responses, why_not_alone

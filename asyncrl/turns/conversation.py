@@ -13,7 +13,6 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics.tally import TURNS, Tally
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
@@ -22,6 +21,7 @@ from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.faults import TurnFaults
 from asyncrl.turns.history import Continued, Exchange, RenderedHistory
 from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part, read_turn
+from asyncrl.turns.tally import TURNS, Tally
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
 MOST_CHARACTERS = 200_000

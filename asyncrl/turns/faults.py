@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass, field
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
+from asyncrl.system.faults_in_a_row import FaultsInARow
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.recipe import Recipe, Rollout
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from asyncrl.turns.calls import CallFormat, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from asyncrl.loops.run_part import RunPart
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.episode import EnvironmentFault, Episode
 from asyncrl.turns.host import BUILD, Cast, Preparation
@@ -38,7 +39,7 @@ KEPT_VARIABLES = frozenset(
 (`asyncrl.turns.variables`). What else they need is an option, or in a file."""
 
 
-class EpisodePool:
+class EpisodePool(RunPart):
     def __init__(
         self,
         *,

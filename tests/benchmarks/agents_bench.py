@@ -30,9 +30,9 @@ from fakes.engine import FakeEngine
 from fakes.records import make_queue, make_task
 
 from asyncrl.replay.group import Group
-from asyncrl.turns.agents.hosts import FunctionHosts
-from asyncrl.turns.agents.process import ProcessPrograms, agent_command
-from asyncrl.turns.agents.program import Programs
+from asyncrl.rollout.agents.hosts import FunctionHosts
+from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
+from asyncrl.rollout.agents.program import Programs
 
 CALLS_PER_SECOND = 100.0
 SAMPLES = 8
@@ -139,7 +139,7 @@ async def measure(
         await until(folder / "agents", "started-", num_agents, playing)
         starting = time.perf_counter() - began
         children = [
-            each for each in controller.children() if "asyncrl.turns.agents" in " ".join(each.cmdline())
+            each for each in controller.children() if "asyncrl.rollout.agents" in " ".join(each.cmdline())
         ]
         resident, own = resident_mib(children)
         (folder / "agents" / "go").touch()

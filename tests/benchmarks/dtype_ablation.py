@@ -22,7 +22,7 @@ from typing import Any
 
 from paired import interval
 
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 DTYPES = ("float32", "bfloat16", "float16")
 CORRECTIONS: dict[str, dict[str, Any]] = {

@@ -27,6 +27,7 @@ from asyncrl.replay.group import Group, sequences_of, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 
@@ -102,7 +103,7 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     fleet = Fleet(urls, fleet_settings, session=session, waits=waits, processes=FakeProcesses())
     fleet.members.serve_fixed(0)
     sampling = SamplingParams(1.0, 4096, (STOP,))
-    generator = Generator(queue, fleet, waits, sampling, 8192, 2, "bench", state=RunPhase(waits))
+    generator = Generator(queue, fleet, waits, Limits(sampling, 8192), 2, "bench", state=RunPhase(waits))
     task = Task("train:1", "1+1=", tuple(range(100)), "2", VerifierSpec("math"))
     encoding_seconds = time_of_encoding(num_groups)
 

@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.model.source import model_folder
-from asyncrl.observe.metrics.metrics_file import written_rows
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
+from asyncrl.run.metrics_file import written_rows
 from tests.benchmarks.paired import interval
 
 TARGET = 0.8

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fakes.trackers import own, write_recipe
 
 from asyncrl.launch.trackers import TrackerProcesses
-from asyncrl.observe.metrics.columns import GROUPS
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.observe.metrics.columns import groups
 from asyncrl.recipe.file import load_recipe
+from asyncrl.run.metrics_file import MetricsWriter
 
 NUM_ROWS = 2000
 NUM_TURNS = 5
@@ -33,7 +33,7 @@ CASES: dict[str, list[Any]] = {
     "raises": [own("failing", at=0, how="raises")],
     "is slow": [own("failing", at=0, how="is slow")],
 }
-ROW = {column: 0.123456789 for columns in GROUPS.values() for column in columns}
+ROW = {column: 0.123456789 for columns in groups().values() for column in columns}
 
 
 async def turn(trackers: list[Any]) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 ARITHMETIC = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 LONGTAIL = Path("recipes/r1_zero_longtail_cpu.yaml")

@@ -6,9 +6,9 @@ import pytest
 from fakes.trackers import kept, own, write_recipe
 
 from asyncrl import cli
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.trackers import catalog
 from asyncrl.run.folder import read_run_recipe
+from asyncrl.run.metrics_file import MetricsWriter
 
 
 @pytest.fixture

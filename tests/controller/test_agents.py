@@ -10,11 +10,11 @@ from fakes.agents import Played, agents_on
 from fakes.chat_codec import END, make_chat_codec
 from fakes.recipes import make_recipe
 
-from asyncrl.controller.agents import make_agent_kit
 from asyncrl.controller.completion import make_completion
 from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
+from asyncrl.rollout.agents.kit import make_agent_kit
 
 LONG_CONTEXT = 32_000
 """The library's instructions alone are 5,000 characters, each of which is a token here."""

@@ -440,7 +440,7 @@ async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_to
             await asyncio.gather(trainer.run(), change_once_both_serve())
 
         async def change_once_both_serve() -> None:
-            await controller.waits.wait_until(
+            await controller.context.waits.wait_until(
                 lambda: len(controller.fleet.members.serving()) == 2, owner="test", blocker="two servers"
             )
             (tmp_path / "controller.url").write_text(controller.queue_url)

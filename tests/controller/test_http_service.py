@@ -36,6 +36,8 @@ class OneServer:
 
 
 class Counted:
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
     def text(self) -> str:
         return "asyncrl_steps_total 3\n"
 

@@ -32,8 +32,8 @@ def writer_of(controller: Controller, folder: Path, *, version: int = 0) -> Stat
         total_steps=controller.recipe.trainer.num_steps,
         queue=controller.queue,
         fleet=controller.fleet,
-        waits=controller.waits,
-        state=controller.state,
+        waits=controller.context.waits,
+        state=controller.context.state,
     )
 
 
@@ -148,7 +148,7 @@ async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
         monkeypatch.setattr(controller.grader, "grade", grade)
 
         said = await run_until_rollouts_wait_for("verdicts", controller, status, tmp_path)
-        assert "its verdict by" not in controller.waits.describe_waits()
+        assert "its verdict by" not in controller.context.waits.describe_waits()
     assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said)
 
 
@@ -160,14 +160,16 @@ async def test_new_words_for_waits_change_no_state_and_no_side_of_the_status(
         monkeypatch.setattr(member, "_value_", f"other words for {member.name}")
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
         status = writer_of(controller, tmp_path)
-        controller.state.open()
-        with controller.waits.waiting(TrainersWait.TAKE, Blocker(BlockerKind.GROUPS, "3")):
+        controller.context.state.open()
+        with controller.context.waits.waiting(TrainersWait.TAKE, Blocker(BlockerKind.GROUPS, "3")):
             assert status.status()["waiting"]["trainer"] == "for rollouts: 0 of 2 groups ready"
-        with controller.waits.waiting(TrainersWait.EVALUATION, Blocker(BlockerKind.EVALUATION, "before")):
+        with controller.context.waits.waiting(
+            TrainersWait.EVALUATION, Blocker(BlockerKind.EVALUATION, "before")
+        ):
             assert status.status()["state"] == "evaluating"
-        with controller.waits.waiting("take of another", "the evaluation, groups for step 3"):
+        with controller.context.waits.waiting("take of another", "the evaluation, groups for step 3"):
             assert (status.status()["state"], status.status()["waiting"]["trainer"]) == ("training", None)
-        controller.state.close()
+        controller.context.state.close()
 
 
 async def test_a_run_that_is_stopped_says_so_and_one_that_raises_has_failed(
@@ -182,7 +184,7 @@ async def test_a_run_that_is_stopped_says_so_and_one_that_raises_has_failed(
         # No trainer has said where it is: the run resumes at 7.
         assert (failed["state"], failed["step"]) == ("failed", 7)
         async with status.running():
-            controller.state.stop()
+            controller.context.state.stop()
         assert written(tmp_path)["state"] == "stopped"
 
 
@@ -251,7 +253,7 @@ async def test_rollouts_that_wait_for_answers_to_turns_say_whose(
 
         async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
             turn = Blocker(BlockerKind.TURN, 'the environment "game"')
-            with controller.waits.waiting("a trajectory", turn):
+            with controller.context.waits.waiting("a trajectory", turn):
                 await asyncio.Event().wait()
             raise AssertionError("never")
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fakes.base_model import write_base_model
 
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 ASYNCRL = str(Path(sys.executable).with_name("asyncrl"))
 SEVENS = Path(__file__).with_name("sevens.py")

@@ -17,9 +17,9 @@ from fakes.whole_run import WholeRun
 from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.row_records import read_admissions, read_visits
-from asyncrl.observe.metrics.metrics_file import read_metrics
 from asyncrl.recipe.file import load_recipe
 from asyncrl.records import Task, VerifierSpec
+from asyncrl.run.metrics_file import read_metrics
 from asyncrl.tasks.order import MixturePart, TaskOrder
 from asyncrl.tasks.selection import make_selection
 from asyncrl.tasks.signal_shares import make_shares

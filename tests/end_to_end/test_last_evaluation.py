@@ -9,7 +9,7 @@ from fakes.whole_run import WholeRun
 
 from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import JournalReader
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 from asyncrl.run.status import read_status
 
 

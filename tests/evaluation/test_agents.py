@@ -14,7 +14,7 @@ from fakes.evaluated_agents import Evaluated, evaluator_on
 from fakes.records import make_task
 
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
-from asyncrl.turns.agents.process import ProcessPrograms
+from asyncrl.rollout.agents.process import ProcessPrograms
 
 ASKED = {"role": "user", "content": "What is 6 times 7?"}
 SURE = {"role": "user", "content": "Sure?"}

@@ -23,12 +23,14 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.rollout.agents.program import Access, Exit
 from asyncrl.rollout.agents.recorder import CallRecorder
+from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.turns.agents.program import Access, Exit
-from asyncrl.turns.agents.reply import Replies
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.formats import call_format
 
@@ -172,10 +174,14 @@ async def agents_on(
         state = RunPhase(waits)
         sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
         generator = Generator(
-            *(queue, fleet, waits, sampling, context_tokens, 1, "run"),
+            queue,
+            fleet,
+            waits,
+            Limits(sampling, context_tokens, stop=codec.stop),
+            1,
+            "run",
             state=state,
-            plays_turns=True,
-            stop=codec.stop,
+            turns=OpenTurns(),
         )
         replies = Replies(codec, lambda tools: call_format("auto", codec, ()))
         dialogue = Dialogue(codec, max_observed_tokens=context_tokens)
@@ -186,7 +192,7 @@ async def agents_on(
                 queue,
                 recorder,
                 programs,
-                Shaping(Algorithm(), generator),
+                Shaping(Algorithm(), generator.limits),
                 waits,
                 state,
                 endpoint.base_url,

@@ -5,8 +5,8 @@ from typing import Any
 
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
+from asyncrl.run.metrics_file import Metrics
 
 GROUPS = 10
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from asyncrl.evaluation.record import statements_of
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result, sampled_result
+from asyncrl.evaluation.schedule import statements_of
 from asyncrl.journal.counters import GENERATED, TRAINED, bump
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.records import Score, Task, VerifierSpec
+from asyncrl.run.metrics_file import MetricsWriter
 
 STEP = {
     "step_seconds": 36.0,

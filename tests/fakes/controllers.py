@@ -15,10 +15,10 @@ from asyncrl.controller.controller import Controller
 from asyncrl.controller.inputs import Inputs
 from asyncrl.journal.writer import Journal
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import EnvironmentSpec, Task, VerifierSpec
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.conversation import Conversations

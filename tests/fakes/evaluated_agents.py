@@ -20,8 +20,8 @@ from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Agent as Section
 from asyncrl.records import SamplingParams, Score, Task
 from asyncrl.rollout.agents.kit import AgentKit
+from asyncrl.rollout.agents.program import Programs
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.turns.agents.program import Programs
 
 
 class TextGrader:

@@ -19,7 +19,7 @@ from asyncrl.journal.facts import set_fact
 from asyncrl.journal.schema import create_tables
 from asyncrl.journal.usage import Usage, record_usage
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.system.environment import describe_environment
 
 VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}

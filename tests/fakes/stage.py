@@ -17,6 +17,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -74,7 +75,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         )
         fleet.members.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 1, "run", state=RunPhase(waits))
+        generator = Generator(queue, fleet, waits, Limits(sampling, 2000), 1, "run", state=RunPhase(waits))
         early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 
@@ -82,7 +83,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
             async for trajectory in generator.run(group):
                 assert trajectory.finish is not None
 
-        tasks = asyncio.create_task(early_abort.run()), asyncio.create_task(generate())
+        tasks = asyncio.create_task(early_abort.loop()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
         found = StreamingStage(engines, fleet, waits, queue, generator, group, tasks[1])
         yield found

@@ -15,7 +15,7 @@ import psutil
 import yaml
 from fakes.base_model import write_base_model
 
-from asyncrl.observe.metrics.metrics_file import written_rows
+from asyncrl.run.metrics_file import written_rows
 
 PLUGIN = Path(__file__).parents[1] / "end_to_end" / "sevens.py"
 

@@ -32,13 +32,12 @@ class DyingTrainer:
         self.num_steps, self.num_commits = num_steps, num_commits
         self.num_starts = 0
         self.controller: Any = SimpleNamespace(
-            report=SimpleNamespace(num_steps=1),
             queue=SimpleNamespace(committed_version=0, version=0),
-            state=RunPhase(Waits()),
+            context=SimpleNamespace(state=RunPhase(Waits()), session=SimpleNamespace(num_steps=1)),
         )
 
     async def wait(self) -> None:
-        self.controller.report.num_steps += self.num_steps
+        self.controller.context.session.num_steps += self.num_steps
         self.controller.queue.committed_version += self.num_commits
         queue = self.controller.queue
         # It restarts from its checkpoint and repeats what it trained since.

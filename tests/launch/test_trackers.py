@@ -14,9 +14,9 @@ from fakes.trackers import kept, own, write_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe.file import load_recipe
+from asyncrl.run.metrics_file import MetricsWriter
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from rich.console import Console
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.observe.terminal.postmortem import RecentEvents, write_post_mortem
 from asyncrl.readers.page.app import export
@@ -31,6 +30,7 @@ from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
 

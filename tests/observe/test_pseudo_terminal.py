@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from fakes.statuses import make_status
 from asyncrl.cli import main
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 
 run = Path({folder!r})

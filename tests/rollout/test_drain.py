@@ -13,6 +13,7 @@ from asyncrl.errors import Superseded
 from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.drain import Drain
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.serving.publication import Publication
 
 
@@ -88,7 +89,7 @@ async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was
     begun, ended = group.trajectories
     found.queue.append(group, begun, [Segment(0, [5, 6], [-0.5, -0.5])], None)
     found.queue.append(group, ended, [Segment(0, [5, 6, 1], [-0.5] * 3)], Finish.STOP)
-    found.generator.ends_with_its_version = True
+    found.generator.rules = RequestRules(ends_with_its_version=True)
     drain = start_drain(found)
     await let_all_run()
     # It could continue, and does not; a group of the controller would.

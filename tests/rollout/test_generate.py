@@ -14,6 +14,8 @@ from asyncrl.loops.waits import Waits
 from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.generate import GenerationFailed, Generator
+from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.http import new_session
 
@@ -27,7 +29,7 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 8, (STOP,))
         generator = Generator(
-            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), tokens_per_round=3
+            queue, fleet, waits, Limits(sampling, 64, tokens_per_round=3), 1, "run", state=RunPhase(waits)
         )
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
@@ -49,7 +51,7 @@ async def test_truncated_sampling_journals_kept_sets_through_rounds_and_a_restar
         fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 8, (STOP,), top_p=0.9, top_k=20)
         generator = Generator(
-            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), tokens_per_round=3
+            queue, fleet, waits, Limits(sampling, 64, tokens_per_round=3), 1, "run", state=RunPhase(waits)
         )
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
@@ -75,7 +77,7 @@ async def test_a_server_that_says_no_kept_sets_is_a_fault_and_trains_nothing(tmp
         queue.announce(0)
         fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 8, (STOP,), top_k=20)
-        generator = Generator(queue, fleet, waits, sampling, 64, 0, "run", state=RunPhase(waits))
+        generator = Generator(queue, fleet, waits, Limits(sampling, 64), 0, "run", state=RunPhase(waits))
         group = queue.admit(make_task())
         with pytest.raises(GenerationFailed, match="2 tokens came with 0 kept sets"):
             async for _ in generator.run(group):
@@ -96,13 +98,11 @@ async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_obse
             queue,
             fleet,
             waits,
-            sampling,
-            64,
+            Limits(sampling, 64, max_turn_tokens=4),
             1,
             "run",
             state=RunPhase(waits),
-            plays_turns=True,
-            max_turn_tokens=4,
+            turns=OpenTurns(),
         )
         group = queue.admit(make_task())
         first, second = group.trajectories
@@ -128,7 +128,7 @@ async def test_a_turn_that_a_crash_cut_off_from_its_end_has_ended(tmp_path: Path
         fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, 12, (STOP,))
         generator = Generator(
-            queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits), plays_turns=True
+            queue, fleet, waits, Limits(sampling, 64), 1, "run", state=RunPhase(waits), turns=OpenTurns()
         )
         group = queue.admit(make_task())
         first = group.trajectories[0]
@@ -147,10 +147,14 @@ async def test_a_later_turn_may_read_the_cache_of_the_version_that_began_its_tra
         queue.announce(0)
         fleet = fleet_on(engine, session, waits, version=1)
         generator = Generator(
-            *(queue, fleet, waits, SamplingParams(1.0, 12, (STOP,)), 64, 1, "run"),
+            queue,
+            fleet,
+            waits,
+            Limits(SamplingParams(1.0, 12, (STOP,)), 64),
+            1,
+            "run",
             state=RunPhase(waits),
-            plays_turns=True,
-            keeps_conversations_cached=is_kept,
+            turns=OpenTurns(keeps_cached=is_kept),
         )
         group = queue.admit(make_task())
         first, second = group.trajectories
@@ -172,7 +176,7 @@ async def test_a_trajectory_aborted_with_its_last_token_has_ended(
         queue.announce(0)
         fleet = fleet_on(engine, session, waits)
         sampling = SamplingParams(1.0, limit, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 64, 1, "run", state=RunPhase(waits))
+        generator = Generator(queue, fleet, waits, Limits(sampling, 64), 1, "run", state=RunPhase(waits))
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
         assert [(t.num_response_tokens(), t.finish) for t in ended] == [(5, finish)] * 2
@@ -223,13 +227,12 @@ async def test_trajectories_that_stream_by_themselves_share_their_prompt_on_a_se
         await scene.work
         (server, _) = scene.fleet.members.servers.values()
         group = scene.queue.admit(make_task(2))
-        connections = [scene.generator._connect(server, group, [t]) for t in group.trajectories]
-        expected = [scene.generator.expected_tokens(connection) for connection in connections]
+        load = scene.generator.load
         # A quarter of 1000 each; the rest of the group is none of theirs.
-        assert expected == [3 + 250, 3 + 250]
-        for connection in connections:
-            scene.generator._acquire(connection)
+        assert [load.tokens(group, [t]) for t in group.trajectories] == [3 + 250, 3 + 250]
+        for trajectory in group.trajectories:
+            load.begin(server, group, 3, [load.held_by(trajectory)])
         assert (server.held_tokens, server.expected_tokens) == (3, 3 + 2 * 250)
-        for connection, left in zip(connections, (3, 0), strict=True):
-            scene.generator._expect_prompt(connection, -1)
+        for left in (3, 0):
+            load.end_prompt(server, group, 3)
             assert server.held_tokens == left

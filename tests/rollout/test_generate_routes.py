@@ -11,6 +11,9 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.records import Observed, SamplingParams, ScoredSequence, Segment, Trajectory
 from asyncrl.rollout.generate import GenerationFailed, Generator
+from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import RequestRules
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.sglang.http import new_session
 
 
@@ -44,10 +47,14 @@ async def test_streams_that_break_abort_or_end_a_round_leave_no_token_without_it
                 engine.aborted.update(engine.bodies[-1]["rid"])
 
         generator = Generator(
-            *(queue, fleet_on(engine, session, waits), waits, SamplingParams(1.0, 16, (STOP,)), 64, 9, "run"),
+            queue,
+            fleet_on(engine, session, waits),
+            waits,
+            Limits(SamplingParams(1.0, 16, (STOP,)), 64, tokens_per_round=5),
+            9,
+            "run",
             state=RunPhase(waits),
-            tokens_per_round=5,
-            row_bytes=ROW_BYTES,
+            rules=RequestRules(row_bytes=ROW_BYTES),
             grown=disturb,
         )
         group = queue.admit(make_task())
@@ -72,11 +79,15 @@ async def test_the_first_chunk_of_a_turn_has_the_experts_of_what_was_observed(tm
         engine.version, queue, waits = "0", make_queue(tmp_path), Waits()
         queue.announce(0)
         generator = Generator(
-            *(queue, fleet_on(engine, session, waits), waits, SamplingParams(1.0, 12, (STOP,)), 64, 1, "run"),
+            queue,
+            fleet_on(engine, session, waits),
+            waits,
+            Limits(SamplingParams(1.0, 12, (STOP,)), 64, max_turn_tokens=4),
+            1,
+            "run",
             state=RunPhase(waits),
-            plays_turns=True,
-            max_turn_tokens=4,
-            row_bytes=ROW_BYTES,
+            rules=RequestRules(row_bytes=ROW_BYTES),
+            turns=OpenTurns(),
         )
         group = queue.admit(make_task())
         first, _ = group.trajectories
@@ -97,9 +108,14 @@ async def test_a_server_that_says_no_experts_is_a_fault_and_trains_nothing(tmp_p
         queue, waits = make_queue(tmp_path), Waits()
         queue.announce(0)
         generator = Generator(
-            *(queue, fleet_on(engine, session, waits), waits, SamplingParams(1.0, 8, (STOP,)), 64, 0, "run"),
+            queue,
+            fleet_on(engine, session, waits),
+            waits,
+            Limits(SamplingParams(1.0, 8, (STOP,)), 64),
+            0,
+            "run",
             state=RunPhase(waits),
-            row_bytes=ROW_BYTES,
+            rules=RequestRules(row_bytes=ROW_BYTES),
         )
         group = queue.admit(make_task())
         with pytest.raises(GenerationFailed, match="2 tokens came with 0 bytes of routes, expected 4 rows"):

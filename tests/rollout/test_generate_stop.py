@@ -20,6 +20,7 @@ from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session
@@ -73,13 +74,10 @@ async def scene(
             queue,
             fleet,
             waits,
-            sampling,
-            5000,
+            Limits(sampling, 5000, stop=codec.stop, **options),
             1,
             "run",
             state=RunPhase(waits),
-            stop=codec.stop,
-            **options,
         )
         yield Scene(server, codec, queue, generator)
         assert fleet.router.num_in_flight == 0

@@ -16,6 +16,7 @@ from asyncrl.records import SamplingParams
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -81,8 +82,7 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
             queue,
             fleet,
             waits,
-            sampling,
-            2000,
+            Limits(sampling, 2000),
             1,
             "run",
             state=RunPhase(waits),
@@ -94,7 +94,7 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
             async for trajectory in generator.run(straggler):
                 assert trajectory.finish is not None
 
-        early_abort = asyncio.create_task(EarlyAbort(generator, oversampling, waits).run())
+        early_abort = asyncio.create_task(EarlyAbort(generator, oversampling, waits).loop())
         work = asyncio.create_task(generate())
         while straggler.num_tokens() < 4:
             await asyncio.sleep(0)

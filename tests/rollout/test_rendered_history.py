@@ -31,10 +31,13 @@ from asyncrl.records import (
 )
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.generate import Generator, _newest_version
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
@@ -115,10 +118,14 @@ async def run_of(
         queue, waits = queue or make_queue(folder, samples=samples, batch=1), Waits()
         queue.announce(0)
         generator = Generator(
-            *(queue, fleet_on(engine, session, waits), waits),
-            *(SamplingParams(1.0, max_new_tokens, codec.stop_token_ids), context_tokens, 1, "run"),
+            queue,
+            fleet_on(engine, session, waits),
+            waits,
+            Limits(SamplingParams(1.0, max_new_tokens, codec.stop_token_ids), context_tokens),
+            1,
+            "run",
             state=RunPhase(waits),
-            plays_turns=True,
+            turns=OpenTurns(),
         )
         dialogue = Dialogue(codec, max_observed_tokens=512)
         conversations = Conversations(
@@ -126,7 +133,7 @@ async def run_of(
             clock=lambda: 0.0,
             history=RenderedHistory(dialogue) if is_rendered else None,
         )
-        player = TurnPlayer(queue, generator, conversations, Shaping(Algorithm(), generator), waits)
+        player = TurnPlayer(queue, generator, conversations, Shaping(Algorithm(), generator.limits), waits)
         group = next(iter(queue.live.values()), None) or queue.admit(asked_by(codec))
         yield Run(player, group, engine, codec)
 
@@ -151,7 +158,7 @@ async def test_each_turn_after_a_rewritten_one_is_a_branch_with_the_context_that
             assert third == f"{before}{HEADER}{thinking(2)}{END}"
             assert trajectory.finish is Finish.STOP
         assert run.queue.conservation()["generated"] == run.group.num_tokens()
-        assert len(run.engine.bodies) == 6 and not run.player.generator.bounds
+        assert len(run.engine.bodies) == 6 and not run.player.generator.limits.bounds
         run.queue.journal.barrier_blocking()
         assert read_conservation(run.queue.journal.path) == run.queue.conservation()
 
@@ -287,7 +294,7 @@ def _joined(segments: list[object]) -> list[object]:
 
 async def test_all_branches_share_the_limit_of_new_tokens(tmp_path: Path) -> None:
     async with run_of(tmp_path, "qwen3") as run:
-        run.player.generator.max_turn_tokens = None
+        run.player.generator.limits.max_turn_tokens = None
         (whole, _) = await run.play()
         length = whole.num_sampled_tokens()
     for limit, sizes in ((2 * length + 3, [length, length, 3]), (2 * length, [length, length, 0])):
@@ -326,9 +333,9 @@ async def test_a_long_trajectory_is_penalized_for_the_tokens_of_all_branches(tmp
     async with run_of(tmp_path, "qwen3") as run:
         (trajectory, _) = await run.play()
         length = trajectory.num_sampled_in_all()
-        generator = run.player.generator
-        generator.sampling = dataclasses.replace(generator.sampling, max_new_tokens=length + 10)
-        shaping = Shaping(Algorithm(overlong_buffer_tokens=20, overlong_penalty=1.0), generator)
+        limits = run.player.generator.limits
+        limits.sampling = dataclasses.replace(limits.sampling, max_new_tokens=length + 10)
+        shaping = Shaping(Algorithm(overlong_buffer_tokens=20, overlong_penalty=1.0), limits)
         assert shaping.of(make_score(1.0), trajectory, Finish.STOP).reward == 0.5
 
 
@@ -349,7 +356,7 @@ async def test_a_branch_is_not_begun_by_another_version_where_a_trajectory_may_h
     async with run_of(tmp_path, "qwen3", queue=queue) as run:
         (server,) = run.player.generator.fleet.members.servers.values()
         server.version, run.engine.version = 1, "1"
-        run.player.generator.ends_with_its_version = True
+        run.player.generator.rules = RequestRules(ends_with_its_version=True)
         assert await run.play() == []
         assert run.group.reason is DropReason.OUTLIVED and not run.engine.bodies
         assert queue.conservation()["dropped: outlived"] == tokens
@@ -360,7 +367,7 @@ async def test_a_branch_asks_for_the_version_of_the_turn_before_it_or_a_newer_on
         (trajectory,) = await run.play()
         trajectory.segments[0] = dataclasses.replace(trajectory.segments[0], version=3)
         last = trajectory.newest_line()
-        assert last.newest_version() == 0 and _newest_version(run.group, [last]) == 3
+        assert last.newest_version() == 0 and RequestRules().at_least(run.group, [last]) == 3
         # The branches of an agent run side by side.
         trajectory.calls = [RecordedCall(0, 0, "digest", 0, 0)]
-        assert _newest_version(run.group, [last]) == 0
+        assert RequestRules().at_least(run.group, [last]) == 0

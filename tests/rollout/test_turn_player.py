@@ -21,7 +21,6 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -37,10 +36,13 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import GenerationFailed, Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
+from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang.http import new_session
+from asyncrl.system.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
 from asyncrl.turns.faults import EnvironmentFailed, TurnFaults
@@ -68,11 +70,16 @@ async def player_of(
         queue.announce(0)
         fleet = fleet_on(engine, session, waits)
         generator = Generator(
-            *(queue, fleet, waits, SamplingParams(1.0, 64, (STOP,)), 64, 1, "run"),
+            queue,
+            fleet,
+            waits,
+            Limits(SamplingParams(1.0, 64, (STOP,)), 64),
+            1,
+            "run",
             state=RunPhase(waits),
-            plays_turns=True,
+            turns=OpenTurns(),
         )
-        shaping = Shaping(Algorithm(), generator)
+        shaping = Shaping(Algorithm(), generator.limits)
         player = TurnPlayer(queue, generator, conversations(episodes, **limits), shaping, waits)
         yield player, next(iter(queue.live.values()), None) or queue.admit(task()), engine
 
@@ -93,7 +100,7 @@ async def test_turns_are_sampled_and_answers_are_observed_until_the_environment_
         assert {episode.texts[0] for episode in episodes.opened} == {"30 31 1"}
         assert all(episode.row == {"secret": 7} and episode.is_closed for episode in episodes.opened)
         assert player.queue.conservation()["generated"] == 2 * 9
-        assert not player.generator._servers and not player.answering
+        assert player.generator.turns and not player.generator.turns.servers and not player.answering
 
 
 async def test_an_end_without_a_score_is_left_to_the_rows_verifier(tmp_path: Path) -> None:
@@ -111,7 +118,7 @@ async def test_the_last_turn_is_answered_for_its_score_and_no_turn_follows(tmp_p
 
 async def test_an_observation_that_fills_the_context_ends_the_trajectory(tmp_path: Path) -> None:
     async with player_of(tmp_path, FakeEpisodes(three_turns)) as (player, group, engine):
-        player.generator.context_tokens = NUM_PROMPT + len(TURN) + len(OBSERVED)
+        player.generator.limits.context_tokens = NUM_PROMPT + len(TURN) + len(OBSERVED)
         (first, _) = await play(player, group)
         assert first.turns() == [TURN, []] and first.finish is Finish.LENGTH
         assert first.answer_tokens() == TURN
@@ -340,7 +347,7 @@ async def test_the_environments_of_a_group_that_is_dropped_close_at_once_and_its
     async with player_of(tmp_path, episodes, queue=queue) as (player, group, engine):
         queue._changed = player.waits.notify
         player.conversations.clock = lambda: float(next(seconds))
-        async with background(player.end_early(), "turns"):
+        async with background(player.loop(), "turns"):
             work = asyncio.create_task(play(player, group))
             await answering(player)
             # Both have an answer; the next one takes until their tokens of version 0 are too old.
@@ -364,7 +371,7 @@ async def test_the_end_of_a_run_abandons_answers_and_a_stop_records_those_that_s
     episodes.may_answer.clear()
     async with player_of(tmp_path, episodes) as (player, group, engine):
         state = player.generator.state = RunPhase(player.waits)
-        async with background(player.end_early(), "turns"):
+        async with background(player.loop(), "turns"):
             work = asyncio.create_task(play(player, group))
             await answering(player)
             state.stop() if is_stopped else state.end_training()
@@ -487,16 +494,16 @@ async def test_what_was_observed_counts_for_the_room_a_turn_needs(tmp_path: Path
     async with player_of(tmp_path, FakeEpisodes(three_turns)) as (player, group, engine):
         generator, first = player.generator, group.trajectories[0]
         for _ in range(64):
-            generator.lengths.add(10)
-        assert generator._expected_tokens(group, [first]) == NUM_PROMPT + 10
+            generator.load.lengths.add(10)
+        assert generator.load.tokens(group, [first]) == NUM_PROMPT + 10
         for _ in range(64):
-            generator.lengths.add(12)
+            generator.load.lengths.add(12)
         for _ in range(2):
             player.queue.append(group, first, [Segment(0, list(TURN), [-1.0] * 3)], None)
             first.turn_finish = Finish.STOP
             player.queue.observe(group, first, Observed([50] * 9))
         # 24 tokens are there; the next turn is expected to have 11, as turns had lately.
-        assert generator._expected_tokens(group, [first]) == NUM_PROMPT + 24 + 11
+        assert generator.load.tokens(group, [first]) == NUM_PROMPT + 24 + 11
 
 
 async def test_messages_that_no_template_writes_are_the_environments_fault(

@@ -13,10 +13,10 @@ from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import BOUNDARY
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.recipe.file import dump_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
 from asyncrl.run.folder import RunFolder, find_resumption
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.system.digests import sha256_of
 
 NUM_STEPS = 4

@@ -13,7 +13,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
 from asyncrl.journal.ending import RunEnd, forget_end, record_end, recorded_end
-from asyncrl.observe.metrics.metrics_file import Metrics
+from asyncrl.run.metrics_file import Metrics
 from asyncrl.wire.messages import CommitRequest
 
 
@@ -65,7 +65,7 @@ async def test_a_stop_during_the_last_evaluation_leaves_it_to_the_next_start_whi
         trainer = FakeTrainer(controller.queue_url, tmp_path)
         await stop_during_the_last_evaluation(controller, trainer, engine)
         assert occasions(first) == [("before", 0), ("during", 2)]
-        assert end_of(controller) is None and not controller.state.is_finished
+        assert end_of(controller) is None and not controller.context.state.is_finished
     monkeypatch.undo()
     engine.release()
     engine.bodies.clear()
@@ -76,7 +76,7 @@ async def test_a_stop_during_the_last_evaluation_leaves_it_to_the_next_start_whi
         # Nothing was generated but answers to held-out tasks.
         assert all("-eval-" in rid for body in engine.bodies for rid in body["rid"])
         assert end_of(controller) == RunEnd(version=4, reason="num_steps")
-        assert controller.state.is_finished
+        assert controller.context.state.is_finished
 
 
 async def test_a_run_that_reached_its_accuracy_ends_by_it_and_trains_no_further(
@@ -152,10 +152,10 @@ async def test_a_trainer_that_is_cut_off_before_it_has_saved_ends_no_run(
         async def train() -> None:
             await Unsaved(controller.queue_url, tmp_path).run()
             controller.stop()
-            controller.state.cut_off()
+            controller.context.state.cut_off()
 
         await controller.run(train)
-        assert end_of(controller) is None and not controller.state.is_finished
+        assert end_of(controller) is None and not controller.context.state.is_finished
 
 
 async def test_a_stop_after_everything_was_made_takes_nothing_back(
@@ -169,7 +169,7 @@ async def test_a_stop_after_everything_was_made_takes_nothing_back(
             controller.stop()
 
         await controller.run(train)
-        assert controller.state.is_finished
+        assert controller.context.state.is_finished
 
 
 async def test_more_steps_make_an_end_no_end(engine: FakeEngine, tmp_path: Path) -> None:

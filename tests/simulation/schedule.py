@@ -199,14 +199,14 @@ class Schedule:
             try:
                 return await asyncio.shield(self.trainer)
             except TrainerDied:
-                if controller.state.is_stopped:
+                if controller.context.state.is_stopped:
                     return
             except asyncio.CancelledError:
                 # The watchdog killed the trainer, or somebody this task.
                 if not self.trainer.cancelled():
                     self.trainer.cancel()
                     raise
-                if controller.state.is_stopped:
+                if controller.context.state.is_stopped:
                     return
 
     def kill_trainer(self, why: str) -> None:
@@ -229,7 +229,7 @@ class Schedule:
         """Every life of the controller starts with all servers."""
 
     def _change_fleet(self, action: str, url: str) -> None:
-        if not self.controller.state.is_open:
+        if not self.controller.context.state.is_open:
             return
         try:
             self.controller.fleet.members.change_and_list(action, url)

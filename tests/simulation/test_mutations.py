@@ -24,7 +24,9 @@ from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.generate import cut as original_cut
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
@@ -229,7 +231,7 @@ def servers_that_are_not_waited_for_until_they_sleep() -> Any:
 
 
 def trajectories_that_continue_after_a_drain() -> Any:
-    return mock.patch("asyncrl.rollout.generate._has_outlived_version", lambda *_: False)
+    return mock.patch.object(RequestRules, "is_outlived", lambda *_: False)
 
 
 def observations_that_are_counted_as_sampled() -> Any:
@@ -294,7 +296,7 @@ def observations_that_a_restart_writes_otherwise() -> Any:
 
 
 def ends_of_turns_that_are_lost() -> Any:
-    return mock.patch.object(Generator, "_finish_already_reached", lambda *_: None)
+    return mock.patch.object(Limits, "finish_reached", lambda *_: None)
 
 
 @contextlib.contextmanager
@@ -336,7 +338,7 @@ def answers_that_are_awaited_after_a_drop() -> Any:
     async def end_early(_: TurnPlayer) -> None:
         """Abandons none."""
 
-    return mock.patch.object(TurnPlayer, "end_early", end_early)
+    return mock.patch.object(TurnPlayer, "loop", end_early)
 
 
 def a_drain_that_forgets_trajectories_between_two_turns() -> Any:

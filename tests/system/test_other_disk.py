@@ -87,7 +87,7 @@ async def test_a_checkpoint_that_cannot_be_copied_is_not_committed(
         async with aiohttp.ClientSession() as session:
             with pytest.raises(AssertionError, match="The checkpoint of version 0 was not copied"):
                 await trainer._commit(session)
-        assert controller.queue.committed_version == 0 and not controller.state.is_over
+        assert controller.queue.committed_version == 0 and not controller.context.state.is_over
         await controller.queue.journal.barrier()
         assert controller.queue.journal.read("SELECT * FROM commits") == []
 

@@ -30,7 +30,6 @@ from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
 from asyncrl.launch import rank_processes
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.readers.page.groups import list_groups, read_group
 from asyncrl.readers.page.runs import Run
@@ -39,6 +38,7 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.run.reproduction import plan_reproduction
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")

@@ -7,8 +7,8 @@ from typing import Any
 
 from asyncrl.launch.python.table import Table
 from asyncrl.observe.metrics.formats import duration
-from asyncrl.observe.metrics.metrics_file import Metrics, Row
 from asyncrl.readers.status.current_run import CurrentRun
+from asyncrl.run.metrics_file import Metrics, Row
 
 WIDTH, HEIGHT, MARGIN = 560, 160, 24
 SHOWN_COLUMNS = (

@@ -27,10 +27,10 @@ from asyncrl.launch.python.arguments import (
 from asyncrl.launch.python.live import LiveCell, is_notebook, live_html
 from asyncrl.launch.python.program import Program, pause
 from asyncrl.launch.python.table import Table
-from asyncrl.observe.metrics.metrics_file import MetricsFollower, Row
 from asyncrl.readers.status.current_run import CurrentRun, cause_of, read_run
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import read_run_recipe
+from asyncrl.run.metrics_file import MetricsFollower, Row
 from asyncrl.run.status import is_running, read_status, this_host
 from asyncrl.system.run_files import CALL, JOURNAL, METRICS
 from asyncrl.system.unusable_paths import expanded

@@ -9,6 +9,52 @@ from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
 from asyncrl.system.rounding import as_percent
 
+
+@dataclass(frozen=True, slots=True)
+class LikelihoodDisplacement:
+    """Chosen responses are less likely than under the reference, and rejected ones even less: pairs are told
+    apart while probability goes to responses that neither side has (Razin et al. 2024, arXiv 2410.08847)."""
+
+    limit: float
+    name: str = "likelihood_displacement"
+    key: str = "alarms.chosen_reward_loss"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        chosen, rejected = history.now("dpo_chosen_reward"), history.now("dpo_rejected_reward")
+        if chosen is None or rejected is None or chosen >= -self.limit or rejected >= 0:
+            return None
+        text = (
+            f"both sides of the pairs became less likely than under the reference: the reward of chosen "
+            f"responses is {chosen:.2g}, that of rejected ones {rejected:.2g}"
+        )
+        return Finding(-chosen, self.limit, text)
+
+
+TIMES = 1.5
+"""With few experts, one gets many tokens anyway: only a rise is news."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterCollapse:
+    """One expert of a layer gets most tokens, whatever they are."""
+
+    limit: float
+    name: str = "router_collapse"
+    key: str = "alarms.busiest_expert_share"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        now, first = history.now("busiest_expert_share"), history.first("busiest_expert_share")
+        if now is None or first is None or now <= max(self.limit, TIMES * first):
+            return None
+        text = (
+            f"one expert of a layer gets {as_percent(now)} of the tokens, up from {as_percent(first)} in the "
+            f"first steps"
+        )
+        return Finding(now, self.limit, text)
+
+
 SOLVED_SHARE = 0.9
 ENTROPY_SHARE = 0.2
 """Share of the first steps' entropy: some models begin with little."""

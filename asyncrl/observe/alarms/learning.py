@@ -9,8 +9,8 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.observe.alarms.collapse import is_solved
 from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.observe.metrics.tally import WORDS
 from asyncrl.system.rounding import as_percent
+from asyncrl.turns.tally import WORDS
 
 STEPS_APART = 10
 """Fewest steps between two evaluations that are compared."""

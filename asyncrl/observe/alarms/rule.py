@@ -6,7 +6,7 @@ from typing import Protocol
 from asyncrl.observe.alarms.history import History
 
 NO_CORRECT = ("no_correct", "alarms.no_correct_steps", "groups")
-"""Name, key and view of the alarm that begins in controller/no_correct_alarm.py, which has the responses."""
+"""Name, key and view of the alarm that begins in no_correct.py, which has the responses."""
 DOCUMENTED = "docs/alarms.md"
 
 

@@ -8,21 +8,22 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
-from asyncrl.observe.alarms.effective_samples import EffectiveSamples
-from asyncrl.observe.alarms.experts import RouterCollapse
+from asyncrl.observe.alarms.collapse import EntropyCollapse, LikelihoodDisplacement, OneAnswer, RouterCollapse
 from asyncrl.observe.alarms.history import History
-from asyncrl.observe.alarms.invalid_numbers import NotANumber, SkippedSteps, VerifierFaults
+from asyncrl.observe.alarms.invalid_numbers import NotANumber, OneRowSpike, SkippedSteps, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
-from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
+from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion, RunOn
 from asyncrl.observe.alarms.memory import MemoryGrowth, MemoryLimit
-from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share, trust_region_share
-from asyncrl.observe.alarms.preference import LikelihoodDisplacement
+from asyncrl.observe.alarms.mismatch import (
+    EffectiveSamples,
+    MismatchTrend,
+    capped_share,
+    clipped_share,
+    trust_region_share,
+)
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
-from asyncrl.observe.alarms.run_on import RunOn
-from asyncrl.observe.alarms.spike import OneRowSpike
-from asyncrl.observe.metrics.metrics_file import Metrics
 from asyncrl.recipe import Alarms
+from asyncrl.run.metrics_file import Metrics
 
 ALARM = "alarm"
 """The event of metrics.jsonl."""

@@ -1,21 +1,16 @@
-"""Verifier faults grouped by cause: the exception and its place, or the message without its numbers.
+"""Verifier faults grouped by cause (`cause_of`).
 
 Pure functions of the verdicts in the journal.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from asyncrl.journal.rows import RetriedFault
-from verifiers.storable import RAISED
+from asyncrl.system.faults_in_a_row import cause_of
 
 MOST_CAUSES = 8
 """Rows of a table; the rest is summed up in one."""
-_RAISED = re.compile(re.escape(RAISED) + r"(\w+): ")
-_PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
-_CHANGING = re.compile(r"(?<!exit code )(?<!\d)\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
-_LONGEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +23,6 @@ class FaultCause:
     """Detail of the first verdict."""
     num_retried: int = 0
     """Further faults of this cause, whose retry gave a verdict."""
-
-
-def cause_of(detail: str) -> str:
-    """A text that is equal for faults of the same cause, whatever the response."""
-    # Search from the last bracket: a message may hold thousands of them.
-    raised, place = _RAISED.search(detail), _PLACE.match(detail, max(0, detail.rfind("(")))
-    if raised is not None and place is not None:
-        return f"{raised.group(1)} at {place.group(1)}"
-    words = " ".join(_CHANGING.sub("N", detail).split())
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
 
 def group_faults(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 
-from asyncrl.observe.metrics.metrics_file import MetricsWriter, Row
+from asyncrl.run.metrics_file import MetricsWriter, Row
 
 WARNING = "warning"
 MOST_TEXTS = 50

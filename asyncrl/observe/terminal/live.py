@@ -22,8 +22,8 @@ from asyncrl.observe.metrics.formats import (
     sparkline,
     tiny_bar,
 )
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.recipe import Alarms
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.rounding import fixed
 
 HEADER_EVERY_LINES = 20
@@ -54,6 +54,11 @@ class _State:
     step_seconds: list[float] = field(default_factory=list)
     evaluation: Row | None = None
     is_evaluation_fresh: bool = False
+
+    def limit(self, column: str) -> float | None:
+        """That of the alarm of the same name: a number above it turns yellow."""
+        found: float | None = getattr(self.limits, column, None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +208,25 @@ def _columns(
         *(rewards if has_rewards else []),
         *([_Column("teach", "KL", 6, 2, _teacher)] if "teacher_kl" in optional else []),
         _Column("held-out", "95% CI", 11, 3, _heldout),
-        _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
-        _Column("cut", "%", 3, 11, _cut),
-        *([_Column("tool", "%", 4, 12, _tool_use)] if "tool_use_share" in optional else []),
+        _Column("len", "tok", 5, 4, _compact("response_tokens_mean")),
+        _Column("cut", "%", 3, 11, _whole_percent("cut_share")),
+        *(
+            [_Column("tool", "%", 4, 12, _whole_percent("tool_use_share"))]
+            if "tool_use_share" in optional
+            else []
+        ),
         _Column("stale", "av/mx", 5, 5, _staleness),
-        _Column("roll", "tok/s", 5, 6, lambda row, _: (compact(row.get("rollout_tokens_per_second")), "")),
-        _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
+        _Column("roll", "tok/s", 5, 6, _compact("rollout_tokens_per_second")),
+        _Column("train", "tok/s", 5, 7, _compact("tokens_per_second")),
         _Column("mism", "KL", 5, 10, _mismatch),
-        _Column("capd", "%", 4, 14, _capped),
-        _Column("mask", "%", 4, 15, _left_out),
+        _Column("capd", "%", 4, 14, _percent("capped_share")),
+        _Column("mask", "%", 4, 15, _percent("left_out_share")),
         _Column("idle%", "tr/ro", 5, 9, _idle),
         _Column("zero", "grps", 5, 17, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
-        _Column("entr", "nats", 5, 18, lambda row, _: (compact(row.get("entropy")), "")),
-        _Column("grad", "norm", 5, 19, lambda row, _: (compact(row.get("grad_norm")), "")),
+        _Column("entr", "nats", 5, 18, _compact("entropy")),
+        _Column("grad", "norm", 5, 19, _compact("grad_norm")),
         _Column("lr", "", 6, 20, lambda row, _: (_rate(row.get("learning_rate")), "")),
-        _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
+        _Column("s/st", "", 5, 13, _compact("step_seconds")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
 
@@ -276,16 +285,23 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
     return f"{value:>4} {interval:<6}", style
 
 
-def _cut(row: Row, state: _State) -> tuple[str, str]:
-    """Share of responses cut off at rollout.max_new_tokens."""
-    share = row.get("cut_share")
-    return (NOTHING if share is None else fixed(100 * share)), _noticed(share, state.limits.cut_share)
+def _whole_percent(column: str) -> Callable[[Row, _State], tuple[str, str]]:
+    return lambda row, state: _share(row.get(column), state.limit(column), most_digits=0)
 
 
-def _tool_use(row: Row, _: _State) -> tuple[str, str]:
-    """Share of the trajectories that called a tool."""
-    share = row.get("tool_use_share")
-    return (NOTHING if share is None else fixed(100 * share)), ""
+def _percent(column: str) -> Callable[[Row, _State], tuple[str, str]]:
+    return lambda row, state: _share(row.get(column), state.limit(column), most_digits=1)
+
+
+def _share(share: float | None, limit: float | None, *, most_digits: int) -> tuple[str, str]:
+    """A percentage, with at most this many digits after the point."""
+    if share is None:
+        return NOTHING, ""
+    return fixed(100 * share, most_digits if share < 0.0995 else 0), _noticed(share, limit)
+
+
+def _compact(column: str) -> Callable[[Row, _State], tuple[str, str]]:
+    return lambda row, _: (compact(row.get(column)), "")
 
 
 def _teacher(row: Row, _: _State) -> tuple[str, str]:
@@ -303,22 +319,7 @@ def _mismatch(row: Row, state: _State) -> tuple[str, str]:
     kl = row.get("mismatch_kl")
     if kl is None:
         return NOTHING, ""
-    return f"{kl:.0e}", _noticed(abs(kl), state.limits.mismatch_kl)
-
-
-def _capped(row: Row, state: _State) -> tuple[str, str]:
-    return _share(row.get("capped_share"), state.limits.capped_share)
-
-
-def _left_out(row: Row, state: _State) -> tuple[str, str]:
-    """Share of the tokens that the loss leaves out: too stale, masked, rejected, without a log-prob."""
-    return _share(row.get("left_out_share"), state.limits.left_out_share)
-
-
-def _share(share: float | None, limit: float | None) -> tuple[str, str]:
-    if share is None:
-        return NOTHING, ""
-    return fixed(100 * share, 1) if share < 0.0995 else fixed(100 * share), _noticed(share, limit)
+    return f"{kl:.0e}", _noticed(abs(kl), state.limit("mismatch_kl"))
 
 
 def _idle(row: Row, _: _State) -> tuple[str, str]:

@@ -7,12 +7,12 @@ from functools import partial
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.journal.trained_responses import TrainedResponse
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.readers.audit.drawing import Drawn
 from asyncrl.readers.audit.golds import AuditTasks, with_prompt
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.rollout.told_task import told_task
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from asyncrl.observe.metrics.formats import duration, percent_with_interval
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.terminal.live import printable
 from asyncrl.readers.chain.story import ChainStory, StageStory
 from asyncrl.readers.chain.tables import state_words
 from asyncrl.readers.status.status_lines import STYLES
+from asyncrl.run.metrics_file import Row
 
 
 def chain_lines(story: ChainStory) -> list[Text]:

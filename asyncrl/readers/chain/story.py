@@ -15,7 +15,6 @@ from asyncrl.journal.evaluations import read_answers
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.usage import read_usage
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.readers.compare.answers import HELDOUT, Scores, common, greedy_scores, sampled_scores
 from asyncrl.readers.report.collect import tokens_of
 from asyncrl.readers.report.costs import HOUR, is_number, time_of
@@ -27,6 +26,7 @@ from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.chain_folder import CHAIN, ChainFolder, SelectionRecord, StageRecord
 from asyncrl.run.chain_plan import SELECTION
 from asyncrl.run.checkpoints import EXPORT
+from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import read_status
 from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 from asyncrl.system.text_file import read_text

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from asyncrl.observe.metrics.estimates import Difference
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.chain.story import ChainStory, StageStory
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.rounding import signed
 
 ARROW = " -> "

@@ -12,7 +12,6 @@ import numpy as np
 from asyncrl.errors import InputError
 from asyncrl.journal.evaluations import Answer
 from asyncrl.observe.metrics.estimates import paired_difference
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.answers import (
     HELDOUT,
     AnswersOf,
@@ -24,6 +23,7 @@ from asyncrl.readers.compare.answers import (
 )
 from asyncrl.readers.compare.groups import Group
 from asyncrl.readers.compare.intervals import seeds_and_tasks
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.rounding import fixed
 
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.intervals import Interval, over_seeds
 from asyncrl.readers.compare.recipes import without_seed
 from asyncrl.readers.compare.recorded import RecordedRun
+from asyncrl.run.metrics_file import Row
 
 _ENDINGS = "-_. 0123456789/~"
 

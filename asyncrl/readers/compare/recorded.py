@@ -17,9 +17,9 @@ from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
 from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
 from asyncrl.readers.compare.recipes import Keys, flat
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.run.metrics_file import Metrics, Row, read_metrics
 from asyncrl.system.kinds import kind_of
 from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any, TypedDict
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.compare.answers import HELDOUT
 from asyncrl.readers.compare.contest import Contest, Difference, NothingInCommon, contests
 from asyncrl.readers.compare.groups import Group, grouped, interval_of, repeats
 from asyncrl.readers.compare.recipes import differing
 from asyncrl.readers.compare.recorded import RecordedRun
+from asyncrl.run.metrics_file import Row
 
 
 # Costs at a step are summed over the rows of its steps in metrics.jsonl. Seconds are those of training steps:

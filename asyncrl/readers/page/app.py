@@ -20,6 +20,7 @@ from aiohttp import web
 
 from asyncrl.errors import InputError
 from asyncrl.loops.task_group import background
+from asyncrl.observe.metrics.charts import page_charts
 from asyncrl.readers.page import (
     answers,
     chains,
@@ -75,7 +76,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def render(answers: dict[str, Any] | None = None) -> str:
     """The document; with `answers`, by path, it needs no server."""
     style = "".join(map(_static, STYLES))
-    script = "".join([*map(_static, SHELL), *(f"{{\n{_static(name)}}}\n" for name in VIEWS), "start();\n"])
+    charts = f"const RUN_CHARTS = {json.dumps(page_charts())};\n"
+    script = "".join(
+        [*map(_static, SHELL), charts, *(f"{{\n{_static(name)}}}\n" for name in VIEWS), "start();\n"]
+    )
     # A raw "<" would let a response with </script> end the element that holds it.
     embedded = json.dumps(answers).replace("<", "\\u003c")
     page = _static("page.html")

@@ -9,12 +9,10 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.observe.metrics.charts import evaluated_columns
 from asyncrl.readers.page.request import answer, run_of
 from asyncrl.readers.page.runs import Run
-
-EVALUATED = ("greedy_accuracy", "greedy_low", "greedy_high", "response_tokens_mean", "cut_share")
-"""Columns of an evaluation that curves show."""
+from asyncrl.run.metrics_file import Row
 
 
 class Curves(TypedDict):
@@ -67,7 +65,7 @@ def read_curves(run: Run, columns: Sequence[str], cursor: str) -> Curves:
             {
                 "step": row["step"],
                 "seconds": row["time_seconds"],
-                **{name: row.get(name) for name in EVALUATED},
+                **{name: row.get(name) for name in evaluated_columns()},
             }
             for row in sorted(added.evaluations, key=lambda row: row["step"])
         ],

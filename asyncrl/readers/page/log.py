@@ -2,9 +2,9 @@
 
 from typing import TypedDict
 
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.metrics.warning_log import Warned, warnings_of
 from asyncrl.readers.page.runs import Run
+from asyncrl.run.metrics_file import Row
 
 ALARM = "alarm"
 RESUMED = "resumed"

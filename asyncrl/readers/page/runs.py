@@ -15,11 +15,11 @@ from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
-from asyncrl.observe.metrics.metrics_file import MetricsFollower
 from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.story import is_chain, runs_of
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.run.metrics_file import MetricsFollower
 from asyncrl.system.near_paths import nearest_run
 from asyncrl.system.run_files import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
 from asyncrl.system.text_file import read_text

@@ -24,7 +24,6 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.tensors import num_parameters
 from asyncrl.observe.metrics.fault_causes import group_faults
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
@@ -35,6 +34,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.folder import RunFolder, read_run_recipe
+from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.environment import Environment, differences
 from asyncrl.system.run_files import JOURNAL, METRICS

@@ -8,8 +8,8 @@ from asyncrl.journal.lengths import SampledTokens
 from asyncrl.journal.usage import RUN, Usage
 from asyncrl.model.flops import generation_flops
 from asyncrl.model.shape import ModelShape
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.readers.report.schema import Flops, ProcessUse, Time
+from asyncrl.run.metrics_file import Row
 
 HOUR = 3600.0
 TIMED_PARTS = {

@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from asyncrl.observe.terminal.curves import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PURPLE
+from asyncrl.observe.metrics.charts import BLUE, GREEN, MUTED, ORANGE, PURPLE
+from asyncrl.observe.terminal.curves import GRID, INK
 
 VARIABLES = {
     INK: "ink",

@@ -5,10 +5,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.report.costs import is_number
 from asyncrl.readers.report.schema import RunReport, StepResponses
+from asyncrl.run.metrics_file import Row
 
 _BY_WORD = "reflection_words_mean_by_word_"
 _COLUMNS = {

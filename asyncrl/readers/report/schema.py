@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from asyncrl.journal.conservation import Fate
 from asyncrl.observe.metrics.estimates import Difference
 from asyncrl.observe.metrics.fault_causes import FaultCause
-from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.environment import Environment
 
 SCHEMA_VERSION: Final = "5"

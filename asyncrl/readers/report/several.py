@@ -7,41 +7,39 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from asyncrl.observe.terminal.curves import (
+from asyncrl.observe.metrics.charts import (
+    ACCURACY,
     BLUE,
+    BOUNDS,
+    CHARTS,
     GREEN,
+    LOSS,
     MUTED,
-    NO_METADATA,
     ORANGE,
     PURPLE,
-    STYLE,
-    Panel,
-    points_of,
+    TICKS,
+    Chart,
 )
+from asyncrl.observe.terminal.curves import NO_METADATA, STYLE, points_of
 from asyncrl.readers.compare.recorded import RecordedRun, open_runs
 from asyncrl.readers.compare.run_comparison import compare
 from asyncrl.readers.compare.table import sentences_of, tables_of
 from asyncrl.readers.report.frame import render_page, themed
 from asyncrl.readers.report.tables import as_markdown
-from asyncrl.system.rounding import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)
 LINES = ("-", "--", ":", "-.")
 """A fifth run has the first colour again, with the next kind of line."""
-HELDOUT = Panel("Held-out accuracy, greedy", [], as_percent, "greedy_accuracy")
-COLUMNS = (
-    Panel("Reward", [("reward_mean", "", "")], lambda value: f"{value:.2g}"),
-    Panel("Response length (tokens)", [("response_tokens_mean", "", "")], lambda value: f"{value:.0f}"),
-    Panel("Staleness, mean (versions)", [("staleness_mean", "", "")], lambda value: f"{value:g}"),
-    Panel(
-        "Mismatch of the engines, KL (nats)",
-        [("mismatch_kl", "", "")],
-        lambda value: f"{value:.0e}",
-        is_log=True,
-    ),
-    Panel("Loss", [("loss", "", "")], lambda value: f"{value:.2g}"),
-)
-"""Panels beside that of held-out accuracy; those that no run measured are left out."""
+HELDOUT = replace(ACCURACY, title="Held-out accuracy, greedy")
+COLUMNS = [
+    replace(
+        chart,
+        title=f"{chart.title}: {chart.lines[0][1]}" if len(chart.lines) > 1 else chart.title,
+        heldout=None,
+    )
+    for chart in (*(chart for chart in CHARTS if chart.is_compared), LOSS)
+]
+"""Charts beside that of held-out accuracy; those that no run measured are left out."""
 
 
 def texts_of_several(folders: Sequence[Path], formats: Sequence[str]) -> dict[str, str]:
@@ -109,13 +107,13 @@ def _look(place: int) -> dict[str, Any]:
     return {"color": COLORS[column], "linestyle": LINES[row % len(LINES)]}
 
 
-def _points(run: RecordedRun, panel: Panel) -> list[tuple[int, float]]:
+def _points(run: RecordedRun, panel: Chart) -> list[tuple[int, float]]:
     if panel.heldout is not None:
         return points_of(run.evaluations(), panel.heldout)
     return points_of(run.metrics.steps, panel.lines[0][0], is_log=panel.is_log)
 
 
-def _draw(axis: Any, panel: Panel, runs: Sequence[RecordedRun]) -> None:
+def _draw(axis: Any, panel: Chart, runs: Sequence[RecordedRun]) -> None:
     axis.set_title(panel.title, pad=8)
     for place, run in enumerate(runs):
         points = _points(run, panel)
@@ -124,7 +122,7 @@ def _draw(axis: Any, panel: Panel, runs: Sequence[RecordedRun]) -> None:
         marker = "o" if panel.heldout is not None or len(points) == 1 else ""
         axis.plot(*zip(*points, strict=True), linewidth=1.8, marker=marker, markersize=4, **_look(place))
         if panel.heldout is not None:
-            low, high = (points_of(run.evaluations(), end) for end in ("greedy_low", "greedy_high"))
+            low, high = (points_of(run.evaluations(), end) for end in BOUNDS[panel.heldout])
             ends = ([value for _, value in side] for side in (low, high))
             color = _look(place)["color"]
             axis.fill_between([step for step, _ in low], *ends, color=color, alpha=0.14, linewidth=0)
@@ -135,5 +133,5 @@ def _draw(axis: Any, panel: Panel, runs: Sequence[RecordedRun]) -> None:
         axis.set_yscale("log")
     else:
         axis.set_ylim(min(0.0, 1.12 * axis.dataLim.y0), 1.12 * max(axis.dataLim.y1, 1e-9))
-        axis.yaxis.set_major_formatter(lambda value, _: panel.tick(value))
+        axis.yaxis.set_major_formatter(lambda value, _: TICKS[panel.unit](value))
     axis.xaxis.get_major_locator().set_params(integer=True)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
-from asyncrl.observe.metrics.metrics_file import Row
 from asyncrl.observe.metrics.sample_curves import Compared
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
@@ -16,6 +15,7 @@ from asyncrl.observe.terminal.sample_curves import curve_tables
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.report.responses import responses_table
 from asyncrl.readers.report.schema import Evaluated, OverK, RunReport
+from asyncrl.run.metrics_file import Row
 from asyncrl.system.rounding import as_percent
 
 OPTIMISTIC = (

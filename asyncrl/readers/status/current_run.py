@@ -11,10 +11,10 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.journal.ending import recorded_end
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe.metrics.metrics_file import Metrics, Row, read_metrics
 from asyncrl.observe.metrics.warning_log import Warned, warnings_of
 from asyncrl.observe.terminal.live import ETA_WINDOW_STEPS
 from asyncrl.observe.terminal.postmortem import POST_MORTEM
+from asyncrl.run.metrics_file import Metrics, Row, read_metrics
 from asyncrl.run.status import (
     ENDS,
     QueueStatus,

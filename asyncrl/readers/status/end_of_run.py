@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.text import Text
 
 from asyncrl.observe.metrics.formats import duration
-from asyncrl.observe.metrics.metrics_file import read_metrics
-from asyncrl.observe.metrics.tally import WORDS, endings
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import print_table
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.tables import conservation, faults, learned, scale
 from asyncrl.readers.status.current_run import alarms_of
+from asyncrl.run.metrics_file import read_metrics
 from asyncrl.system.run_files import CURVES, METRICS, REPORT
+from asyncrl.turns.tally import WORDS, endings
 
 SHOWN_OF_SCALE = ("the trainer's time", "idle in steady state", "response tokens, first to last step")
 """Rows of the report's table of cost and scale."""

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.observe.metrics.metrics_file import complete_lines
+from asyncrl.run.metrics_file import complete_lines
 from asyncrl.system.run_files import TRACKERS
 from asyncrl.system.whole_file import write_whole
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from asyncrl.records import RecordedCall, Trajectory
-from asyncrl.turns.agents.reply import Reply
-from asyncrl.turns.agents.request import ChatRequest, RequestRefused
+from asyncrl.rollout.agents.reply import Reply
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused
 
 
 @dataclass(eq=False)

@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncrl.rollout.agents import reply
 from asyncrl.rollout.agents.call import Answers, Call, Choice
 from asyncrl.rollout.agents.recorder import CallRecorder
-from asyncrl.turns.agents import reply
-from asyncrl.turns.agents.request import RequestRefused, read_request
+from asyncrl.rollout.agents.request import RequestRefused, read_request
 
 HOST = "127.0.0.1"
 CHAT_PATH = "/v1/chat/completions"

@@ -2,31 +2,43 @@
 an evaluation."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from asyncrl.errors import InputError
+from asyncrl.loops.run_part import RunPart
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
-from asyncrl.observe.metrics.tally import AGENTS, Tally
-from asyncrl.recipe import Agent
+from asyncrl.recipe import Agent, Recipe
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
+from asyncrl.rollout.agents.hosts import FunctionHosts
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
+from asyncrl.rollout.agents.program import Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
+from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
-from asyncrl.turns.agents.program import Programs
-from asyncrl.turns.agents.reply import Replies
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.formats import call_format
+from asyncrl.turns.tally import AGENTS, Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Agents:
+class Agents(RunPart):
     """The endpoint is an async context manager: it must be open while the player runs."""
 
     endpoint: AgentEndpoint
     player: AgentPlayer
+
+    async def begin(self) -> None:
+        await self.endpoint.__aenter__()
+
+    async def close(self) -> None:
+        await self.endpoint.__aexit__()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +64,10 @@ class AgentKit:
     ) -> Agents:
         """Agents whose replies `generator` samples, which plays turns, in the tokens of `codec`, which has a
         chat template. Programs of several players that share `places` are at most agent.max_agents."""
-        assert generator.plays_turns, "the end of a turn must leave an agent's trajectory open"
+        assert generator.turns is not None, "the end of a turn must leave an agent's trajectory open"
         replies = Replies(codec, lambda tools: call_format(self.call_format, codec, ()))
         # The agent decides what its context is: nothing of it is cut.
-        dialogue = Dialogue(codec, max_observed_tokens=generator.context_tokens)
+        dialogue = Dialogue(codec, max_observed_tokens=generator.limits.context_tokens)
         tally = Tally(AGENTS, self.warned)
         most = self.section.max_calls
         recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, tally)
@@ -75,3 +87,41 @@ class AgentKit:
             faults=FaultsInARow(self.section.max_faults_in_a_row),
         )
         return Agents(endpoint, player)
+
+
+def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) -> AgentKit | None:
+    """None where the recipe has no agent. Programs cannot read `hidden`, the run folder and files of rows.
+    Raises InputError for a model folder without a chat template."""
+    agent = recipe.agent
+    if not agent.is_on():
+        return None
+    check_agent(recipe, codec)
+    processes = ProcessPrograms(
+        agent_command(agent.command, agent.function, recipe.verifying.own_files()),
+        agent.columns,
+        agent.environment,
+        agent.memory_mib,
+        agent.may_give_verdict,
+        hidden,
+    )
+    programs: Programs = processes
+    if agent.function is not None and agent.functions_per_process > 1:
+        programs = FunctionHosts(
+            agent.function, processes, agent.functions_per_process, agent.timeout_seconds
+        )
+    return AgentKit(programs, agent, recipe.turns.call_format, recipe.name)
+
+
+def agent_in_short(agent: Agent) -> str:
+    """Its program, and what it makes."""
+    program = agent.function or " ".join(agent.command or ())
+    return f"{program}, started for each trajectory, held-out ones too, at most {agent.max_calls} calls"
+
+
+def check_agent(recipe: Recipe, codec: TextCodec) -> None:
+    """Raises InputError for a model folder without a chat template, where the recipe has an agent."""
+    if recipe.agent.is_on() and codec.template is None:
+        raise InputError(
+            f"agent needs a chat template, but the model folder {recipe.model.path} has none. Add "
+            f"chat_template.jinja to it, or remove the section agent."
+        )

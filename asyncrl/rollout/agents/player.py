@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits
-from asyncrl.observe.metrics.faults_in_a_row import FaultsInARow
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
+from asyncrl.rollout.agents.program import Access, Exit, Program, Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.router import Gate
-from asyncrl.turns.agents.program import Access, Exit, Program, Programs
+from asyncrl.system.faults_in_a_row import FaultsInARow
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
 
@@ -133,7 +133,8 @@ class AgentPlayer:
             owner=f"the agents of group {group.group_id}",
             blocker="the next version, before which none begins (rollout.interrupt: drain)",
         )
-        generator.played_groups.add(group.group_id)
+        assert generator.turns is not None
+        generator.turns.played_groups.add(group.group_id)
         return not self._is_over(group)
 
     @property

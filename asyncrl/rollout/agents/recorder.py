@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import StopStrings
-from asyncrl.observe.metrics.tally import AGENTS, Tally
 from asyncrl.records import Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.call import Answers
-from asyncrl.rollout.generate import Generator, TurnBounds
-from asyncrl.turns.agents.reply import Replies
-from asyncrl.turns.agents.request import ChatRequest, RequestRefused, rendered
+from asyncrl.rollout.agents.reply import Replies
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, rendered
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import TurnBounds
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
+from asyncrl.turns.tally import AGENTS, Tally
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class CallRecorder:
 
     def bounds(self, request: ChatRequest) -> TurnBounds:
         """Limits of a turn that answers `request`."""
-        own = self.generator.stop
+        own = self.generator.limits.stop
         stop = StopStrings((*own.strings, *request.stop), self.replies.codec.exact_text)
         return TurnBounds(request.max_tokens, stop)
 

@@ -7,20 +7,71 @@ order.
 """
 
 import asyncio
+import hashlib
 import json
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from asyncrl.loops.waits import now_seconds
 from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.call import Call, Choice
-from asyncrl.rollout.agents.known_turns import KnownTurn, KnownTurns
 from asyncrl.rollout.agents.recorder import CallRecorder
-from asyncrl.turns.agents.request import ChatRequest, RequestRefused
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused
+from asyncrl.turns.environment import Message
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    line: Trajectory
+    turn: int
+
+
+@dataclass
+class KnownTurns:
+    """Finds the answered turn that a conversation continues, by its messages.
+
+    An agent says the whole conversation each time. Where its messages begin with those of an earlier call and
+    the reply that this one got, the sampled tokens stand for them, and only what is new is rendered. Messages
+    are compared as `canonical` makes them; white space around what the assistant wrote does not count, since
+    agents strip it.
+    """
+
+    _by_messages: dict[str, list[KnownTurn]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], turn: KnownTurn) -> None:
+        """`turn` is the last of `messages`."""
+        self._by_messages[_digests(messages, tools)[-1]].append(turn)
+
+    def find(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]
+    ) -> tuple[list[KnownTurn], int] | None:
+        """The turns that may be the last of the assistant's in `messages`, and how many messages end with
+        it; None where that one was not recorded after these messages."""
+        last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
+        if last is None:
+            return None
+        found = self._by_messages.get(_digests(messages[: last + 1], tools)[-1])
+        return (found, last + 1) if found else None
+
+
+def _digests(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[str]:
+    """One for the messages up to each."""
+    running = hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode())
+    found = []
+    for message in messages:
+        same = message
+        if message["role"] == "assistant":
+            same = {**message, "content": message["content"].strip()}
+        running.update(json.dumps(same, sort_keys=True).encode())
+        found.append(running.hexdigest())
+    return found
+
 
 OVER = "This trajectory has ended."
 
@@ -165,7 +216,7 @@ class Session:
         )
 
     def _open(self, context: list[int]) -> Trajectory:
-        most = self._recorder.generator.context_tokens
+        most = self._recorder.generator.limits.context_tokens
         if len(context) >= most:
             raise self._refused(
                 f"The messages are {len(context)} tokens, but the context is {most} tokens "
@@ -178,15 +229,15 @@ class Session:
         return line
 
     def _check_room(self, line: Trajectory, num_new: int) -> None:
-        generator = self._recorder.generator
+        limits = self._recorder.generator.limits
         num_tokens = len(line.prompt_tokens) + line.num_response_tokens() + num_new
-        if num_tokens >= generator.context_tokens:
+        if num_tokens >= limits.context_tokens:
             raise self._refused(
-                f"The messages are {num_tokens} tokens, but the context is {generator.context_tokens} tokens "
+                f"The messages are {num_tokens} tokens, but the context is {limits.context_tokens} tokens "
                 f"(model.context_tokens): no room is left for a reply.",
                 "context_length_exceeded",
             )
-        if line.num_sampled_tokens() >= generator.sampling.max_new_tokens:
+        if line.num_sampled_tokens() >= limits.sampling.max_new_tokens:
             raise self._refused(
                 f"The replies of this conversation have {line.num_sampled_tokens()} tokens, all of "
                 f"rollout.max_new_tokens.",
@@ -225,7 +276,7 @@ class Session:
         if line.num_observations() > choice.recorded.turn or line.turn_finish is not None:
             return
         generator = self._recorder.generator
-        generator.bounds[line.trajectory_id] = self._recorder.bounds(request)
+        generator.limits.bounds[line.trajectory_id] = self._recorder.bounds(request)
         async for _ in generator.run(self._group, [line]):
             pass
         if self._group.state is not GroupState.OPEN or line.turn_finish is None:
@@ -248,7 +299,7 @@ class Session:
 
     def _finish(self, request: ChatRequest, tokens: list[int]) -> Finish:
         """How a turn ended, which is not recorded of each."""
-        if tokens[-1] in self._recorder.generator.sampling.stop_token_ids:
+        if tokens[-1] in self._recorder.generator.limits.sampling.stop_token_ids:
             return Finish.STOP
         has_stopped = self._recorder.bounds(request).stop.search(tokens).end is not None
         return Finish.STOP if has_stopped else Finish.LENGTH

@@ -9,7 +9,7 @@ from fakes.alarm_log import AlarmLog
 
 from asyncrl.observe.alarms.learning import EmptySteps, TrainedNothing
 from asyncrl.observe.alarms.watch import CLEAR_STEPS
-from asyncrl.observe.metrics.metrics_file import Row
+from asyncrl.run.metrics_file import Row
 
 ABSENT = object()
 """The row lacks that column."""

@@ -5,7 +5,7 @@ from typing import Any
 from fakes.alarm_log import AlarmLog
 
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding
-from asyncrl.observe.metrics.metrics_file import Metrics, Row
+from asyncrl.run.metrics_file import Metrics, Row
 
 
 def row(step: int, capped: float) -> Row:

@@ -6,8 +6,11 @@ from typing import get_type_hints
 
 import pytest
 
-from asyncrl.controller import step_metrics
-from asyncrl.observe.metrics.columns import GROUPS, step_name, values_of
+from asyncrl.observe.metrics import step_metrics
+from asyncrl.observe.metrics.charts import CHARTS, FAMILIES, ROWS, evaluated_columns
+from asyncrl.observe.metrics.columns import EVALUATIONS, groups, step_name, values_of
+
+ALARMS = Path(__file__).parents[3] / "asyncrl" / "observe" / "alarms"
 
 
 def test_columns_of_the_controller_have_a_group() -> None:
@@ -26,7 +29,7 @@ def test_columns_of_the_controller_have_a_group() -> None:
 
 
 def test_no_two_columns_share_a_name() -> None:
-    columns = [column for group in GROUPS.values() for column in group]
+    columns = [column for group, found in groups().items() if group != EVALUATIONS for column in found]
     names = [step_name(column) for column in columns]
     assert len(set(columns)) == len(columns) and len(set(names)) == len(names)
 
@@ -67,13 +70,14 @@ def test_numbers_are_values_and_text_lists_and_null_are_none() -> None:
     assert values_of(row | {"avg_at_k": 0.5}) == {"benchmark/my-tasks.jsonl/avg_at_k": 0.5}
 
 
-def test_the_page_has_each_column_under_its_group() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    sections = re.findall(r"^## [^\n]*: `(\w+)/`\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-    assert {group for group, _ in sections} == set(GROUPS)
-    for group, section in sections:
-        rows = re.findall(r"^\| (`.+?`) \| .+ \|$", section, re.MULTILINE)
-        columns = [column for row in rows for column in re.findall(r"`(.+?)`", row)]
-        assert set(GROUPS[group]) <= set(columns)
-        # Text has no name in a tracker.
-        assert {step_name(column).partition("/")[0] for column in columns if column != "spike_row"} == {group}
+def test_what_is_drawn_limited_or_looked_at_is_a_metric() -> None:
+    known = {column for found in groups().values() for column in found}
+    is_known = lambda column: any(re.fullmatch(name.replace("*", ".+"), column) for name in known)  # noqa: E731
+    charts = (*CHARTS, *ROWS, *FAMILIES)
+    drawn = {column for chart in charts for column, _, _ in chart.lines} | set(evaluated_columns())
+    families = {chart.family for chart in charts if chart.family}
+    alarms = "\n".join(path.read_text(encoding="utf-8") for path in ALARMS.glob("*.py"))
+    looked_at = set(re.findall(r"history\.(?:now|before|rise|first|last|total)\(\"(\w+)\"", alarms))
+    assert len(drawn) > 20 and "cut_share" in looked_at
+    assert [column for column in drawn | looked_at if not is_known(column)] == []
+    assert [begin for begin in families if not any(name.startswith(begin) for name in known)] == []

@@ -3,7 +3,7 @@
 import pytest
 from fakes.trackers import needs
 
-from asyncrl.observe.metrics.exposition import Histogram, counter, gauge, histogram, text
+from asyncrl.observe.metrics.prometheus import Histogram, counter, gauge, histogram, text
 
 
 def test_a_histogram_counts_up_to_each_bound_and_all_in_the_last_bucket() -> None:

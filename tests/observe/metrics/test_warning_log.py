@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.observe.metrics import warning_log
-from asyncrl.observe.metrics.metrics_file import MetricsWriter, read_metrics
 from asyncrl.observe.metrics.warning_log import WarningLog, warnings_of
+from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 
 
 def test_a_repeated_text_is_counted_and_written_a_few_times(tmp_path: Path) -> None:

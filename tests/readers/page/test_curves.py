@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.page.curves import read_curves
 from asyncrl.readers.page.runs import Run
+from asyncrl.run.metrics_file import MetricsWriter
 
 COLUMNS = ["reward_mean", "mismatch_kl"]
 

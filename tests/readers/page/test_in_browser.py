@@ -14,11 +14,11 @@ from fakes.opened_page import go, opened
 from fakes.statuses import make_status
 
 from asyncrl.journal.schema import create_tables
-from asyncrl.observe.metrics.fault_causes import cause_of
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.runs import Run
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
+from asyncrl.system.faults_in_a_row import cause_of
 
 pytestmark = needs_chromium
 

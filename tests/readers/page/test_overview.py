@@ -8,9 +8,9 @@ from fakes.statuses import make_status
 
 from asyncrl.journal.ending import forget_end
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.readers.page.runs import Run
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 
 

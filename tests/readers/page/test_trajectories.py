@@ -11,12 +11,12 @@ from fakes.chromium import Page, needs_chromium
 from fakes.opened_page import go, opened
 from fakes.page_server import served
 
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import read_group, read_trajectory
 from asyncrl.readers.page.runs import Run
+from asyncrl.run.metrics_file import MetricsWriter
 
 
 @pytest.fixture(scope="module")

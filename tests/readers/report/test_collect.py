@@ -14,10 +14,10 @@ from asyncrl.errors import InputError
 from asyncrl.journal.ending import forget_end
 from asyncrl.journal.usage import Usage
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.report.collect import collect, distribution
 from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 
 

@@ -11,10 +11,10 @@ from fakes.compared_runs import write_run as write_compared
 from fakes.evaluated_run import evaluate_run
 from fakes.finished_run import EVALUATION, write_run
 
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.report.tables import as_markdown
 from asyncrl.readers.report.write import write_report
+from asyncrl.run.metrics_file import MetricsWriter
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from fakes.finished_run import write_run
 
 from asyncrl import cli
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.responses import responses_table, step_responses
+from asyncrl.run.metrics_file import MetricsWriter
 
 COLUMNS: dict[str, Any] = {
     "response_tokens_mean_by_outcome": {"correct": 40.0, "wrong": 90.0, "no_answer": 9.0},

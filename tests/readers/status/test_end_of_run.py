@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.status.end_of_run import print_end
+from asyncrl.run.metrics_file import MetricsWriter
 
 
 def shown(run_folder: Path, *, width: int = 80, encoding: str = "utf-8") -> str:

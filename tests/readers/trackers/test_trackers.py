@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fakes.trackers import needs, write_recipe
 
-from asyncrl.observe.metrics.metrics_file import MetricsWriter
 from asyncrl.readers.trackers.position import position_path, read_position
+from asyncrl.run.metrics_file import MetricsWriter
 
 NO_ANSWER = "verifier/outcomes_by_verifier/sevens.py-Sevens/no_answer"
 

@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes.agents import Agent, Client, Played, Refused, agents_on
@@ -12,14 +13,13 @@ from fakes.chat_codec import END
 from fakes.notebook import Notebook
 from fakes.records import make_task
 
-from asyncrl.controller.agent_metrics import AgentMeter, agent_calls
-from asyncrl.controller.prometheus import RunMetrics
 from asyncrl.controller.status_writer import _answers_wait
-from asyncrl.observe.metrics.exposition import text
-from asyncrl.observe.metrics.tally import ENDINGS
+from asyncrl.observe.metrics.prometheus import RunMetrics, text
+from asyncrl.observe.metrics.turn_metrics import AgentMeter, agent_calls
 from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain
+from asyncrl.turns.tally import ENDINGS
 
 ROOT = Path(__file__).parents[3]
 ASKED = {"role": "user", "content": "Guess."}
@@ -176,7 +176,7 @@ async def test_metrics_say_what_agents_did_since_the_last_step(tmp_path: Path) -
         seconds = (found["agent_seconds_p50"], found["agent_seconds_p99"])
         assert all(value is not None and value >= 0 for value in seconds)
         assert (found["agents_running"], found["agents_waiting"]) == (0, 0)
-        metrics = RunMetrics("t", Notebook(), run.queue, None, None, None, run.player)  # type: ignore[arg-type]
+        metrics = RunMetrics("t", Notebook(), run.queue, None, SimpleNamespace(), None, run.player)  # type: ignore[arg-type]
         scraped = text([*metrics._of_agents(run.player)]).splitlines()
         assert {'asyncrl_agents{state="running"} 0', "asyncrl_agent_faults_total 1"} <= set(scraped)
         listed = re.findall(r"`asyncrl_(agent\w+)`", (ROOT / "docs" / "trackers.md").read_text())

@@ -119,7 +119,7 @@ async def test_it_and_an_agent_library_play_on_a_real_server(tmp_path: Path) -> 
         (tmp_path / "library").mkdir()
         (tmp_path / "library" / "codec").symlink_to(folder)
         async with agents_on(tmp_path / "library", asks, answers, **settings) as run:
-            run.player.recorder.generator.max_turn_tokens = 8
+            run.player.recorder.generator.limits.max_turn_tokens = 8
             group = await play(Agent(command=["python", "agent_smolagents.py"]), EXAMPLES, run)
             (trajectory,) = group.trajectories
             # What a model of random weights says is no call: it is told so until its steps are used up.

@@ -15,12 +15,12 @@ from fakes.records import make_queue, make_score, make_task, reopen
 from asyncrl.errors import StalenessBreach
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
-from asyncrl.observe.metrics.faults_in_a_row import MIN_SECONDS, FaultsInARow
 from asyncrl.records import DropReason, Finish
 from asyncrl.replay.group import GroupState, sequences_of
 from asyncrl.rollout.agents.player import AgentFailed
+from asyncrl.rollout.agents.program import Exit
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.turns.agents.program import Exit
+from asyncrl.system.faults_in_a_row import MIN_SECONDS, FaultsInARow
 
 ASKED = {"role": "user", "content": "Guess."}
 NEXT = {"role": "user", "content": "lower"}

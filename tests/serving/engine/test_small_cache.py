@@ -13,6 +13,7 @@ from asyncrl.loops.waits import Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang import health, http
@@ -55,7 +56,7 @@ async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(ur
         server.capacity = await health.capacity(session, url)
         assert server.capacity.cache_tokens == CACHE_TOKENS
         sampling = SamplingParams(1.0, RESPONSE_TOKENS, (VOCABULARY,))
-        generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunPhase(waits))
+        generator = Generator(queue, fleet, waits, Limits(sampling, 2048), 0, "run", state=RunPhase(waits))
 
         async def run(group: Group) -> list[Trajectory]:
             return [trajectory async for trajectory in generator.run(group)]

@@ -14,6 +14,7 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session
@@ -46,13 +47,10 @@ async def generate(
             queue,
             fleet,
             waits,
-            sampling,
-            2048,
+            Limits(sampling, 2048, stop=codec.stop, **options),
             1,
             folder.name,
             state=RunPhase(waits),
-            stop=codec.stop,
-            **options,
         )
         async with asyncio.timeout(300):
             ended = [trajectory async for trajectory in generator.run(queue.admit(make_task()))]

@@ -1,37 +1,12 @@
 // Curves of a run: columns of its metrics over steps or time. Keeps what it has and asks for what is new.
 
-const HELD_OUT = { evaluated: "greedy_accuracy", low: "greedy_low", high: "greedy_high", name: "held-out, greedy", color: "--accent" };
-const CHARTS = [
-  { title: "Accuracy", format: percent, lines: [HELD_OUT, { column: "correct_mean", name: "training samples", color: "--warn" }] },
-  { title: "Reward", lines: [{ column: "reward_mean", name: "mean" }] },
-  { title: "Response length, tokens", lines: [{ column: "response_tokens_mean", name: "sampled" }, { evaluated: "response_tokens_mean", name: "held-out", color: "--warn" }] },
-  { title: "Cut at the length limit", format: (value) => percent(value, 1), lines: [{ column: "cut_share", name: "share" }] },
-  { title: "Staleness, versions", lines: [{ column: "staleness_mean", name: "mean" }, { column: "staleness_max", name: "max", color: "--warn" }] },
-  { title: "Mismatch KL per token", lines: [{ column: "mismatch_kl", name: "same version" }, { column: "staleness_kl", name: "stale", color: "--warn" }] },
-  { title: "Entropy", lines: [{ column: "entropy", name: "nats" }] },
-  { title: "Throughput, tokens/s", lines: [{ column: "rollout_tokens_per_second", name: "rollout" }, { column: "tokens_per_second", name: "trainer", color: "--warn" }] },
-  { title: "Idle", format: percent, lines: [{ column: "rollout_idle_share", name: "rollout" }, { column: "trainer_idle_share", name: "trainer", color: "--warn" }] },
-  { title: "Gradient norm", lines: [{ column: "grad_norm", name: "norm" }] },
-  { title: "Learning rate", lines: [{ column: "learning_rate", name: "policy" }, { column: "critic_learning_rate", name: "critic", color: "--warn" }] },
-  { title: "Weights at their cap", format: (value) => percent(value, 2), lines: [{ column: "capped_share", name: "share" }] },
-];
+// RUN_CHARTS is asyncrl/observe/metrics/charts.py; a chart with a family has a line for each column that begins so.
+const heldoutOf = ({ heldout, bounds }) => ({ evaluated: heldout, low: bounds?.[0], high: bounds?.[1], name: "held-out, greedy", color: "--accent" });
+const linesOf = (one) => [...(one.heldout ? [heldoutOf(one)] : []), ...one.lines.map((line, index) => ({ ...line, color: index > 0 || one.heldout ? "--warn" : undefined }))];
+const formatOf = (unit) => (unit === "share" ? (value) => percent(value, value > 0 && value < 0.1 ? 2 : 0) : undefined);
+const CHARTS = RUN_CHARTS.filter((one) => !one.family).map((one) => ({ title: one.title, format: formatOf(one.unit), lines: linesOf(one) }));
+const FAMILIES = RUN_CHARTS.filter((one) => one.family).map((one) => ({ title: one.title, format: formatOf(one.unit), prefix: one.family }));
 const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
-// Charts that only some runs have, with a line for each column of a family: the beginning of their names.
-const FAMILIES = [
-  { title: "Reverse KL to the teacher, per token", prefix: "teacher_kl" },
-  { title: "Forward KL over the teacher's likeliest tokens", prefix: "teacher_forward_kl" },
-  { title: "Perplexity of training rows", prefix: "perplexity" },
-  { title: "Loss on held-out rows", prefix: "heldout_loss" },
-  { title: "Pairs whose chosen response gained", prefix: "dpo_accuracy", format: percent },
-  { title: "Held-out pairs whose chosen response gained", prefix: "heldout_dpo_accuracy", format: percent },
-  { title: "Accuracy of training samples, by source", prefix: "correct_mean_by_source_", format: percent },
-  { title: "Use of tools, by source", prefix: "tool_use_share_by_source_", format: percent },
-  { title: "Response length by outcome, tokens", prefix: "response_tokens_mean_by_outcome_" },
-  { title: "Reflection words per response", prefix: "reflection_words_mean_by_outcome_" },
-  { title: "Reflection words per response, by word", prefix: "reflection_words_mean_by_word_" },
-  { title: "Share of the batch's groups, by source", prefix: "groups_share_by_source_", format: percent },
-  { title: "Groups stopped after their pilot", prefix: "pilots_stopped_share", format: percent },
-];
 const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [], sets: [] });
 const state = { run: null, root: null, data: fresh(), chosen: [], charts: [], axis: "step", smoothing: 0, isLog: false };
 

@@ -1,0 +1,125 @@
+"""Columns of a step whose trajectories have turns or an agent: turns, calls, tools, branches, programs."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from asyncrl.journal.counters import DROPPED
+from asyncrl.records import DropReason, Finish, Observed, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.agents.player import AgentPlayer
+
+
+class AgentCalls(TypedDict):
+    """Sampled trajectories with a verdict, in a batch's new groups; None where there is none."""
+
+    agent_calls_mean: float | None
+    agent_branches_mean: float | None
+
+
+class AgentWork(TypedDict):
+    """Programs of rollouts since the last step, but for the first two."""
+
+    agents_running: int
+    agents_waiting: int
+    agent_seconds_p50: float | None
+    agent_seconds_p99: float | None
+    agent_restarts: int
+    agent_abandoned_tokens: int
+
+
+def agent_calls(groups: Sequence[Group]) -> AgentCalls:
+    played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
+    calls = [len({call.ordinal for call in trajectory.calls}) for trajectory in played]
+    return {
+        "agent_calls_mean": statistics.fmean(calls) if calls else None,
+        "agent_branches_mean": statistics.fmean(len(t.branches) for t in played) if played else None,
+    }
+
+
+@dataclass
+class AgentMeter:
+    """Reads the player once per step."""
+
+    player: AgentPlayer
+    queue: ReplayQueue
+    _before: dict[str, int] = field(default_factory=dict)
+
+    def read(self) -> dict[str, Any]:
+        """`AgentWork` and the columns of the tally."""
+        player = self.player
+        seconds = sorted(player.ended_seconds)
+        player.ended_seconds.clear()
+        abandoned = self.queue.counters.get(DROPPED + DropReason.ABANDONED, 0)
+        work: AgentWork = {
+            "agents_running": player.num_running,
+            "agents_waiting": player.num_waiting,
+            "agent_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
+            "agent_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
+            "agent_restarts": self._new("restarts", player.num_restarts),
+            "agent_abandoned_tokens": self._new("abandoned", abandoned),
+        }
+        return {**work, **player.recorder.tally.row()}
+
+    def _new(self, name: str, count: int) -> int:
+        before, self._before[name] = self._before.get(name, 0), count
+        return count - before
+
+
+class Turns(TypedDict):
+    """Turns of the sampled trajectories with a verdict, in a batch's new groups; None where there is none. A
+    call counts once it is answered: the last turn that turns.max_turns allows has no calls."""
+
+    turns_mean: float | None
+    turns_max: int | None
+    tool_use_share: float | None
+    calls_mean: float | None
+    call_error_share: float | None
+    observed_tokens_mean: float | None
+    tool_seconds_p50: float | None
+    tool_seconds_p99: float | None
+    max_turns_share: float | None
+
+
+def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
+    played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
+    turns = [len(trajectory.turn_lengths()) for trajectory in played]
+    answers = [_answers(trajectory) for trajectory in played]
+    notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]
+    calls = [num_calls(trajectory) for trajectory in played]
+    errors = sum(sum(note.get("are_errors", ())) for each in notes for note in each)
+    seconds = sorted(float(note.get("seconds", 0.0)) for each in notes for note in each)
+    observed = [sum(len(answer.tokens) for answer in each) for each in answers]
+    return {
+        "turns_mean": _mean(turns),
+        "turns_max": max(turns, default=None),
+        "tool_use_share": _mean([count > 0 for count in calls]),
+        "calls_mean": _mean(calls),
+        "call_error_share": errors / sum(calls) if sum(calls) else None,
+        "observed_tokens_mean": _mean(observed),
+        "tool_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
+        "tool_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
+        "max_turns_share": _mean([_is_at_limit(trajectory, max_turns) for trajectory in played]),
+    }
+
+
+def num_calls(trajectory: Trajectory) -> int:
+    """Calls of tools that were answered, in all branches."""
+    notes = (json.loads(answer.notes or "{}") for answer in _answers(trajectory))
+    return sum(len(note.get("calls", ())) for note in notes)
+
+
+def _answers(trajectory: Trajectory) -> list[Observed]:
+    return [answer for line in trajectory.lines() for answer in line.answers()]
+
+
+def _is_at_limit(trajectory: Trajectory, max_turns: int) -> bool:
+    num_answers = sum(line.num_observations() for line in trajectory.lines())
+    return trajectory.finish is Finish.LENGTH and num_answers + 1 >= max_turns
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

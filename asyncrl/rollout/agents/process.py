@@ -1,0 +1,202 @@
+"""Agents as processes: one per trajectory, with a folder, an environment and a key of its own.
+
+It sees no variable of the run but a few of the system's, so neither its token nor credentials of the user.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from asyncrl.records import Task
+from asyncrl.rollout.agents import confined
+from asyncrl.rollout.agents.program import Access, Exit
+from asyncrl.rollout.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
+from asyncrl.system.search_path import search_path
+from asyncrl.turns.variables import kept_variables
+from sandbox import landlock
+from verifiers.verdict import as_number
+
+log = logging.getLogger(__name__)
+
+_TAIL_BYTES = 2000
+"""The end of what a program printed, for a fault's detail."""
+
+
+@dataclass
+class ProcessPrograms:
+    """Starts a program for each task."""
+
+    command: Sequence[str]
+    columns: Sequence[str] = ()
+    """Columns of the row that the task's file holds."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    memory_mib: int = 2048
+    may_give_verdict: bool = False
+    hidden: Sequence[Path] = ()
+    """Files and folders that a program must not read."""
+
+    def __post_init__(self) -> None:
+        if self.hidden and landlock.abi() < landlock.LEAST_ABI:
+            log.warning(
+                "agents can read the run folder and the data: this kernel's Landlock is of version %d, "
+                "expected %d or later",
+                landlock.abi(),
+                landlock.LEAST_ABI,
+            )
+
+    async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> "ProcessProgram":
+        """Raises OSError."""
+
+        def prepare(folder: Path) -> dict[str, str]:
+            (folder / "task.json").write_text(task_file(task, self.columns))
+            return self._variables(folder, access)
+
+        return await self.launch(self.command, prepare, ended)
+
+    async def launch(
+        self,
+        command: Sequence[str],
+        prepare: Callable[[Path], dict[str, str]],
+        ended: Callable[[], None],
+        *,
+        pass_fds: Sequence[int] = (),
+    ) -> "ProcessProgram":
+        """A process of `command` with the limits of agents; `prepare` fills its folder and gives its
+        variables. Raises OSError."""
+        folder = Path(tempfile.mkdtemp(prefix="asyncrl-agent-"))
+        try:
+            work = folder / "work"
+            work.mkdir()
+            variables = prepare(folder)
+            limits = confined.settings(
+                parent=os.getpid(),
+                memory_bytes=self.memory_mib * 2**20,
+                hidden=[str(path) for path in self.hidden],
+            )
+            with (folder / "output").open("wb") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", confined.__name__, limits, *command),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    cwd=work,
+                    env=variables,
+                    start_new_session=True,
+                    pass_fds=pass_fds,
+                )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return ProcessProgram(process, folder, ended, self.explained, may_give_verdict=self.may_give_verdict)
+
+    def explained(self, detail: str) -> str:
+        """`detail` of a bad end and, where a file was denied, what denies files here."""
+        if not self.hidden or "permission denied" not in detail.casefold():
+            return detail
+        folders = ", ".join(sorted({str(path.resolve().parent) for path in self.hidden}))
+        return (
+            f"{detail}\nasyncrl's isolation (Landlock) denies agents the run folder, its data, and new files "
+            f"in the folders above them ({folders}). Write to the working folder, which is HOME and TMPDIR "
+            f"too; it is removed when the program ends."
+        )
+
+    def _variables(self, folder: Path, access: Access) -> dict[str, str]:
+        api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
+        task = {TASK_VARIABLE: str(folder / "task.json")}
+        verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.may_give_verdict else {}
+        return self.own_variables(folder) | api | task | verdict
+
+    def own_variables(self, folder: Path) -> dict[str, str]:
+        """Those of each process of an agent, whatever trajectories it makes."""
+        work = str(folder / "work")
+        path = search_path()
+        given = {"PATH": path, "HOME": work, "TMPDIR": work, "PYTHONDONTWRITEBYTECODE": "1"}
+        proxies = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        return kept_variables(os.environ) | given | dict(self.environment) | proxies
+
+
+class ProcessProgram:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        folder: Path,
+        ended: Callable[[], None],
+        explained: Callable[[str], str],
+        *,
+        may_give_verdict: bool,
+    ) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._folder = folder
+        self._explained = explained
+        self._may_give_verdict = may_give_verdict
+        self._exit: Exit | None = None
+        self._waiting = asyncio.create_task(self._wait(ended))
+
+    def exit(self) -> Exit | None:
+        return self._exit
+
+    async def end(self) -> None:
+        self._kill()
+        await self._waiting
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _kill(self) -> None:
+        """All of its session, and children that left that."""
+        strays: list[psutil.Process] = []
+        if self._process.returncode is None:
+            with contextlib.suppress(psutil.Error):
+                strays = psutil.Process(self.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for stray in strays:
+            with contextlib.suppress(psutil.Error):
+                stray.kill()
+
+    async def _wait(self, ended: Callable[[], None]) -> None:
+        code = await self._process.wait()
+        try:
+            self._exit = self._read_exit(code)
+        finally:
+            ended()
+
+    def _read_exit(self, code: int) -> Exit:
+        if code != 0:
+            return Exit(code, self._explained(self._tail()))
+        try:
+            return Exit(0, self._tail(), score=self._score())
+        except ValueError as error:
+            return Exit(1, f"its verdict cannot be read: {error}")
+
+    def _score(self) -> float | None:
+        """Raises ValueError."""
+        path = self._folder / "work" / "verdict.json"
+        if not self._may_give_verdict or not path.is_file():
+            return None
+        found = json.loads(path.read_text(errors="replace"))
+        return as_number(found, "the score", 0.0, 1.0)
+
+    def _tail(self) -> str:
+        with (self._folder / "output").open("rb") as output:
+            size = output.seek(0, os.SEEK_END)
+            output.seek(max(0, size - _TAIL_BYTES))
+            return output.read().decode(errors="replace").strip()
+
+
+def agent_command(command: Sequence[str] | None, function: str | None, folder: Path) -> list[str]:
+    """The program and its arguments, files in `folder` with their whole paths."""
+    if function is not None:
+        return [sys.executable, "-m", "asyncrl.rollout.agents.function", function]
+    assert command is not None, "an agent is a command or a function"
+    return [str(folder / part) if (folder / part).is_file() else part for part in command]

@@ -1,0 +1,59 @@
+"""Rules of a run for its requests: which versions may follow each other in a trajectory (rollout.interrupt),
+and what servers say of each token beside its log-prob.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asyncrl.records import PolicyVersion, Trajectory, root_id
+from asyncrl.replay.group import Group
+from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.server import Server
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRules:
+    is_cache_recomputed: bool = False
+    """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
+    ends_with_its_version: bool = False
+    """Whether no trajectory may hold tokens of two versions (rollout.interrupt: drain)."""
+    may_go_back: bool = False
+    """Whether older weights may continue a trajectory: in evaluations, which say what versions answered."""
+    row_bytes: int = 0
+    """Bytes of the routes that servers say of each position (algorithm.routing_replay); 0: not asked."""
+
+    def confirmation(
+        self, line: Trajectory, salt_version: PolicyVersion, *, is_truncated: bool
+    ) -> Confirmation:
+        """What confirms the tokens of the next request."""
+        # Positions without routes in front of the one that samples the next token.
+        num_unrouted = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
+        return Confirmation(
+            salt_version,
+            self.is_cache_recomputed,
+            is_truncated=is_truncated,
+            row_bytes=self.row_bytes,
+            num_context_rows=num_unrouted,
+        )
+
+    def at_least(self, group: Group, pending: Sequence[Trajectory]) -> PolicyVersion:
+        """The oldest version that may continue `pending`: the newest that made a token in front of them, in
+        the line itself and, where turns follow each other through branches, in all before it. An agent's
+        branches may run side by side."""
+        if self.may_go_back:
+            return 0
+        before = [line for whole in _whole(group, pending) if not whole.calls for line in whole.lines()]
+        return max((line.newest_version() or 0 for line in [*before, *pending]), default=0)
+
+    def is_outlived(self, group: Group, pending: Sequence[Trajectory], server: Server) -> bool:
+        """Whether `server` would add a second version to a trajectory that may have one, in any branch."""
+        if not self.ends_with_its_version:
+            return False
+        lines = [line for trajectory in _whole(group, pending) for line in trajectory.lines()]
+        return any(segment.version != server.version for line in lines for segment in line.sampled())
+
+
+def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories of `group` that the lines are, or are branches of."""
+    names = {root_id(line.trajectory_id) for line in lines}
+    return [trajectory for trajectory in group.trajectories if trajectory.trajectory_id in names]

@@ -1,1 +1,0 @@
-"""Agents: programs of the user's that talk to the model by an endpoint, and the language of that endpoint."""

@@ -1,0 +1,85 @@
+"""Columns of a step of a run whose trajectories have turns, against values counted by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+from fakes.episodes import FakeEpisodes, conversations
+from fakes.notebook import Notebook
+from fakes.records import make_score, make_task
+from fakes.turns import called, told
+
+from asyncrl.observe.metrics.columns import step_name
+from asyncrl.observe.metrics.step_metrics import Reading, StepReport
+from asyncrl.observe.metrics.turn_metrics import turn_metrics
+from asyncrl.records import Finish, Observed, Segment, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.turns.environment import End
+from asyncrl.wire.messages import TakeRequest
+
+
+def turn(*tokens: int) -> Segment:
+    return Segment(0, list(tokens), [-1.0] * len(tokens))
+
+
+def group_of(*trajectories: Trajectory) -> Group:
+    group = Group(0, make_task(), 0, list(trajectories))
+    group.scores.update({trajectory.trajectory_id: make_score() for trajectory in trajectories})
+    return group
+
+
+def played(name: str, *parts: Segment | Observed, finish: Finish = Finish.STOP) -> Trajectory:
+    return Trajectory(name, (1,), list(parts), finish=finish)
+
+
+def test_turns_calls_and_observations_are_counted_per_trajectory() -> None:
+    five = called("calculator", {"expression": "2+3"}, "5", tokens=[40, 41, 42], seconds=0.1)
+    failed = called("calculator", {"expression": "/"}, "no", tokens=[43], is_error=True, seconds=0.3)
+    group = group_of(
+        played("a", turn(1), five, turn(2), turn(3), failed, turn(4)),
+        played("b", turn(1), told("again", tokens=[44], seconds=0.2), finish=Finish.LENGTH),
+        played("c", turn(1)),
+        played("d", turn(1), five, turn(2), failed, turn(3), finish=Finish.LENGTH),
+    )
+    baseline = played("e", *(part for _ in range(9) for part in (turn(1), five)))
+    baseline.is_greedy = True
+    group.trajectories.append(baseline)
+    group.scores["e"] = make_score()
+    group.trajectories.append(played("not graded", turn(1), five, turn(2)))
+    assert turn_metrics([group], max_turns=3) == {
+        # 3, 1, 1 and 3 turns: of the second one, no token followed the answer
+        "turns_mean": pytest.approx(2.0),
+        "turns_max": 3,
+        "tool_use_share": pytest.approx(0.5),
+        "calls_mean": pytest.approx(1.0),
+        "call_error_share": pytest.approx(0.5),
+        "observed_tokens_mean": pytest.approx(9 / 4),
+        # of 0.1, 0.1, 0.2, 0.3 and 0.3
+        "tool_seconds_p50": 0.2,
+        "tool_seconds_p99": 0.3,
+        # the last one alone was cut off in its third turn
+        "max_turns_share": pytest.approx(0.25),
+    }
+
+
+def test_without_calls_there_is_no_share_of_errors_and_without_verdicts_no_mean() -> None:
+    found = turn_metrics([group_of(played("a", turn(1)))], max_turns=3)
+    assert (found["calls_mean"], found["call_error_share"], found["tool_seconds_p50"]) == (0.0, None, None)
+    assert set(turn_metrics([], max_turns=3).values()) == {None}
+
+
+def test_faults_of_environments_are_counted_per_step() -> None:
+    notebook, playing = Notebook(), conversations(FakeEpisodes(lambda turn, text: End()))
+    readings = [Reading(float(at), 0, 0, 0.0, 1, 0.0, 0.0, 0.0, 0.0, 0) for at in range(3)]
+    meters, grader = SimpleNamespace(read=lambda: readings.pop(0)), SimpleNamespace()
+    grader.num_retried, grader.pool_metrics = 0, dict
+    report = StepReport(notebook, meters, grader, [], conversations=playing)  # type: ignore[arg-type]
+    report.asked(TakeRequest(0))
+    playing.tally.counts["environment_faults"] = 3
+    report.asked(TakeRequest(1, step_metrics={}))
+    playing.tally.counts["environment_faults"] = 4
+    report.asked(TakeRequest(2, step_metrics={}))
+    assert [row["environment_faults"] for row in notebook.steps] == [3, 1]
+
+
+def test_names_in_trackers_are_of_the_group_turns() -> None:
+    assert (step_name("turns_mean"), step_name("tool_use_share")) == ("turns/mean", "turns/tool_use_share")
