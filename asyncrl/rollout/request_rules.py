@@ -25,7 +25,7 @@ class RequestRules:
     def confirmation(
         self, line: Trajectory, salt_version: PolicyVersion, *, is_truncated: bool
     ) -> Confirmation:
-        """What confirms the tokens of the next request."""
+        """The confirmation of the tokens of the next request."""
         # Positions without routes in front of the one that samples the next token.
         num_unrouted = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
         return Confirmation(

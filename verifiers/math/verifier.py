@@ -176,7 +176,7 @@ class MathVerifier:
 
     @staticmethod
     def _settle(extraction: Extraction, reference: MathReference) -> _Finding | None:
-        """What the text alone or exact numbers decide, or None."""
+        """The verdict that the text alone or exact numbers give, or None."""
         answer = extraction.answer
         assert answer is not None
         text = strip_wrapping(answer)
