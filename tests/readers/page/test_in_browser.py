@@ -141,13 +141,13 @@ async def test_a_curve_grows_as_the_run_writes_and_asks_only_for_what_is_new(
 ) -> None:
     async with opened(run_folder, browser_address, "#/run/curves") as page:
         label = "document.querySelectorAll('canvas')[1]?.getAttribute('aria-label')"
-        await page.wait_for(f"{label} == 'Reward: mean 0.9'")
+        await page.wait_for(f"{label} == 'Reward: training samples 0.9'")
         await page.evaluate(
             "globalThis.asked = []; globalThis.fetched = fetch; "
             "globalThis.fetch = (path) => { asked.push(path); return fetched(path); }; 0"
         )
         append(run_folder, {"step": 10, "reward_mean": 0.5})
-        await page.wait_for(f"{label} == 'Reward: mean 0.5'")
+        await page.wait_for(f"{label} == 'Reward: training samples 0.5'")
         (asked,) = await page.evaluate("asked.filter((path) => path.includes('/curves'))")
         answer = await page.evaluate(f"fetched({asked!r}).then((reply) => reply.json())")
         assert answer["steps"] == [10]
@@ -169,7 +169,7 @@ async def test_each_source_has_a_line_of_its_own_once_a_run_has_several(
         await page.wait_for(f"{labels}.includes('Use of tools, by source: long 75%, short 25%')")
         shown = await page.evaluate(labels)
         assert "Groups stopped after their pilot: all 50%, long 25%" in shown
-        assert "Response length by outcome, tokens: correct 40, wrong 90" in shown
+        assert "Response length by outcome (tokens): correct 40, wrong 90" in shown
 
 
 async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
