@@ -396,7 +396,7 @@ async def test_an_exported_run_opens_on_its_curves_without_a_server(
     file.write_text(export([Run("sums", run_folder)], num_groups=5))
     async with tab(browser_address) as page:
         await page.open(file.as_uri())
-        await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: mean 0.9\"]')")
+        await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: training samples 0.9\"]')")
         await page.click("#home")
         await page.wait_for("document.querySelector('#runs tr')?.innerText.includes('80%')")
         await page.evaluate("location.hash = '#/sums/servers'")
