@@ -291,7 +291,7 @@ BATCHES = {name: make_batch(name) for name in sorted(ADVANTAGES)}
 def test_each_token_has_the_gradient_of_its_formula_or_the_combination_is_refused(
     weight: str, surrogate: str, around: str
 ):
-    """Reductions, trust regions and penalties are drawn; the exhaustive test has all of them."""
+    """Reductions, trust regions and penalties are drawn; the slow test has all of them."""
     source = random.Random(f"{weight} {surrogate} {around}")
     for advantage, rejection in itertools.product(BATCHES, CHOSEN_REJECTIONS):
         names = {"importance_weight": weight, "surrogate": surrogate, "clip_around": around}
@@ -303,7 +303,7 @@ def test_each_token_has_the_gradient_of_its_formula_or_the_combination_is_refuse
         check_combination(**names, trust_region=source.choice(CHOSEN_REGIONS), **source.choice(PENALTIES))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "surrogate"), list(itertools.product(sorted(WEIGHTS), sorted(SURROGATES)))
 )

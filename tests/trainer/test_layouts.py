@@ -267,7 +267,8 @@ TYPICAL = {
     *("resumed as tensor, sequence", "experts, tensor", "gpt_oss, tensor, expert", "lora, tensor, sequence"),
     *("judged, data", "kept, tensor", "dpo, context", "taught, tensor", "turns, data"),
 }
-"""In `make test`: each way to divide, and each kind of training, once. The others are exhaustive."""
+"""In `make test`: each way to divide, and each kind of training, once. The others are exhaustive, and slow
+where a layout resumes from another one."""
 FOUR_RANKS = {
     "tensor, pipeline, optimizer": ("qwen3", {"tensor": 2, "pipeline": 2, "distributed_optimizer": True}),
     "tensor, sequence, context": ("qwen3", {"tensor": 2, "context": 2, "sequence_parallel": True}),
@@ -358,7 +359,10 @@ def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) ->
 
 
 def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
-    return [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in TYPICAL)) for name in cases]
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        return [] if name in TYPICAL else [pytest.mark.slow if name in RESUMED else pytest.mark.exhaustive]
+
+    return [pytest.param(name, marks=marks(name)) for name in cases]
 
 
 def has_turns(model: str) -> bool:

@@ -125,10 +125,6 @@ class _Termination:
         self._has_come = True
 
 
-if __name__ == "__main__":
-    main()
-
-
 # A row counts as sent once the tracker took it: a process that dies in between sends that row again.
 ALARM = "alarm"
 
@@ -211,3 +207,7 @@ def note_of(row: dict[str, Any]) -> Note:
     }
     words = ", ".join(f"{key} {value}" for key, value in others.items())
     return Note(name, str(row.get("text", words)), is_alarm)
+
+
+if __name__ == "__main__":
+    main()
