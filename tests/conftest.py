@@ -32,9 +32,7 @@ TESTS = Path(__file__).parent
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples in each run: a test that fails has been broken by what was changed since it passed.
 settings.register_profile("few", _ANY_MACHINE, derandomize=True, max_examples=30)
-# More of them, for .ci/run.
-settings.register_profile("same", _ANY_MACHINE, derandomize=True)
-# Others in each run, as `make test-all` wants them.
+# More of them, others in each run, as `make test-all` wants them.
 settings.register_profile("random", _ANY_MACHINE)
 settings.load_profile("few")
 HEAVY = (

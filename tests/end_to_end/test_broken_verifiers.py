@@ -98,6 +98,7 @@ def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(
     assert run.query("SELECT count(*) FROM trajectories WHERE finish IS NOT NULL") >= [finished]
 
 
+@pytest.mark.slow
 def test_a_verifier_that_dies_on_some_responses_makes_none_of_them_wrong_and_is_told(
     broken_run: Callable[..., WholeRun],
 ) -> None:

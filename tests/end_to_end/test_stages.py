@@ -15,7 +15,7 @@ from fakes.whole_run import WholeRun
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.recipe.file import load_recipe
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.slow
 NUM_STEPS = 12
 """At least: a stage that was killed ends after its next checkpoint."""
 NUM_PAIRS = 40

@@ -58,7 +58,7 @@ def differences(model: Path, sequences: list[ScoredSequence], **section: object)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_log_probs_agree_to_the_last_bit(dtype: Literal["float32", "bfloat16"], tmp_path: Path):
     model = write_model(tmp_path / "model", seed=0)
     other = write_model(tmp_path / "other", seed=1)
