@@ -18,9 +18,7 @@ MARKERS = {
     "slow": "`-m slow`",
 }
 """Marker of a property -> how its test is run."""
-SAMPLE = (
-    *("Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM"),
-)
+SAMPLE = ("Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM")
 """Experts, linear and latent attention, capped logits: what is "sampled" runs them before every landing."""
 
 
