@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fakes.shown_commands import ROOT, blocks, shown_commands
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NAME = "r1_zero_arithmetic_cpu"
 STANDS_FOR = {

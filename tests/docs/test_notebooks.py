@@ -53,7 +53,7 @@ def shown(cell: Any) -> str:
     return "".join(str(output.get("data", output.get("text", ""))) for output in cell.outputs)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_first_notebook_trains_with_a_function_of_its_own(folder: Path) -> None:
     cells = executed("first_run.ipynb", 'recipe, steps = "rl.yaml", 2', folder)
     waits = next(cell for cell in cells if cell.source == "run.wait()")

@@ -15,7 +15,7 @@ SITE = ROOT / ".make" / "site.py"
 HTML = ROOT / ".bench" / "site" / "html"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_site_is_built_with_every_page_key_and_command_and_no_link_leads_nowhere() -> None:
     pytest.importorskip("mkdocs", reason="make setup DOCS=1")
     built = subprocess.run([sys.executable, str(SITE)], capture_output=True, text=True, check=False)

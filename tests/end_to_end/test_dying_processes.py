@@ -33,7 +33,7 @@ def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Pat
     assert counters["tokens_generated"] == counters["tokens_trained"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_trainers_dead_at_the_start_and_later_and_a_dead_server_are_replaced_and_ctrl_c_stops_all(
     tmp_path: Path,
 ) -> None:

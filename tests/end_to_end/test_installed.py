@@ -18,7 +18,7 @@ TINY = (
     *("trainer.num_steps=2", "evaluation.every_steps=0", "serving.max_total_tokens=4096"),
     "serving.max_running_requests=32",
 )
-pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

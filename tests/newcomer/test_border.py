@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     "name",
     [
         LONG,
-        *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("loop", "file/below", "dangling", "file")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("loop", "file/below", "dangling", "file")),
     ],
 )
 @pytest.mark.parametrize("command", RUN_COMMANDS)

@@ -50,7 +50,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         data = {"train": str(tmp_path / "train.jsonl"), "broken_rows": "leave_out"}
         recipe = make_recipe({**data, **sections.pop("data", {})}, **sections)
         codec = TextCodec(tmp_path / "model")
-        return read_train_tasks(recipe, codec, VerifierCache(tmp_path), context_tokens), len(read)
+        cache = VerifierCache(tmp_path)
+        return read_train_tasks(recipe, codec, cache, context_tokens, late_stage.LateStage), len(read)
 
     return begin
 

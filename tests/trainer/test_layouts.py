@@ -267,8 +267,7 @@ TYPICAL = {
     *("resumed as tensor, sequence", "experts, tensor", "gpt_oss, tensor, expert", "lora, tensor, sequence"),
     *("judged, data", "kept, tensor", "dpo, context", "taught, tensor", "turns, data"),
 }
-"""In `make test`: each way to divide, and each kind of training, once. The others are exhaustive, and slow
-where a layout resumes from another one."""
+"""In `make test`: each way to divide, and each kind of training, once. The others are slow."""
 FOUR_RANKS = {
     "tensor, pipeline, optimizer": ("qwen3", {"tensor": 2, "pipeline": 2, "distributed_optimizer": True}),
     "tensor, sequence, context": ("qwen3", {"tensor": 2, "context": 2, "sequence_parallel": True}),
@@ -359,10 +358,7 @@ def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) ->
 
 
 def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
-    def marks(name: str) -> list[pytest.MarkDecorator]:
-        return [] if name in TYPICAL else [pytest.mark.slow if name in RESUMED else pytest.mark.exhaustive]
-
-    return [pytest.param(name, marks=marks(name)) for name in cases]
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in TYPICAL)) for name in cases]
 
 
 def has_turns(model: str) -> bool:
@@ -424,7 +420,7 @@ def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path)
 
 @pytest.mark.parametrize("together", [CRITIC_ON_TWO_RANKS], indirect=True, ids=["critic"])
 @pytest.mark.parametrize("name", parameters_of(CRITIC_ON_TWO_RANKS))
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, together: Path):
     wanted = alone / CRITIC_ON_TWO_RANKS[name][0]
     assert (wanted / "critic" / "model.safetensors").exists()

@@ -199,7 +199,7 @@ def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
     assert all(torch.equal(best[name], tensor) for name, tensor in export_weights(learner.model))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("meeting", ["standalone", "master"])
 def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
     meeting: str,

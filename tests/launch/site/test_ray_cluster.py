@@ -28,7 +28,7 @@ from asyncrl.wire.files.fetch import fetch_folder  # noqa: E402
 from asyncrl.wire.files.service import FileRoutes  # noqa: E402
 
 # Ray leaves sockets and files to the end of the process.
-pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
 

@@ -61,7 +61,7 @@ async def play(url: str, folders: list[Path]) -> list[dict[str, Any]]:
         return answers
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIVIDED)
 def test_each_token_has_its_version_and_the_log_prob_of_that_versions_weights(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

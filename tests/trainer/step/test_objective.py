@@ -65,14 +65,14 @@ COMBINATIONS = [
 
 
 TYPICAL = (0, 2, 4, 7, 9)
-"""Places in COMBINATIONS that have every kind of term once. The others are exhaustive."""
+"""Places in COMBINATIONS that have every kind of term once. The others are slow."""
 each_combination = pytest.mark.parametrize(
     "algorithm",
     [
         pytest.param(
             algorithm,
             id=f"{algorithm['surrogate']}{i}",
-            marks=[] if i in TYPICAL else [pytest.mark.exhaustive],
+            marks=[] if i in TYPICAL else [pytest.mark.slow],
         )
         for i, algorithm in enumerate(COMBINATIONS)
     ],
