@@ -387,7 +387,8 @@ def _simulated(world: World) -> Iterator[WorldNotebook]:
 
 
 def _cancel_all(loop: DrivenLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
+    # A set's order would be that of addresses: another one in each process.
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name()))
     for task in tasks:
         task.cancel()
     if tasks:

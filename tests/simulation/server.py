@@ -51,7 +51,8 @@ class SimulatedServer:
         self.is_hung = False
         self.faults: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order of their start: the order of a set is that of addresses."""
         self._replies: dict[asyncio.Future[Reply], None] = {}
         self._reset()
 
@@ -85,7 +86,7 @@ class SimulatedServer:
         self.is_up = self.is_hung = False
         for task in self._tasks:
             task.cancel()
-        self._tasks = set()
+        self._tasks = {}
         for channel in self._channels:
             channel.put(aiohttp.ServerDisconnectedError())
         for reply in self._replies:
@@ -391,8 +392,8 @@ class SimulatedServer:
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
 
 def _spans(versions: list[str]) -> list[dict[str, Any]]:
