@@ -64,7 +64,7 @@ PROPERTIES = {
         f"{name} 2": Property(
             f"steps of two ranks (`trainer.parallel.{key}: 2`) against one: losses, gradient norms, weights",
             f"trainer/test_family_layouts.py::test_{key}_ranks_take_the_steps_of_one",
-            "sampled",
+            "slow",
         )
         for name, key in (("TP", "tensor"), ("PP", "pipeline"), ("CP", "context"), ("EP", "expert"))
     },
