@@ -11,8 +11,8 @@ from fakes.audited_run import write_audited_run
 
 from asyncrl import cli
 from asyncrl.commands import audit
-from asyncrl.observe.metrics import faults_in_a_row
 from asyncrl.readers.audit import grading
+from asyncrl.system import faults_in_a_row
 
 STEPS = [
     {1: [("\\boxed{2}", "correct"), ("\\boxed{7}", "wrong")], 2: [("so 3", "wrong"), ("3", "no_answer")]},
