@@ -11,8 +11,6 @@ from sandbox.result import Status, Tier
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
 
-# CPU time of all processes together everywhere; memory where no cgroup bounds it; files where the directory
-# is on a disk of the machine; processes where one user has those of other runs too.
 _SECONDS = 0.05
 _SHARE = 4
 """Looking takes at most one part in this many of a worker's time, however much there is to see."""
@@ -20,7 +18,11 @@ _HIDDEN_SAMPLES = 2
 
 
 class Guard:
-    """Looks at the boxes of one request at a time; `start` before each."""
+    """Looks at the boxes of one request at a time; `start` before each.
+
+    At the CPU time of all processes together everywhere; at memory where no cgroup bounds it; at files where
+    the directory is on a disk of the machine; at processes where one user has those of other runs too.
+    """
 
     def __init__(self, *, memory: bool, work_base: str | None, tasks: bool) -> None:
         self._memory = memory

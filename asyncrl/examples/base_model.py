@@ -183,17 +183,19 @@ def _schedule(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / num_steps))
 
 
-# After Jordan 2024, kellerjordan.github.io/posts/muon. For the weight matrices inside the layers; embeddings,
-# head and norms belong to AdamW. In float32 and stacked by shape: torch.optim.Muon works in bfloat16 and
-# matrix by matrix, which made a step of the examples' base model three times as long on a CPU.
-#
-# Legend: N matrices of equal shape, R rows, C columns.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration: five rounds bring singular values to about 0.7-1.2."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalized; wide and tall matrices take steps of the same spectral size."""
+    """Nesterov momentum, orthogonalized; wide and tall matrices take steps of the same spectral size.
+
+    After Jordan 2024, kellerjordan.github.io/posts/muon. For the weight matrices inside the layers;
+    embeddings, head and norms belong to AdamW. In float32 and stacked by shape: torch.optim.Muon works in
+    bfloat16 and matrix by matrix, which made a step of the examples' base model three times as long on a CPU.
+
+    Legend: N matrices of equal shape, R rows, C columns.
+    """
 
     def __init__(self, params: list[Tensor], *, lr: float, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})

@@ -20,8 +20,6 @@ from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, ro
 from asyncrl.examples.tokenizer import build_tokenizer, write_tokenizer
 from asyncrl.recipe.sections.section import Fraction, Positive
 
-# Most sums are short and a few are very long, and so are the worked answers (about 30 to 300 tokens): a
-# trainer that waits for the longest answer of a batch, or pads to it, pays for it. No torch.
 NAMES = "abcdefghijklmnopqrstuvwx"
 """Names of the terms, in their order: with a name, the next term is found however long the sum is."""
 MIN_TERMS, MAX_TERMS = 2, len(NAMES)
@@ -32,7 +30,9 @@ NUM_COLUMNS = 3
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 digits; how many is log-normal, so that long sums are the tail."""
+    """2 to 24 digits; how many is log-normal, so that long sums are the tail, and so are worked answers
+    (about 30 to 300 tokens): a trainer that waits for the longest one of a batch, or pads to it, pays for
+    it."""
     num_terms = 0
     while not MIN_TERMS <= num_terms <= MAX_TERMS:
         num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))

@@ -27,8 +27,6 @@ from asyncrl.system.digests import sha256_of
 from sandbox.process import die_with_parent
 
 
-# Owns the folder that keeps the wheel: one there that has the digest is right. pip owns the check of what it
-# downloads, network, indexes, proxies and certificates (PIP_INDEX_URL, pip.conf). No torch.
 @dataclass(frozen=True, slots=True)
 class PinnedWheel:
     name: str
@@ -41,7 +39,8 @@ class PinnedWheel:
 
 
 def fetch_wheel(wheel: PinnedWheel, folder: Path) -> Path:
-    """The wheel in `folder`, downloaded unless it is there. A download that was cut starts over.
+    """The wheel in `folder`, downloaded unless it is there with its digest. A download that was cut starts
+    over. pip owns the check of what it downloads, network, indexes, proxies and certificates.
 
     Raises InputError where the index has no such wheel or another one, or where the disk is full.
     """

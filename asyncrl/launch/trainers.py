@@ -153,8 +153,6 @@ def _last_words(rank: Process, exit_code: int) -> str:
     return f"{rank.name} {how}. Its last lines ({rank.log_path}):\n{lines}"
 
 
-# On GPUs no rank waits for another one in Python: a thread of torch sees that a collective takes too long, or
-# that its peer is gone, and ends the process (SIGABRT) below a long stack of C++.
 NUM_LINES = 400
 """Lines of the log to look at: the stack and the dump of each thread come after the line that says why."""
 _TIMED_OUT = re.compile(
@@ -166,7 +164,11 @@ _STUCK = re.compile(r"watchdog got stuck for (?P<seconds>\d+) ?s(?:econds)? with
 
 
 def nccl_ending(exit_code: int, lines: str) -> str | None:
-    """A clause about a rank of this exit code that NCCL ended because of another one; None of any other."""
+    """A clause about a rank of this exit code that NCCL ended because of another one; None of any other.
+
+    On GPUs no rank waits for another one in Python: a thread of torch sees that a collective takes too long,
+    or that its peer is gone, and ends the process (SIGABRT) below a long stack of C++.
+    """
     if exit_code != -signal.SIGABRT:
         return None
     if found := _TIMED_OUT.search(lines):

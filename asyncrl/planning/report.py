@@ -10,7 +10,6 @@ from asyncrl.planning.simulation import simulate
 from asyncrl.planning.sources import Source
 from asyncrl.system.rounding import as_percent
 
-# Trainer ranks come in whole copies of the recipe's layout (trainer.parallel), server GPUs in whole servers.
 LARGEST_TRAJECTORIES = 1500
 """Most trajectories of a simulated batch: a larger run is scaled down."""
 BATCH_FACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -36,7 +35,8 @@ class Split:
 
 
 def best_splits(source: Source, run: PlannedRun, *, num_gpus: int) -> list[Split]:
-    """The best split for each batch size, smallest first, until more is no faster.
+    """The best split for each batch size, smallest first, until more is no faster. Trainer ranks come in
+    whole copies of the recipe's layout (trainer.parallel), server GPUs in whole servers.
 
     Raises InputError where the GPUs hold no server and no trainer at once.
     """

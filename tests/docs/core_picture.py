@@ -42,13 +42,10 @@ def imported(file: str) -> Iterator[str]:
 def picture(page: str) -> str:
     """An arrow leads from a stage to those whose files it imports, a dotted one from a seam to its stage."""
     stage_of = {file: stage for stage, files in stages(page).items() for file in files}
-    arrows = [
-        f"  {stage} --> {other}"
-        for stage, files in stages(page).items()
-        for other in sorted({stage_of[each] for file in files for each in imported(file) if each in stage_of})
-        if other != stage
-        and any(stage_of.get(each) == other and each != SHARED for file in files for each in imported(file))
-    ]
+    arrows = []
+    for stage, files in stages(page).items():
+        asked = {each for file in files for each in imported(file)} & (stage_of.keys() - {SHARED})
+        arrows += [f"  {stage} --> {other}" for other in sorted({stage_of[each] for each in asked} - {stage})]
     dotted = [f"  {name.replace(' ', '_')}([{name}]) -.-> {stage_of[at]}" for name, (_, at) in SEAMS.items()]
     return "\n".join(["```mermaid", "flowchart TD", *arrows, *dotted, "```", ""])
 

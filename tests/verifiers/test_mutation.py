@@ -168,7 +168,7 @@ BROKEN: list[tuple[str, str, str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """What the modules keep of texts would hide a broken rule, and outlive it."""
+    """Texts that the modules keep would hide a broken rule, and outlive it."""
     forget()
     yield
     forget()

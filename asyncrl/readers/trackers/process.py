@@ -125,11 +125,13 @@ class _Termination:
         self._has_come = True
 
 
-# A row counts as sent once the tracker took it: a process that dies in between sends that row again.
 ALARM = "alarm"
 
 
 class Forwarder:
+    """Sends rows of metrics.jsonl. A row counts as sent once the tracker took it: a process that dies in
+    between sends that row again."""
+
     def __init__(
         self,
         tracker: Tracker,
