@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from asyncrl.commands import standard_input
-from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, writer_on
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.parser import number
 from asyncrl.commands.prompt import find_row
@@ -93,10 +93,13 @@ async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> 
         episodes_of(recipe, hidden) as episodes,
         serve_folder(recipe.model_copy(update={"model": model}), folder) as served,
     ):
-        (server,) = served.fleet.members.serving()[:1]
         conversations = None if episodes is None else conversations_of(kit, recipe, episodes)
         answers = Answers(
-            Writer(kit.codec, served.session, server.url, arguments.temperature, _say),
+            writer_on(
+                *(served.fleet, served.waits, kit.codec, context_tokens),
+                temperature=arguments.temperature,
+                say=_say,
+            ),
             Conversation(
                 kit.codec,
                 context_tokens=context_tokens,

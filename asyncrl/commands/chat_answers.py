@@ -11,20 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import aiohttp
-
 from asyncrl.errors import InputError, ServerError
+from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.live import printable
-from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams
+from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, Task, Trajectory, VerifierSpec
+from asyncrl.replay.group import Group, trajectory_id
+from asyncrl.replay.trajectory_record import Unrecorded
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits, TurnBounds
+from asyncrl.rollout.request_rules import UNTRAINED
+from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import control
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
 from asyncrl.turns import conversation as turns
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 
-SILENCE_SECONDS = 60.0
+MAX_RETRIES = 2
+"""Requests in a row that may bring no token before an answer fails."""
 INCOMPLETE = "\ufffd"
 MOST_SHOWN = 2000
 """Characters of one observation that are shown; the model reads what turns.max_observed_tokens leaves."""
@@ -42,46 +48,65 @@ class Writer:
     """Has the model write, and says what it writes as it comes."""
 
     codec: TextCodec
-    session: aiohttp.ClientSession
-    url: str
+    generator: Generator
     temperature: float
     say: Callable[[str], None]
     _number: int = 0
 
+    def __post_init__(self) -> None:
+        self.generator.grown = self._show
+        self._shown = ""
+
     async def write(self, tokens: Sequence[int], limit: int) -> Turn:
         """The model's next turn. Cancelled, it ends on the server, too. Raises ServerError."""
-        self._number += 1
-        sampling = SamplingParams(max(self.temperature, 1e-6), limit, self.codec.stop_token_ids)
-        prefix = Prefix(f"chat-{self._number:08d}", list(tokens), limit)
-        body = generate_body([prefix], sampling, salt="chat", is_greedy=self.temperature == 0.0)
-        answer: list[int] = []
-        shown, finish, search = "", Finish.STOP, self.codec.stop.search()
-        has_ended = False
+        self._number, self._shown = self._number + 1, ""
+        task = Task("chat", "", tuple(tokens), None, VerifierSpec(""))
+        turn = Trajectory(
+            trajectory_id(self._number, 0), task.prompt_tokens, is_greedy=self.temperature == 0.0
+        )
+        self.generator.limits.bounds[turn.trajectory_id] = TurnBounds(limit, self.codec.stop)
+        work = asyncio.create_task(self._run(Group(self._number, task, 0, [turn])))
         try:
-            async for chunk in stream(self.session, self.url, body, silence_seconds=SILENCE_SECONDS):
-                has_ended = chunk.end is not None
-                if search.end is not None:
-                    continue
-                answer += chunk.tokens
-                if search.feed(chunk.tokens):
-                    del answer[search.end :]
-                    if chunk.end is None:
-                        await control.abort(self.session, self.url, prefix.request_id)
-                text = self.codec.decode(answer)
-                # A character may be made of several tokens.
-                if chunk.end is not None or search.end is not None or not text.endswith(INCOMPLETE):
-                    self.say(text[len(shown) :])
-                    shown = text
-                if search.end is None and chunk.end is not None:
-                    finish = chunk.end.finish() or Finish.STOP
-        except asyncio.CancelledError:
-            if not has_ended:
+            await asyncio.wait([work])
+        finally:
+            streaming = dict(self.generator.running)
+            await end_tasks(work)
+            for request_id, server in streaming.items():
                 with contextlib.suppress(ServerError):
-                    await control.abort(self.session, self.url, prefix.request_id)
-            raise
-        if finish is Finish.LENGTH:
+                    await control.abort(self.generator.fleet.session, server.url, request_id)
+        work.result()
+        assert turn.finish is not None, "nothing but a cancellation ends a chat's generator early"
+        if turn.finish is Finish.LENGTH:
             self.say(f" (cut at {limit} tokens)")
-        return Turn(answer, shown, finish)
+        return Turn(turn.response_tokens(), self._shown, turn.finish)
+
+    async def _run(self, group: Group) -> None:
+        async for _ in self.generator.run(group):
+            pass
+
+    def _show(self, turn: Trajectory) -> None:
+        text = self.codec.decode(turn.response_tokens())
+        # A character may be made of several tokens.
+        is_whole = turn.finish is not None or not text.endswith(INCOMPLETE)
+        if is_whole and text != self._shown:
+            self.say(text[len(self._shown) :])
+            self._shown = text
+
+
+def writer_on(
+    fleet: Fleet,
+    waits: Waits,
+    codec: TextCodec,
+    context_tokens: int,
+    *,
+    temperature: float,
+    say: Callable[[str], None],
+) -> Writer:
+    """A writer on the servers of `fleet`."""
+    sampling = SamplingParams(max(temperature, 1e-6), context_tokens, codec.stop_token_ids)
+    limits = Limits(sampling, context_tokens, stop=codec.stop)
+    parts = (Unrecorded(), fleet, waits, limits, MAX_RETRIES, "chat")
+    return Writer(codec, Generator(*parts, state=RunPhase(waits), rules=UNTRAINED), temperature, say)
 
 
 class Conversation:

@@ -3,8 +3,7 @@
 import itertools
 
 from asyncrl.controller.inputs import Inputs
-from asyncrl.evaluation.agents import EvaluatedAgents
-from asyncrl.evaluation.evaluator import Evaluator
+from asyncrl.evaluation.evaluator import EvaluatedAgents, Evaluator
 from asyncrl.loops.waits import Waits
 from asyncrl.rollout.agents.kit import AgentKit
 from asyncrl.rollout.grade import Grader

@@ -62,7 +62,7 @@ class ExpectedLoad:
 
     def tokens(self, group: Group, pending: Sequence[Trajectory]) -> int:
         """Cache tokens that trajectories of a group will hold; they share their prompt."""
-        prompt = max((len(t.prompt_tokens) for t in pending), default=len(group.task.prompt_tokens))
+        prompt = num_prompt_tokens(pending) if pending else len(group.task.prompt_tokens)
         return prompt + sum(map(self._length, pending))
 
     def tokens_of_new_group(self, num_trajectories: int) -> int:
@@ -88,3 +88,8 @@ class ExpectedLoad:
             del self._num_on[key]
         if 0 in (before, before + change):
             server.expect(change * num_tokens, held=change * num_tokens)
+
+
+def num_prompt_tokens(lines: Sequence[Trajectory]) -> int:
+    """Cache tokens of their prompts: a prompt that several begin with is held once."""
+    return sum(map(len, {line.prompt_tokens for line in lines}))

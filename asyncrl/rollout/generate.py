@@ -17,7 +17,7 @@ from asyncrl.model.stop import StopSearch, cut
 from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
-from asyncrl.rollout.expected_load import ExpectedLoad, Held
+from asyncrl.rollout.expected_load import ExpectedLoad, Held, num_prompt_tokens
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turns import OpenTurns
@@ -58,7 +58,7 @@ class Connection:
     """Request id -> what still streams."""
     limit: asyncio.Timeout
     num_prompt_tokens: int
-    """Prompt tokens, which its requests share."""
+    """Tokens of its prompts; requests of one task share theirs."""
     is_ending: bool = False
     is_shunned: bool = False
 
@@ -83,7 +83,7 @@ class Connection:
 
 @dataclass
 class Generator:
-    """Streams groups until their trajectories end. One instance per run, and one per evaluation of agents."""
+    """Streams groups until their trajectories end. One instance per run, per evaluation and per chat."""
 
     queue: TrajectoryRecord
     fleet: Fleet
@@ -202,9 +202,9 @@ class Generator:
 
         None when the run ends or the group was dropped meanwhile.
         """
-        num_requests = len(pending)
+        has_room = self.rules.waits_for_room
+        num_requests, tokens = (len(pending), self.load.tokens(group, pending)) if has_room else (0, 0)
         newest = self.rules.at_least(group, pending)
-        tokens = self.load.tokens(group, pending)
 
         def found() -> Server | None:
             return self.fleet.router.pick(
@@ -234,20 +234,14 @@ class Generator:
         requests = {
             self._request_id(t): _Request(
                 t,
-                self.rules.confirmation(
-                    t,
-                    self._salt_version(server, t),
-                    is_truncated=self.limits.sampling.is_truncated() and not t.is_greedy,
-                ),
+                self.rules.confirmation(t, self._salt_version(server, t), self.limits.sampling),
                 self.limits.search(t, t.turn_tokens()),
                 now_seconds(),
                 self.load.held_by(t),
             )
             for t in pending
         }
-        return Connection(
-            server, group, requests, asyncio.timeout(None), max(len(t.prompt_tokens) for t in pending)
-        )
+        return Connection(server, group, requests, asyncio.timeout(None), num_prompt_tokens(pending))
 
     async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
         server, group, requests = connection.server, connection.group, connection.requests
@@ -257,7 +251,7 @@ class Generator:
             prefixes,
             self.limits.sampling,
             salt=f"{self.run_id}-{salt}",
-            has_kept_sets=self.limits.sampling.is_truncated(),
+            has_kept_sets=self.rules.has_kept_sets(self.limits.sampling),
             has_routes=bool(self.rules.row_bytes),
         )
         self.queue.stream_from(server.url, pending)

@@ -5,7 +5,7 @@ and what servers say of each token beside its log-prob.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.records import PolicyVersion, Trajectory, root_id
+from asyncrl.records import PolicyVersion, SamplingParams, Trajectory, root_id
 from asyncrl.replay.group import Group
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.server import Server
@@ -19,11 +19,18 @@ class RequestRules:
     """Whether no trajectory may hold tokens of two versions (rollout.interrupt: drain)."""
     may_go_back: bool = False
     """Whether older weights may continue a trajectory: in evaluations, which say what versions answered."""
+    waits_for_room: bool = True
+    """Whether requests wait here until a server has room, instead of there."""
+    keeps_sets: bool = True
+    """Whether servers say which tokens top_p, top_k and min_p left, for the trainer."""
     row_bytes: int = 0
     """Bytes of the routes that servers say of each position (algorithm.routing_replay); 0: not asked."""
 
+    def has_kept_sets(self, sampling: SamplingParams) -> bool:
+        return self.keeps_sets and sampling.is_truncated()
+
     def confirmation(
-        self, line: Trajectory, salt_version: PolicyVersion, *, is_truncated: bool
+        self, line: Trajectory, salt_version: PolicyVersion, sampling: SamplingParams
     ) -> Confirmation:
         """The confirmation of the tokens of the next request."""
         # Positions without routes in front of the one that samples the next token.
@@ -31,7 +38,7 @@ class RequestRules:
         return Confirmation(
             salt_version,
             self.is_cache_recomputed,
-            is_truncated=is_truncated,
+            is_truncated=self.has_kept_sets(sampling) and not line.is_greedy,
             row_bytes=self.row_bytes,
             num_context_rows=num_unrouted,
         )
@@ -51,6 +58,10 @@ class RequestRules:
             return False
         lines = [line for trajectory in _whole(group, pending) for line in trajectory.lines()]
         return any(segment.version != server.version for line in lines for segment in line.sampled())
+
+
+UNTRAINED = RequestRules(may_go_back=True, waits_for_room=False, keeps_sets=False)
+"""Rules of evaluations and chats, whose tokens are not trained."""
 
 
 def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:

@@ -22,7 +22,7 @@ from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
 from asyncrl.replay.branches import branch_off
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
@@ -75,9 +75,9 @@ class Answer:
 
 @dataclass
 class TurnPlayer(RunPart):
-    """As `Generator.run`, for trajectories that have turns. One per run."""
+    """As `Generator.run`, for trajectories that have turns. One per run, and one per evaluation."""
 
-    queue: ReplayQueue
+    queue: TrajectoryRecord
     generator: Generator
     conversations: Conversations
     shaping: Shaping

@@ -52,8 +52,6 @@ class Branched:
     observed: Observed
     """Without tokens: those are in the context."""
     context: list[int]
-    shown: list[int]
-    """Tokens of the answer behind the turn as it was sampled, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +143,6 @@ class Conversation:
     def answerer(self) -> str:
         """Its environment or its tools, in words for people."""
         return "the tools" if self.environment is None else f'the environment "{self.environment.name}"'
-
-    def num_calls(self) -> int:
-        """Calls that were answered."""
-        return sum(len(json.loads(each.notes).get("calls", ())) for each in self.played)
 
     async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
         """The answer to a turn that ended so. A fault is retried with a new process first."""
@@ -246,8 +240,7 @@ class Conversation:
         found = self.run.history.answer(self.opening, answered, Exchange(turn, messages))
         if isinstance(found, Continued):
             return Observed(found.tokens, json.dumps(notes))
-        shown = self.run.dialogue.answer(turn, messages)
-        return Branched(Observed([], json.dumps(notes)), found.context, shown)
+        return Branched(Observed([], json.dumps(notes)), found.context)
 
     async def _opened(self) -> Episode:
         """The episode, at the point where the recorded turns end."""

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.engine import FakeEngine
+from fakes.engine import STOP, FakeEngine
+from fakes.fleets import writer_to
 from fakes.model_folder import write_tokenizer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from asyncrl.commands import chat, chat_answers
+from asyncrl.commands import chat
 from asyncrl.commands.chat import Interrupt, talk
-from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.serving.sglang.messages import Chunk, StreamEnd
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
@@ -35,7 +35,7 @@ async def _answers(conversation: Conversation, *lines: str, num_tokens: int) -> 
     said: list[str] = []
     async with FakeEngine(num_tokens=num_tokens) as engine, new_session() as session:
         engine.version = "0"
-        writer = Writer(conversation.codec, session, engine.url, 0.0, said.append)
+        writer = writer_to(engine, session, conversation.codec, said.append)
         await talk(Answers(writer, conversation), typed(*lines), Interrupt(), read_row=no_row)
     sent = [conversation.codec.decode(body["input_ids"][0]) for body in engine.bodies]
     assert all(body["sampling_params"][0]["temperature"] == 0.0 for body in engine.bodies)
@@ -110,28 +110,21 @@ def test_a_character_that_the_tokenizer_does_not_know_is_said(tmp_path: Path) ->
     assert sent == ["1"]
 
 
-def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_character_of_several_tokens_is_shown_when_it_is_whole(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     vocabulary = {"<unk>": 0, "<0xC3>": 2, "<0xA9>": 3}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
-    async def stream(*_: object, **__: object) -> AsyncIterator[Chunk]:
-        for tokens in ([2], [3], [2], [3, 1]):
-            end = StreamEnd("stop") if 1 in tokens else None
-            yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end)
-
-    monkeypatch.setattr(chat_answers, "stream", stream)
     said: list[str] = []
     conversation = Conversation(TextCodec(tmp_path), context_tokens=80, max_new_tokens=8)
-    session: Any = None
 
     async def chatted() -> None:
-        writer = Writer(conversation.codec, session, "", 0.0, said.append)
-        await talk(Answers(writer, conversation), typed("é"), Interrupt(), read_row=no_row)
+        async with FakeEngine(chunk_tokens=1) as engine, new_session() as session:
+            engine.version, engine.answers = "0", lambda prefix: [2, 3, 2, 3, STOP]
+            writer = writer_to(engine, session, conversation.codec, said.append)
+            await talk(Answers(writer, conversation), typed("é"), Interrupt(), read_row=no_row)
 
     asyncio.run(chatted())
     assert said == ["é", "é", "\n"]

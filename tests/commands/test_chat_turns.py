@@ -14,9 +14,10 @@ from fakes.agents import CONTEXT, rest_of_turn
 from fakes.chat_codec import END, make_chat_codec
 from fakes.engine import FakeEngine
 from fakes.episodes import FakeEpisodes
+from fakes.fleets import writer_to
 
 from asyncrl.commands.chat import Interrupt, remarks, talk
-from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, Writer
+from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import EnvironmentSpec
@@ -71,7 +72,7 @@ async def chat_with(
         )
         said: list[str] = []
         conversation = Conversation(codec, context_tokens=CONTEXT, max_new_tokens=limit, keeps_tokens=True)
-        answers = Answers(Writer(codec, session, engine.url, 0.0, said.append), conversation, conversations)
+        answers = Answers(writer_to(engine, session, codec, said.append), conversation, conversations)
         interrupt = Interrupt()
         yield Chat(
             engine,
@@ -183,7 +184,7 @@ async def test_ctrl_c_while_the_model_writes_ends_its_request(tmp_path: Path) ->
             await asyncio.sleep(0)
         chat.interrupt()
         await work
-        assert chat.engine.aborted == {"chat-00000001"} and "(stopped: " in chat.shown()
+        assert chat.engine.aborted == {"chat-00000001-00-0000000001"} and "(stopped: " in chat.shown()
 
 
 async def test_ctrl_c_between_messages_ends_the_chat(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fakes.records import make_score, make_task
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluator import Evaluator
-from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
+from asyncrl.evaluation.result import EvaluationFailed
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
@@ -26,50 +26,9 @@ from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 
 
-class OneAnswerEach(Evaluator):
-    """Answers without a server."""
-
-    outcome = "fault"
-
-    def _num_requests(self, size):
-        return 1
-
-    async def _ask_in_turn(self, places, tasks, is_greedy):
-        correctness = None if self.outcome == "fault" else 1.0
-        score = Score(
-            self.outcome, correctness, correctness, None, "The sandbox failed: no isolation.", 0.0, ""
-        )
-        return [GradedResponse("", 1, (0,), score) for _ in tasks]
-
-
-def evaluator():
-    return OneAnswerEach(None, None, None, None, None, 8, 1.0, "run", itertools.count())
-
-
 async def greedy(asked: Evaluator, tasks: list[Any]) -> dict[str, Any]:
     """The numbers of the most likely answers."""
     return (await asked.evaluate(tasks, is_greedy=True, num_samples=0)).numbers()
-
-
-async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
-    with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
-        await greedy(evaluator(), list(map(make_task, (1, 2, 3))))
-
-
-async def test_an_evaluation_with_graded_answers_has_its_numbers():
-    right = evaluator()
-    right.outcome = "correct"
-    row = await greedy(right, list(map(make_task, (1, 2, 3))))
-    assert (row["greedy_accuracy"], row["num_faults"]) == (1.0, 0)
-    assert not any("by_source" in name for name in row)
-
-
-async def test_an_evaluation_of_two_sources_has_the_numbers_of_each():
-    right = evaluator()
-    right.outcome = "correct"
-    other = dataclasses.replace(make_task(2), task_id="other:2")
-    row = await greedy(right, [make_task(1), other])
-    assert (row["greedy_accuracy_by_source_train"], row["greedy_accuracy_by_source_other"]) == (1.0, 1.0)
 
 
 class Reader:
@@ -78,11 +37,33 @@ class Reader:
     def __init__(self):
         self.texts = []
         self.turns = []
+        self.score = make_score()
 
     async def grade(self, task, text, *, num_turns):
         self.texts.append(text)
         self.turns.append(num_turns)
-        return make_score()
+        return self.score
+
+
+async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why(tmp_path: Path):
+    async with evaluator_on(FakeEngine(), tmp_path, FakeProcesses()) as evaluation:
+        evaluation.grader.score = Score("fault", None, None, None, "The sandbox failed: no isolation.", 0.0)
+        with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
+            await greedy(evaluation, list(map(make_task, (1, 2, 3))))
+
+
+async def test_an_evaluation_with_graded_answers_has_its_numbers(tmp_path: Path):
+    async with evaluator_on(FakeEngine(), tmp_path, FakeProcesses()) as evaluation:
+        row = await greedy(evaluation, list(map(make_task, (1, 2, 3))))
+    assert (row["greedy_accuracy"], row["num_faults"]) == (1.0, 0)
+    assert not any("by_source" in name for name in row)
+
+
+async def test_an_evaluation_of_two_sources_has_the_numbers_of_each(tmp_path: Path):
+    other = dataclasses.replace(make_task(2), task_id="other:2")
+    async with evaluator_on(FakeEngine(), tmp_path, FakeProcesses()) as evaluation:
+        row = await greedy(evaluation, [make_task(1), other])
+    assert (row["greedy_accuracy_by_source_train"], row["greedy_accuracy_by_source_other"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("confirms_chunks", [True, False])

@@ -16,6 +16,7 @@ from fakes.fleets import fleet_on
 
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.loops.waits import Waits
+from asyncrl.model.stop import StopStrings
 from asyncrl.records import EnvironmentSpec, SamplingParams, Task, VerifierSpec
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.environment import End, Observation
@@ -25,7 +26,7 @@ TURN = [30, 31, STOP]
 WORDS = SimpleNamespace(
     decode=lambda tokens: " ".join(map(str, tokens)),
     exact_text=lambda tokens: " ".join(map(str, tokens)),
-    stop=SimpleNamespace(search=lambda: SimpleNamespace(end=None, feed=lambda tokens: False)),
+    stop=StopStrings(),
 )
 """Text of tokens: their numbers."""
 

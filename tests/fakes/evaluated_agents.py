@@ -14,8 +14,7 @@ from fakes.engine import FakeEngine
 from fakes.fleets import fleet_on
 from fakes.records import make_score
 
-from asyncrl.evaluation.agents import EvaluatedAgents
-from asyncrl.evaluation.evaluator import Evaluator
+from asyncrl.evaluation.evaluator import EvaluatedAgents, Evaluator
 from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Agent as Section
 from asyncrl.records import SamplingParams, Score, Task

@@ -10,7 +10,9 @@ import aiohttp
 from fakes.engine import FakeEngine
 from fakes.process_owner import FakeProcesses, at_once
 
+from asyncrl.commands.chat_answers import Writer, writer_on
 from asyncrl.loops.waits import Waits
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -38,6 +40,14 @@ def fleet_on(
     )
     fleet.members.serve_fixed(version)
     return fleet
+
+
+def writer_to(
+    engine: FakeEngine, session: aiohttp.ClientSession, codec: TextCodec, say: Callable[[str], None]
+) -> Writer:
+    """The writer of a chat with the engine."""
+    waits = Waits()
+    return writer_on(fleet_on(engine, session, waits), waits, codec, 10_000, temperature=0.0, say=say)
 
 
 @asynccontextmanager

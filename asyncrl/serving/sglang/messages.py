@@ -78,21 +78,20 @@ def generate_body(
     sampling: SamplingParams,
     *,
     salt: str,
-    is_greedy: bool = False,
     has_kept_sets: bool = False,
     has_routes: bool = False,
 ) -> dict[str, Any]:
     """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart.
     `has_kept_sets` asks for the kept set of each sampled token, and for log-probs over it, `has_routes` for
     the routes of all positions from each prefix's first row on."""
-    asked = [not (is_greedy or prefix.is_greedy) for prefix in prefixes]
+    asked = [not prefix.is_greedy for prefix in prefixes]
     return {
         **({"return_sampling_mask": asked} if has_kept_sets else {}),
         **({"return_routed_experts": True} if has_routes else {}),
         "rid": [prefix.request_id for prefix in prefixes],
         "input_ids": [prefix.tokens for prefix in prefixes],
         "sampling_params": [
-            _sampling_params(prefix, sampling, is_greedy=is_greedy or prefix.is_greedy)
+            _sampling_params(prefix, sampling)
             | ({"custom_params": {FIRST_ROW: prefix.first_row}} if has_routes else {})
             for prefix in prefixes
         ],
@@ -102,13 +101,13 @@ def generate_body(
     }
 
 
-def _sampling_params(prefix: Prefix, sampling: SamplingParams, *, is_greedy: bool) -> dict[str, Any]:
+def _sampling_params(prefix: Prefix, sampling: SamplingParams) -> dict[str, Any]:
     settings = sampling.settings()
-    if is_greedy:
+    if prefix.is_greedy:
         # Temperature 0 takes the likeliest token; the rest of the cuts would only cost the server time.
         settings = {name: settings[name] for name in settings.keys() & {"repetition_penalty"}}
     return {
-        "temperature": 0.0 if is_greedy else sampling.temperature,
+        "temperature": 0.0 if prefix.is_greedy else sampling.temperature,
         "max_new_tokens": prefix.max_new_tokens,
         "stop_token_ids": list(sampling.stop_token_ids),
         "top_p": 1.0,

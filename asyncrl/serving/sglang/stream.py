@@ -9,15 +9,13 @@ from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.messages import Chunk, parse_event
 
 
-async def stream(
-    session: aiohttp.ClientSession, url: str, body: dict[str, object], *, silence_seconds: float | None = None
-) -> AsyncIterator[Chunk]:
+async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, object]) -> AsyncIterator[Chunk]:
     """Chunks of a streamed /generate, until every request in it has ended.
 
-    Raises ServerError on a refusal, on a broken connection and after `silence_seconds` without a chunk.
-    Without these it waits as long as the connection stands: a request may wait for others on its server.
+    Raises ServerError on a refusal and on a broken connection. It waits as long as the connection stands: a
+    request may wait for others on its server.
     """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
     try:
         async with session.post(f"{url}/generate", json=body, timeout=timeout) as response:
             if response.status != 200:
@@ -34,8 +32,6 @@ async def stream(
                     if event == b"[DONE]":
                         return
                     yield parse_event(event)
-    except aiohttp.SocketTimeoutError as error:
-        raise ServerError(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
     except http.FAILURES as error:
         raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
     raise ServerError(f"{url} closed a stream before its end")

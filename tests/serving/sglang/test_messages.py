@@ -40,7 +40,7 @@ def test_a_group_is_one_request_with_an_id_and_a_budget_per_trajectory() -> None
 
 
 def test_greedy_is_temperature_zero() -> None:
-    body = generate_body([Prefix("a", [1], 10)], SAMPLING, salt="s", is_greedy=True)
+    body = generate_body([Prefix("a", [1], 10, is_greedy=True)], SAMPLING, salt="s")
     assert body["sampling_params"][0]["temperature"] == 0.0
 
 
