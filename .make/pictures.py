@@ -31,7 +31,7 @@ from fakes.page_server import served  # noqa: E402
 from asyncrl.journal.kept_answers import read_results  # noqa: E402
 from asyncrl.journal.reader import GroupFilter, JournalReader  # noqa: E402
 from asyncrl.run.status import read_status  # noqa: E402
-from asyncrl.system.run_files import ANSWERS  # noqa: E402
+from asyncrl.system.places import ANSWERS  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 FOLDER = ROOT / ".bench" / "pictures"

@@ -20,10 +20,10 @@ from asyncrl.commands.pages import OF_FAILURES, page_about, page_of
 from asyncrl.commands.parser import parse, parser_of
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.launch.python.caller import Caller, take_caller
-from asyncrl.system.distribution import check_distribution
-from asyncrl.system.proxies import loopback_direct
+from asyncrl.system.environment import check_distribution
+from asyncrl.system.network import loopback_direct
+from asyncrl.system.paths import unusable_path
 from asyncrl.system.streams import discard_output, guard_streams
-from asyncrl.system.unusable_paths import unusable_path
 
 OF_ALL_COMMANDS = "docs/README.md"
 COMMANDS = {

@@ -1,4 +1,4 @@
-r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
+"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
 The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
 sees and that the words around it do not deny (a box of an earlier sentence never stands in for one that is
@@ -15,8 +15,46 @@ from typing import Literal
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 from verifiers.boxes import MAX_ANSWER_CHARACTERS, MAX_BOX_CHARACTERS, box_at, content_of
-from verifiers.marked_answer import answer_line, answer_tag, last_number
 from verifiers.parts import boxes_of_parts
+
+# Each finder takes the text after the thought and returns the answer, or None. Linear in the
+# length of the text.
+_LINE = re.compile(
+    r"^[ \t*_>#-]{0,12}(?:A|Ans|Answer)[*_]{0,3}[ \t]*[:=][*_]{0,3}[ \t]*(\S[^\n]*)$", re.MULTILINE
+)
+_OTHER_OPTION = re.compile(r"^[ \t*_>#-]{0,12}[B-E][*_]{0,3}[ \t]*:", re.MULTILINE)
+_NUMBER = re.compile(
+    r"(?<![\w.])-?\$?(?:\d{1,3}(?:,\d{3})+|\d{1,400})(?:\.\d{1,400})?(?:/\d{1,200})?%?(?![\w])"
+)
+_LAST_CHARACTERS = 20_000
+_ENDS = " \t\r\n*_`"
+
+
+def answer_tag(text: str) -> str | None:
+    """Content of the last <answer>...</answer>; None when the last one never closes."""
+    start = text.rfind("<answer>")
+    end = text.rfind("</answer>")
+    if start < 0 or end < start:
+        return None
+    return text[start + len("<answer>") : end].strip(_ENDS) or None
+
+
+def answer_line(text: str) -> str | None:
+    """The rest of the last line that begins with "A:", "Ans:" or "Answer:".
+
+    A list of options, A: and then B:, has no such line."""
+    lines = list(_LINE.finditer(text))
+    if not lines or _OTHER_OPTION.search(text, lines[-1].end()):
+        return None
+    answer = lines[-1].group(1).strip(_ENDS)
+    return answer.removesuffix(".").strip(_ENDS) or None
+
+
+def last_number(text: str) -> str | None:
+    """The last number, with its sign and its percent sign, among the last 20,000 characters."""
+    numbers = _NUMBER.findall(text[-_LAST_CHARACTERS:])
+    return numbers[-1].replace("$", "") if numbers else None
+
 
 Fallback = Literal["final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number"]
 """Where the answer may stand when there is no box; none of them is looked at without its option."""

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.commands.arguments import add_recipe
-from asyncrl.commands.parser import whole
+from asyncrl.commands.parser import add_recipe, whole
 from asyncrl.commands.train import explained
 from asyncrl.commands.verify import parse_settings
 from asyncrl.data.digests import digest_of
@@ -20,16 +19,22 @@ from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import changed_data
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.observe.terminal.table import table_console
-from asyncrl.readers.audit.drawing import Drawn, draw
+from asyncrl.observe.terminal.table import table_console, warn_on_stderr
 from asyncrl.readers.audit.findings import Findings, findings
-from asyncrl.readers.audit.golds import AuditTasks, OtherGrader, read_audit_tasks, read_golds
-from asyncrl.readers.audit.grading import Regraded, grade_again
+from asyncrl.readers.audit.grading import (
+    AuditTasks,
+    Drawn,
+    OtherGrader,
+    Regraded,
+    draw,
+    grade_again,
+    read_audit_tasks,
+    read_golds,
+)
 from asyncrl.readers.audit.printed import print_findings
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute_object, load_recipe
-from asyncrl.system.run_files import JOURNAL, RECIPE
+from asyncrl.system.places import JOURNAL, RECIPE
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 HELP = (

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from asyncrl.commands import select
-from asyncrl.commands.select_request import Request
+from asyncrl.commands.select_work import Request
 from asyncrl.errors import InputError
-from asyncrl.journal.usage import RUN
+from asyncrl.journal.starts import RUN
 from asyncrl.launch.meters.usage import INTERVAL_SECONDS, UsageMeter
 from asyncrl.readers.selection.fates import Account, Fate
 from asyncrl.recipe.chain import SelectStage

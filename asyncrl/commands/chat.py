@@ -16,7 +16,7 @@ from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, write
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.parser import number
 from asyncrl.commands.prompt import find_row
-from asyncrl.controller.turns import episodes_of, hidden_files
+from asyncrl.controller.evaluator import episodes_of, hidden_files
 from asyncrl.data.rows import Unanswered
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.base_model import fetch_model
@@ -25,7 +25,7 @@ from asyncrl.launch.evaluated_models import newest_model
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
-from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.run.folder import read_run_recipe

@@ -4,7 +4,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import add_recipe
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
@@ -17,14 +17,14 @@ from asyncrl.launch.prepare import check_names
 from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import unread_notes
-from asyncrl.model.packages import slower_parts
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder, model_title
+from asyncrl.model.supported import slower_parts
 from asyncrl.model.teacher import read_teacher
-from asyncrl.model.tensors import num_parameters
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.model.weight_traffic import disk_notes
-from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.model.weights import num_parameters
+from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.readers.trackers.catalog import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from asyncrl.commands.arguments import add_recipe, check_has_tasks
-from asyncrl.commands.parser import whole
+from asyncrl.commands.parser import add_recipe, check_has_tasks, whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.evaluator import make_evaluator
+from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
 from asyncrl.data.column_copies import copy_name, is_file, source_of_copy, write_copy
 from asyncrl.data.digests import digest_of
 from asyncrl.data.rows import labels_of
@@ -33,15 +31,15 @@ from asyncrl.loops.task_group import background
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
-from asyncrl.system.near_paths import is_run_folder, nearest_run
-from asyncrl.system.rounding import as_percent
-from asyncrl.system.run_files import JOURNAL, RECIPE
+from asyncrl.system.paths import is_run_folder, nearest_run
+from asyncrl.system.places import JOURNAL, RECIPE
+from asyncrl.system.words import as_percent
 
 HELP = (
     "Measure how often the recipe's model solves each row of data.train, or read it from the journal of a "

@@ -7,8 +7,7 @@ import sys
 import textwrap
 
 from asyncrl.launch.doctor.catalog import probes
-from asyncrl.launch.doctor.finding import Finding, State, worst
-from asyncrl.launch.doctor.probe import Probe, examine
+from asyncrl.launch.doctor.probe import Finding, Probe, State, examine, worst
 
 HELP = (
     "Look at this machine: CPU, memory, GPUs, disks, network, clock, packages, sandbox. A line each: ok, "

@@ -14,43 +14,43 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.commands.arguments import is_override
-from asyncrl.commands.named_model import is_model
-from asyncrl.commands.parser import number, whole
+from asyncrl.commands.parser import is_model, is_override, number, whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.evaluator import make_evaluator
+from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.turns import episodes_of, hidden_files, make_conversations
 from asyncrl.data.benchmarks import CATALOG, GATED, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
 from asyncrl.evaluation.evaluation_set import EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
-from asyncrl.evaluation.model_results import Comparison
-from asyncrl.evaluation.sample_tallies import tallies_of
-from asyncrl.evaluation.shown_answers import shown_answers
-from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.journal.shown_answers import ANSWERS
+from asyncrl.evaluation.model_results import Comparison, shown_answers
+from asyncrl.evaluation.result import tallies_of
+from asyncrl.journal.kept_answers import ANSWERS, AnswerStore
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import ServedModel, serve_folder, serve_nothing
-from asyncrl.launch.evaluated_answers import answers_file, keep_answers
-from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models, usable_versions
+from asyncrl.launch.evaluated_models import (
+    BASE,
+    LAST,
+    EvaluatedModel,
+    answers_file,
+    find_models,
+    keep_answers,
+    usable_versions,
+)
 from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
 from asyncrl.observe.terminal.live import printable
-from asyncrl.observe.terminal.model_differences import comparison_table
-from asyncrl.observe.terminal.sample_curves import curve_plot, curve_tables
+from asyncrl.observe.terminal.model_differences import comparison_table, curve_plot, curve_tables
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.observe.terminal.stderr import warn_on_stderr
-from asyncrl.observe.terminal.table import Table, print_table, table_console
+from asyncrl.observe.terminal.table import Table, print_table, table_console, warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.grade import Grader
-from asyncrl.system.run_files import RECIPE
+from asyncrl.system.places import RECIPE
 
 HELP = (
     "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "

@@ -20,9 +20,9 @@ from asyncrl.planning.devices import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.data_files import EXPECTED
 from asyncrl.recipe.file import model_recipe, shown
+from asyncrl.system.files import read_text
 from asyncrl.system.gpus import find_gpus
-from asyncrl.system.run_files import RECIPE
-from asyncrl.system.text_file import read_text
+from asyncrl.system.places import RECIPE
 
 HELP = (
     "Write a first recipe, with a comment beside each key. Without options: a folder that works on a CPU at "

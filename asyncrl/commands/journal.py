@@ -11,7 +11,7 @@ from asyncrl.journal.explain import conservation_lines, explain_group, explain_t
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.schema import tables_in_words
 from asyncrl.observe.terminal.live import printable
-from asyncrl.system.run_files import JOURNAL
+from asyncrl.system.places import JOURNAL
 
 HELP = (
     "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. "

@@ -30,7 +30,6 @@ PAGES = {
     "asyncrl.commands.sandbox": "docs/sandbox.md",
     "asyncrl.commands.select": "docs/stages.md#selection",
     "asyncrl.commands.select_answers": "docs/stages.md#selection",
-    "asyncrl.commands.select_request": "docs/stages.md#selection",
     "asyncrl.commands.select_work": "docs/stages.md#selection",
     "asyncrl.commands.serve": "docs/gpus.md#several-machines-without-ray",
     "asyncrl.commands.servers": "docs/gpus.md#several-machines-without-ray",
@@ -92,7 +91,7 @@ PAGES = {
     "asyncrl.run.status": "docs/page.md#is-my-run-alive",
     "asyncrl.serving": "docs/gpus.md#servers",
     "asyncrl.system": "docs/doctor.md",
-    "asyncrl.system.distribution": "README.md",
+    "asyncrl.system.environment": "README.md",
     "asyncrl.system.gpus": "docs/gpus.md",
     "asyncrl.tasks": "docs/recipes.md#rows",
     "asyncrl.tasks.demonstration": "docs/stages.md",
@@ -114,8 +113,8 @@ OF_THE_CALLER = (
     "asyncrl.commands.parser",
     "asyncrl.system.hub",
     "asyncrl.system.plugins",
-    "asyncrl.system.text_file",
-    "asyncrl.system.unusable_paths",
+    "asyncrl.system.files",
+    "asyncrl.system.paths",
 )
 """Modules that are asked by many: the page is that of the module which asked."""
 _KEY = re.compile(r"(?<![\w/.-])(?:([a-z_]\w*(?:\.[a-z_]\w*)+)(?![\w/.])|([a-z_]\w*)(?= is |=))")

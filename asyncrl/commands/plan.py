@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from asyncrl.commands.arguments import add_recipe, check_has_tasks
-from asyncrl.commands.parser import number, whole
+from asyncrl.commands.parser import add_recipe, check_has_tasks, number, whole
 from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
@@ -30,15 +29,15 @@ from asyncrl.model.memory import (
 from asyncrl.model.routes import check_routing_replay, replayed_row_bytes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
-from asyncrl.model.tensors import num_parameters
 from asyncrl.model.top_tokens import ENTRY_BYTES
 from asyncrl.model.weight_traffic import disk_notes
+from asyncrl.model.weights import num_parameters
 from asyncrl.planning.devices import GPUS, LIKELY_GPU
 from asyncrl.planning.report import forecast
 from asyncrl.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.system.memory import machine_memory
+from asyncrl.system.machine import machine_memory
 
 HELP = (
     "Print parameters, memory per process and tokens per step of a recipe, from its "

@@ -10,7 +10,7 @@ from asyncrl.launch.rank_processes import run_ranks
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import first_difference, read_run_recipe
 from asyncrl.run.reproduction import plan_reproduction
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 HELP = (
     "Train step STEP of a run again: from the nearest checkpoint before it (or the base model), on the "

@@ -22,13 +22,20 @@ from asyncrl.evaluation.kept_answers import Slot
 from asyncrl.evaluation.result import GradedResponse
 from asyncrl.journal.kept_answers import AnswerStore
 from asyncrl.launch.engine_only import serve_folder, serve_nothing
-from asyncrl.launch.evaluated_answers import answers_file, keep_answers
-from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models, usable_versions
+from asyncrl.launch.evaluated_models import (
+    BASE,
+    LAST,
+    EvaluatedModel,
+    answers_file,
+    find_models,
+    keep_answers,
+    usable_versions,
+)
 from asyncrl.launch.preflight import read_training_inputs
 from asyncrl.launch.servers import check_ports
 from asyncrl.loops.task_group import background
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.readers.audit.golds import AuditTasks
+from asyncrl.readers.audit.grading import AuditTasks
 from asyncrl.readers.selection.candidate import Candidate, GeneratedTokens
 from asyncrl.recipe import Recipe
 from asyncrl.records import Finish, PolicyVersion, Task

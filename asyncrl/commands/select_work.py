@@ -6,35 +6,72 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.commands.named_model import is_model
+from asyncrl.commands.parser import is_model
 from asyncrl.commands.select_answers import Answers, check_generation
-from asyncrl.commands.select_request import Request
+from asyncrl.commands.verify import parse_settings
 from asyncrl.data.rows import Row, Unanswered, labels_of, train_rows
 from asyncrl.errors import InputError
-from asyncrl.evaluation.questions import evaluated_questions
-from asyncrl.journal.ending import recorded_end
-from asyncrl.journal.graded_responses import count_graded, read_groups
+from asyncrl.evaluation.asked_sets import evaluated_questions
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.starts import changed_data
+from asyncrl.journal.responses import count_graded, read_groups
+from asyncrl.journal.starts import changed_data, recorded_end
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.model.source import find_source, model_folder
-from asyncrl.readers.audit.golds import AuditTasks, OtherGrader, read_audit_tasks
-from asyncrl.readers.selection.candidate import Candidate
+from asyncrl.readers.audit.grading import AuditTasks, OtherGrader, read_audit_tasks
+from asyncrl.readers.selection.candidate import Candidate, Filters, parse_range, parse_scores
+from asyncrl.readers.selection.choices import Choice, Rules, find_choice
 from asyncrl.readers.selection.lines import LineMaker, Origin
+from asyncrl.readers.selection.output import check_output
 from asyncrl.readers.selection.selection import Reading, missing_responses
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import load_recipe, model_recipe
+from asyncrl.recipe.file import absolute_object, load_recipe, model_recipe
 from asyncrl.records import Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import RunFolder, data_digests, with_recorded_commit
-from asyncrl.system.run_files import JOURNAL, RECIPE
+from asyncrl.system.places import JOURNAL, RECIPE
+from asyncrl.tasks.digests import template_digest, tokenizer_digest
 from asyncrl.tasks.openings import Openings
-from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    choice: Choice
+    rules: Rules
+    filters: Filters
+    other: OtherGrader | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Request":
+        """Raises InputError."""
+        for option, is_given in (("--all-rows", arguments.all_rows), ("--at", arguments.at is not None)):
+            if is_given and arguments.n is None and not (option == "--at" and arguments.compacted):
+                raise InputError(f"{option} is about responses that are generated: give -n, too.")
+        choice = find_choice(arguments.choose)
+        check_output(arguments.out, replaces=arguments.force)
+        filters = Filters(
+            parse_range("--steps", arguments.steps, least=1),
+            parse_range("--versions", arguments.versions, least=0),
+            parse_range("--length", arguments.length, least=0),
+            frozenset(arguments.source),
+            parse_range("--rows", arguments.rows, least=1),
+        )
+        return cls(choice, Rules(*parse_scores(arguments.score), arguments.limit), filters, _other(arguments))
+
+
+def _other(arguments: argparse.Namespace) -> OtherGrader | None:
+    try:
+        options = parse_settings(arguments.settings)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if arguments.verifier is None and not options:
+        return None
+    return OtherGrader(arguments.verifier and absolute_object(arguments.verifier, Path.cwd()), options)
+
 
 SPLIT = "train"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from asyncrl.controller.http_service import SERVERS_PATH
 from asyncrl.errors import InputError
-from asyncrl.system.near_paths import is_run_folder, nearest_run
-from asyncrl.system.run_files import CONTROLLER_URL, TOKEN
+from asyncrl.system.paths import is_run_folder, nearest_run
+from asyncrl.system.places import CONTROLLER_URL, TOKEN
 from asyncrl.wire.access import bearer
 
 HELP = (

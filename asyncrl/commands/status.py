@@ -6,9 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.readers.chain.lines import chain_lines
-from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.story import ChainStory, read_story
+from asyncrl.readers.chain.tables import chain_folder, chain_lines
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import status_lines
 from asyncrl.run.chain_plan import SELECTION

@@ -11,11 +11,11 @@ from pathlib import Path
 from asyncrl.commands.pages import page_of
 from asyncrl.errors import InputError
 from asyncrl.readers.trackers.catalog import check_trackers
-from asyncrl.readers.trackers.position import position_path, read_position, rows_left
+from asyncrl.readers.trackers.tracker import position_path, read_position, rows_left
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe
-from asyncrl.system.run_files import METRICS
+from asyncrl.system.places import METRICS
 from sandbox.process import die_with_parent
 
 HELP = (

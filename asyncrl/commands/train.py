@@ -12,30 +12,30 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import say_failure
+from asyncrl.commands.parser import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
-from asyncrl.journal.ending import RunEnd
+from asyncrl.journal.starts import RunEnd
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.evaluated_models import usable_versions
-from asyncrl.launch.failure import first_cause
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.restarts import first_cause
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.terminal.live import has_terminal
-from asyncrl.observe.terminal.stderr import warn_on_stderr
+from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.end_of_run import print_end
+from asyncrl.readers.status.status_lines import print_end
 from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.header import Header, read_header
 from asyncrl.run.checkpoints import export_path
 from asyncrl.run.folder import RunFolder
-from asyncrl.system.disk import FULL_DISK
-from asyncrl.system.memory import machine_memory
-from asyncrl.system.shipped import shipped_folder
+from asyncrl.system.files import FULL_DISK
+from asyncrl.system.machine import machine_memory
+from asyncrl.system.places import shipped_folder
 
 EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
 HELP = "Train with a recipe. Run it again to resume after any interruption."

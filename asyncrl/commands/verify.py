@@ -16,10 +16,9 @@ from typing import Any, TextIO
 from asyncrl.commands.parser import number, whole
 from asyncrl.commands.standard_input import in_thread, lines
 from asyncrl.errors import InputError
-from asyncrl.observe.terminal.late_stage import LateStage
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.text_file import decoded
-from asyncrl.system.unusable_paths import why
+from asyncrl.observe.terminal.stage import LateStage
+from asyncrl.system.files import decoded
+from asyncrl.system.paths import nearest_path, why
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields

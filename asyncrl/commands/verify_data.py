@@ -15,17 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncrl.commands.arguments import add_recipe, check_has_tasks
-from asyncrl.commands.parser import whole
+from asyncrl.commands.parser import add_recipe, check_has_tasks, whole
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Source, Verifying
 from asyncrl.recipe.data_files import EXPECTED, is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
 from asyncrl.records import VerifierSpec
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 from asyncrl.tasks.row_choice import RowChoice, WantedRows
 from asyncrl.tasks.task_list import told_row
 from asyncrl.tasks.verifier_cache import VerifierCache

@@ -10,6 +10,8 @@ import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.completion import (
+    RecordedCompletion,
+    RowCompletion,
     make_adaptive,
     make_completion,
     make_dropped,
@@ -20,13 +22,10 @@ from asyncrl.controller.completion import (
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.endpoint import Endpoint
-from asyncrl.controller.evaluator import make_evaluator
+from asyncrl.controller.evaluator import hidden_files, make_conversations, make_episodes, make_evaluator
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.inputs import Inputs
-from asyncrl.controller.progress import RolloutSide, TrainerSide, describe_run
-from asyncrl.controller.recorded_completion import RecordedCompletion
-from asyncrl.controller.row_completion import RowCompletion
-from asyncrl.controller.supervisor import ServerMembership, Supervisor
+from asyncrl.controller.progress import RolloutSide, ServerMembership, Supervisor, TrainerSide, describe_run
 from asyncrl.controller.take_parts import (
     CompactedJournal,
     Evaluations,
@@ -35,14 +34,12 @@ from asyncrl.controller.take_parts import (
     SleepingServers,
 )
 from asyncrl.controller.trainer_wire import TrainerWire
-from asyncrl.controller.turns import hidden_files, make_conversations, make_episodes
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_part import RunPart
-from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.run_phase import RunPart, RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.model.dtype import has_float32_head
@@ -56,7 +53,7 @@ from asyncrl.observe.metrics.batch_columns import (
     row_columns,
     unjudged_columns,
 )
-from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.observer import Observer
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.step_metrics import Meters, StepReport
@@ -73,10 +70,9 @@ from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
-from asyncrl.rollout.filter import group_signal
+from asyncrl.rollout.filter import Oversampling, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.shaping import Shaping
@@ -88,7 +84,7 @@ from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
-from asyncrl.system.run_files import EVALUATION
+from asyncrl.system.places import EVALUATION
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.turns.conversation import Conversations

@@ -1,30 +1,124 @@
-"""The parts of a run that bring groups from generation to a batch: verdicts, pilots, advantages."""
+"""The parts of a run that bring groups from generation to a batch: sampled ones, recorded ones, and rows that
+are learned.
+"""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.inputs import Inputs
+from asyncrl.journal.recorded_groups import RecordedGroup
 from asyncrl.journal.writer import Journal
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.waits import Waits
 from asyncrl.model.teacher import read_teacher
 from asyncrl.observe.alarms.no_correct import ZeroReward
-from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.source_metrics import PilotMeter
 from asyncrl.recipe import Recipe
+from asyncrl.records import Finish, Score, Segment, Trajectory
+from asyncrl.replay.branches import open_line
+from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.fault_limit import retried_fault
-from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.serving.server_process import ProcessOwner
-from asyncrl.system.run_files import LOGS
+from asyncrl.system.places import LOGS
+from asyncrl.tasks.demonstration import Demonstration, Pair
 from asyncrl.tasks.order import TaskOrder
+
+
+@dataclass(frozen=True)
+class RecordedCompletion(RunPart):
+    """In place of the rollout loop's body, which gets the groups that are not recorded."""
+
+    queue: ReplayQueue
+    others: GroupCompletion
+    num_recorded: int
+    """Groups; they are the first."""
+
+    def may_admit(self) -> bool:
+        """Batches of a warm-up on recorded responses have no other groups, which the policy has to learn."""
+        num_steps = self.num_recorded // self.queue.settings.groups_per_batch
+        return not self.needs_server() or self.queue.num_steps_taken >= num_steps
+
+    def needs_server(self) -> bool:
+        return self.queue.num_admitted >= self.num_recorded
+
+    async def run(self, group: Group) -> None:
+        """Leaves the group ready. One that a crash left open keeps the parts that the journal has."""
+        recorded = group.task.reference
+        if not isinstance(recorded, RecordedGroup):
+            await self.others.run(group)
+            return
+        rewards: dict[str, float] = {}
+        for trajectory, response in zip(group.trajectories, recorded.responses, strict=True):
+            if trajectory.finish is None:
+                # Which policy sampled it is that run's matter: here it is of the version that admits it.
+                segment = Segment(group.admitted_version, [*response.tokens], [*response.behavior_logprobs])
+                self.queue.append(group, trajectory, [segment], Finish(response.finish))
+            if trajectory.trajectory_id not in group.scores:
+                score = Score(
+                    response.outcome,
+                    response.correctness,
+                    response.reward,
+                    response.extracted,
+                    response.detail,
+                    0.0,
+                )
+                self.queue.score(group, trajectory, score, response.text)
+            rewards[trajectory.trajectory_id] = response.reward
+        # The critic makes advantages of rewards.
+        self.queue.make_ready(group, rewards)
+
+
+# A pair is one trajectory: the chosen response is its own, the rejected one that of its branch.
+GIVEN = "given"
+"""Outcome of a response that a row gave: no verifier has judged it."""
+
+
+@dataclass(frozen=True)
+class RowCompletion(RunPart):
+    """In place of the rollout loop's body."""
+
+    queue: ReplayQueue
+
+    def needs_server(self) -> bool:
+        return False
+
+    async def run(self, group: Group) -> None:
+        """Leaves the group ready. One that a crash left open keeps the parts that the journal has."""
+        (trajectory,) = group.trajectories
+        row: Demonstration | Pair = group.task.reference
+        if trajectory.finish is None:
+            for place, line in enumerate(row.lines()):
+                if place == len(trajectory.lines()):
+                    open_line(self.queue, group, trajectory, line.prompt_tokens)
+                self._append(group, trajectory.lines()[place], line)
+            self.queue.append(group, trajectory, [], Finish.STOP)
+        if trajectory.trajectory_id not in group.scores:
+            self.queue.score(group, trajectory, Score(GIVEN, None, 0.0, None, "", 0.0), "")
+        name = trajectory.trajectory_id
+        # As the page shows them: which side is pushed up, and which down.
+        sides = [(line.num_sampled_tokens(), 1.0 - 2.0 * i) for i, line in enumerate(trajectory.lines())]
+        self.queue.make_ready(group, {name: 1.0}, {name: sides} if len(sides) > 1 else {})
+
+    def _append(self, group: Group, line: Trajectory, row: Demonstration) -> None:
+        newest = line.newest_version()
+        parts = row.segments(group.admitted_version if newest is None else newest)
+        for part in parts[len(line.segments) :]:
+            if isinstance(part, Segment):
+                self.queue.append(group, line, [part], None)
+            else:
+                line.turn_finish = Finish.STOP
+                self.queue.observe(group, line, part)
 
 
 def make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> Grader:

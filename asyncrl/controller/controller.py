@@ -38,8 +38,8 @@ from typing import Protocol
 from asyncrl.controller.context import RunContext
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.trainer_wire import TrainerWire
-from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.loops.run_part import RunPart
+from asyncrl.journal.starts import RunEnd, record_end
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import now_seconds
 from asyncrl.loops.watchdog import Side, watch

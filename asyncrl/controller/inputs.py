@@ -9,8 +9,8 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.pass_rates import make_shares
 from asyncrl.tasks.selection import make_selection
-from asyncrl.tasks.signal_shares import make_shares
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit

@@ -8,8 +8,8 @@ from asyncrl.controller.context import RunContext
 from asyncrl.controller.trainer_wire import TakePart
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
-from asyncrl.journal.ending import RunEnd
-from asyncrl.loops.run_part import RunPart
+from asyncrl.journal.starts import RunEnd
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.waits import TrainersWait
 from asyncrl.observe.metrics.step_metrics import StepReport, batch_metrics
 from asyncrl.observe.metrics.step_responses import StepResponses

@@ -18,7 +18,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import HeldOutSet, Source
 from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute
-from asyncrl.system.near_paths import nearest_path
+from asyncrl.system.paths import nearest_path
 from verifiers.extract import last_box
 
 Row = Mapping[str, Any]

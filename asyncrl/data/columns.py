@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 from verifiers.extract import last_box
 
 Row = Mapping[str, Any]

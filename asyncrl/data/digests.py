@@ -1,15 +1,19 @@
-"""Digests that tell whether data changed between two starts of a run."""
+"""Digests that tell whether data changed between two starts of a run, and whether two prompts ask the
+same.
+"""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from asyncrl.data.files import PATTERNS
 from asyncrl.data.gym import gym_digest
 from asyncrl.errors import InputError
 from asyncrl.recipe import Source
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.system.hub import fetch, is_hub_id
 
 
@@ -51,3 +55,16 @@ def _file_digest(path: Path, key: str) -> str:
 def _digest_of_state(path: Path, *_state: int) -> str:
     """Digest of a file in this state, kept: a start asks for it twice, for its table and its run folder."""
     return sha256_of(path)
+
+
+DIGEST_BYTES = 16
+
+
+def question_digest(prompt: str | Iterable[dict[str, Any]]) -> bytes:
+    """The digest of a text, or of the user's messages in a chat."""
+    if isinstance(prompt, str):
+        texts = [prompt]
+    else:
+        texts = [str(message.get("content")) for message in prompt if message.get("role") == "user"]
+    text = "\0".join(" ".join(each.split()) for each in texts)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()

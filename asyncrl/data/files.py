@@ -22,10 +22,10 @@ from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
 from asyncrl.recipe.data_files import EXPECTED, how_to_convert, is_data_file
 from asyncrl.recipe.file import PATH_RULE
+from asyncrl.system.files import decoded
 from asyncrl.system.hub import fetch, is_hub_id
-from asyncrl.system.kinds import kind_of
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.text_file import decoded
+from asyncrl.system.paths import nearest_path
+from asyncrl.system.words import kind_of
 from verifiers.strict_json import Flaw, flaw_in, loads_with_flaws
 
 if TYPE_CHECKING:

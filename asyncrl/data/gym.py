@@ -18,7 +18,7 @@ from asyncrl.data.gym_process import REFUSED, UNMADE, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Evaluation, Source
 from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
-from asyncrl.system.cache import cache_folder
+from asyncrl.system.places import cache_folder
 from sandbox.own_groups import available_cores
 from verifiers.gym.datasets import installed_version
 

@@ -6,8 +6,11 @@ from datetime import datetime
 from pathlib import Path
 
 from asyncrl.data.benchmarks import PLAIN, Benchmark, find_benchmark
+from asyncrl.data.digests import question_digest
+from asyncrl.data.row_use import RowUse
+from asyncrl.data.rows import Unanswered, heldout_rows, rows_of
 from asyncrl.errors import InputError
-from asyncrl.evaluation.evaluation_set import EvaluationSet, read_evaluation_set
+from asyncrl.evaluation.evaluation_set import SPLIT, EvaluationSet, read_evaluation_set
 from asyncrl.recipe import HeldOutSet, Recipe
 from asyncrl.recipe.sections.evaluation import CUTS
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -107,3 +110,20 @@ def _check_cuts(settings: HeldOutSet, num_samples: int) -> None:
             f"evaluation.sets {settings.title()} has {name} {getattr(settings, name):g}, but asks for the "
             f"most likely answer alone. Set its temperature or samples_per_task, or remove {name}."
         )
+
+
+def evaluated_questions(recipe: Recipe) -> set[bytes]:
+    """Digests of the questions of data.heldout, evaluation.benchmarks and evaluation.sets: of all their rows.
+
+    Fetches rows that are of a hub. Raises InputError for what cannot be read.
+    """
+    found: set[bytes] = set()
+    sources = (
+        [heldout_rows(recipe.data, recipe.verifying, RowUse())] if recipe.data.heldout is not None else []
+    )
+    for each in benchmarks_of(recipe):
+        key = f"the evaluation set {each.name}"
+        sources.append(rows_of(each.sources(), key, recipe.verifying, RowUse(), split=SPLIT))
+    for rows in sources:
+        found.update(question_digest(row.prompt) for row in rows if not isinstance(row, Unanswered))
+    return found

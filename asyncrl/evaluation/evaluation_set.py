@@ -20,7 +20,7 @@ from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.kept_answers import Slot
 from asyncrl.evaluation.result import Result
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Evaluation, HeldOutSet, Recipe, Rollout, Source
 from asyncrl.recipe import Prompt as PromptSection
 from asyncrl.records import PolicyVersion, SamplingParams, Task, VerifierSpec

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.by_source import numbers_by_source
 from asyncrl.evaluation.kept_answers import KeptAnswers, Slot
 from asyncrl.evaluation.result import (
     EvaluationFailed,
@@ -24,6 +23,7 @@ from asyncrl.evaluation.result import (
     Scores,
     chance_scores,
     greedy_result,
+    numbers_by_source,
     sampled_result,
 )
 from asyncrl.journal.kept_answers import KeptAnswer
@@ -36,11 +36,11 @@ from asyncrl.records import Finish, SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.trajectory_record import Unrecorded
 from asyncrl.rollout.agents.kit import AgentKit
+from asyncrl.rollout.expected_load import ResponseLengths
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.request_rules import UNTRAINED
-from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer

@@ -22,7 +22,7 @@ from asyncrl.evaluation.result import GradedResponse
 from asyncrl.journal.kept_answers import AnswerStore, KeptAnswer, KeptVerdict
 from asyncrl.model.stop import StopStrings
 from asyncrl.records import SamplingParams, Score, Task
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.tasks.verifier_cache import VerifierCache, key_of
 
 DIGEST_BYTES = 16

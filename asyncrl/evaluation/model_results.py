@@ -8,10 +8,43 @@ from typing import Any
 
 from asyncrl.errors import DiskError, InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
-from asyncrl.evaluation.result import Result
+from asyncrl.evaluation.result import GradedResponse, Result
+from asyncrl.journal.kept_answers import MOST_CHARACTERS, MOST_TASKS, ShownAnswer, ShownAnswers
 from asyncrl.observe.metrics.sample_curves import Compared, Contrast, Tally, compare_rows, curves_of
 from asyncrl.observe.terminal.model_differences import differences
-from asyncrl.system.whole_file import write_whole
+from asyncrl.records import Task
+from asyncrl.system.files import write_whole
+from asyncrl.system.words import shortened
+from verifiers.storable import storable
+
+
+def shown_answers(tasks: Sequence[Task], result: Result) -> ShownAnswers:
+    """`tasks` are those of the result, in its order."""
+    groups = result.greedy_responses or result.sampled_responses
+    pairs = zip(tasks[:MOST_TASKS], groups, strict=False)
+    return {
+        "is_greedy": bool(result.greedy_responses),
+        "num_tasks": len(tasks),
+        "tasks": [_shown(task, group[0]) for task, group in pairs if group],
+    }
+
+
+def _shown(task: Task, response: GradedResponse) -> ShownAnswer:
+    score = response.score
+    return {
+        "task_id": task.task_id,
+        "prompt": _kept(task.prompt),
+        "text": _kept(response.text),
+        "extracted": None if score.extracted is None else _kept(score.extracted),
+        "outcome": score.outcome,
+        "correctness": score.correctness,
+        "num_tokens": response.num_tokens,
+        "is_cut": response.is_cut,
+    }
+
+
+def _kept(text: str) -> str:
+    return shortened(storable(text), MOST_CHARACTERS)
 
 
 class Comparison:

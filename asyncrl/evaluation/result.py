@@ -3,14 +3,18 @@
 A fault is left out of every share and is counted: it is neither right nor wrong.
 """
 
+import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.metrics import estimates
-from asyncrl.records import PolicyVersion, Score
+from asyncrl.observe.metrics.sample_curves import Tally
+from asyncrl.records import PolicyVersion, Score, Task
+from asyncrl.rollout.equal_answers import answer_classes, is_readable
+from asyncrl.rollout.grade import Grader
 
 Scores = list[float | None]
 """Per task, in [0, 1]; None for a task without enough verdicts."""
@@ -197,3 +201,75 @@ def _answered(groups: Groups) -> Answered:
                 use.high,
             )
     return found
+
+
+GREEDY = (
+    *("greedy_accuracy", "greedy_low", "greedy_high"),
+    *("tool_use_share", "tool_use_low", "tool_use_high"),
+)
+SAMPLED = (
+    *("avg_at_k", "avg_low", "avg_high"),
+    *("sampled_tool_use_share", "sampled_tool_use_low", "sampled_tool_use_high"),
+)
+
+
+def numbers_by_source(tasks: Sequence[Task], answers: Groups, samples: Groups, k: int) -> dict[str, float]:
+    """ "COLUMN_by_source_SOURCE" -> its value; empty where all tasks are of one source.
+
+    `answers` are the most likely ones and `samples` k per task, both in the order of `tasks`, or empty. A
+    source without verdicts is left out.
+    """
+    if len({task.source() for task in tasks}) < 2:
+        return {}
+    found: dict[str, float] = {}
+    for source, groups in _split(tasks, answers):
+        if any(map(correct_of, groups)):
+            found |= _named(source, greedy_result(groups), GREEDY)
+    for source, groups in _split(tasks, samples):
+        if any(len(correct_of(group)) >= k for group in groups):
+            found |= _named(source, sampled_result(groups, k), SAMPLED)
+    return found
+
+
+def _named(source: str, figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    return {f"{name}_by_source_{source}": figures[name] for name in names if name in figures}
+
+
+def _split(tasks: Sequence[Task], groups: Groups) -> Iterator[tuple[str, list[Sequence[GradedResponse]]]]:
+    """(source, groups of its tasks)."""
+    by_source: dict[str, list[Sequence[GradedResponse]]] = {}
+    for task, group in zip(tasks, groups, strict=bool(groups)):
+        by_source.setdefault(task.source(), []).append(group)
+    yield from by_source.items()
+
+
+# Which answer is the gold of a comparison follows from how often each was given (`rollout/equal_answers.py`),
+# so equal samples have equal tallies.
+TASKS_AT_ONCE = 32
+
+
+async def tallies_of(tasks: Sequence[Task], groups: Groups, grader: Grader) -> list[Tally]:
+    """A tally for each task, in order; `groups` are the samples of each."""
+    graded = [[r.score for r in group if r.score.correctness is not None] for group in groups]
+    has_answers = all(is_readable(score) for scores in graded for score in scores)
+    # Where a score lies in between, those of all tasks are kept.
+    is_binary = all(score.correctness in (0.0, 1.0) for scores in graded for score in scores)
+    places = asyncio.Semaphore(TASKS_AT_ONCE)
+
+    async def tally(task: Task, scores: Sequence[Score]) -> Tally:
+        async with places:
+            answers = await _answers(task, scores, grader) if has_answers else None
+        values = tuple(score.correctness for score in scores if score.correctness is not None)
+        num_correct = sum(value == 1.0 for value in values)
+        return Tally(len(scores), num_correct, answers, None if is_binary else values)
+
+    async with asyncio.TaskGroup() as running:
+        found = [running.create_task(tally(task, scores)) for task, scores in zip(tasks, graded, strict=True)]
+    return [one.result() for one in found]
+
+
+async def _answers(task: Task, scores: Sequence[Score], grader: Grader) -> tuple[tuple[int, int], ...]:
+    """(samples with it, correct ones) of each answer, most first."""
+    classes = await answer_classes(task.verifier, scores, grader)
+    sizes = [(len(places), sum(scores[i].correctness == 1.0 for i in places)) for places in classes]
+    return tuple(sorted(sizes, reverse=True))

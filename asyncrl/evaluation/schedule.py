@@ -22,7 +22,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
 from asyncrl.observe.metrics.observer import Observer
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
 from asyncrl.run.metrics_file import Metrics

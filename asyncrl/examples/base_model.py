@@ -21,8 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.examples.corpus import Example
-from asyncrl.examples.options import Pretraining, Progress
-from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, write_tokenizer
+from asyncrl.examples.rows import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, Pretraining, Progress, write_tokenizer
 
 Row = tuple[list[int], list[bool]]
 """The ids of an example, end of text included, and which of them are learned."""

@@ -14,9 +14,19 @@ from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
-from asyncrl.examples.options import Pretraining, Progress, parse_options
-from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
-from asyncrl.examples.tokenizer import CHARACTERS, MARKERS, SPECIAL, split_tokenizer
+from asyncrl.examples.rows import (
+    CHARACTERS,
+    MARKERS,
+    SPECIAL,
+    Pretraining,
+    Progress,
+    draw_problems,
+    parse_options,
+    problem_of,
+    row_of,
+    split_tokenizer,
+    write_rows,
+)
 from asyncrl.recipe.sections.section import Fraction, Positive
 
 WORDS = (

@@ -14,9 +14,7 @@ from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.countdown import row_of, solvable_games
 from asyncrl.examples.equation_text import VALUES, LineMix, draw_lines
-from asyncrl.examples.options import Pretraining, Progress, parse_options
-from asyncrl.examples.rows import write_rows
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.examples.rows import SPECIAL, Pretraining, Progress, parse_options, split_tokenizer, write_rows
 from asyncrl.recipe.sections.section import Positive
 
 TAGS = ("<answer>", "</answer>")

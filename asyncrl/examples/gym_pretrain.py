@@ -15,9 +15,15 @@ from asyncrl.data.gym import gym_rows
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import Terms
 from asyncrl.examples.corpus import Example
-from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.ready_made import copy_model
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer, write_tokenizer
+from asyncrl.examples.rows import (
+    SPECIAL,
+    Pretraining,
+    Progress,
+    parse_options,
+    split_tokenizer,
+    write_tokenizer,
+)
 from asyncrl.recipe import Source
 from asyncrl.recipe.sections.section import Count, Fraction, Positive
 

@@ -20,9 +20,15 @@ from tokenizers import Tokenizer
 
 from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
-from asyncrl.examples.options import Pretraining, Progress, parse_options
-from asyncrl.examples.rows import DataRow, write_rows
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.examples.rows import (
+    SPECIAL,
+    DataRow,
+    Pretraining,
+    Progress,
+    parse_options,
+    split_tokenizer,
+    write_rows,
+)
 from asyncrl.recipe.sections.section import Count, Fraction, Positive
 
 LETTERS = "abcdefghijklmnopqrst"

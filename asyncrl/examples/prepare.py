@@ -24,7 +24,7 @@ from typing import TextIO
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.recipe import Prepare
 from asyncrl.recipe.file import load_recipe
-from asyncrl.system.disk import writing
+from asyncrl.system.files import writing
 from asyncrl.system.plugins import load_object
 
 Progress = Callable[[str, int, int], None]

@@ -14,10 +14,20 @@ from pydantic import Field
 
 from asyncrl.examples.arithmetic import Terms, draw_addition, read_columns, work_addition
 from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
-from asyncrl.examples.options import Pretraining, Progress, parse_options
 from asyncrl.examples.ready_made import copy_model
-from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
-from asyncrl.examples.tokenizer import build_tokenizer, write_tokenizer
+from asyncrl.examples.rows import (
+    Draw,
+    Pretraining,
+    Progress,
+    build_tokenizer,
+    draw_problems,
+    parse_options,
+    problem_of,
+    prompt_of,
+    row_of,
+    write_rows,
+    write_tokenizer,
+)
 from asyncrl.recipe.sections.section import Fraction, Positive
 
 NAMES = "abcdefghijklmnopqrstuvwx"

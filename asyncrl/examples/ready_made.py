@@ -14,7 +14,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.section import Section
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 
 MODELS = Path(__file__).parent / "base_models"
 MADE_NAME = "made.json"

@@ -19,8 +19,8 @@ from asyncrl.errors import InputError
 from asyncrl.examples.countdown import game_of
 from asyncrl.examples.search_steps import SearchSteps, count_steps, total
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.trained_responses import TrainedResponse, read_recorded, read_responses
-from asyncrl.system.run_files import JOURNAL
+from asyncrl.journal.responses import TrainedResponse, read_recorded, read_responses
+from asyncrl.system.places import JOURNAL
 
 COUNTS = [field.name for field in fields(SearchSteps) if field.name != "responses"]
 

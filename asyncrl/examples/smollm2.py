@@ -18,12 +18,11 @@ from random import Random
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.examples.options import parse_options
 from asyncrl.examples.prepare import Progress
-from asyncrl.examples.rows import DataRow, write_rows
+from asyncrl.examples.rows import DataRow, parse_options, write_rows
 from asyncrl.model.gguf import convert_gguf
 from asyncrl.recipe.sections.section import Count, Positive, Section
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from sandbox.process import die_with_parent
 
 

@@ -16,9 +16,19 @@ from tokenizers import Tokenizer
 from asyncrl.examples.arithmetic import Terms
 from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
-from asyncrl.examples.options import Pretraining, Progress, parse_options
-from asyncrl.examples.rows import Problem, draw_problems, problem_of, prompt_of, row_of, write_rows
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.examples.rows import (
+    SPECIAL,
+    Pretraining,
+    Problem,
+    Progress,
+    draw_problems,
+    parse_options,
+    problem_of,
+    prompt_of,
+    row_of,
+    split_tokenizer,
+    write_rows,
+)
 from asyncrl.recipe.sections.section import Fraction, Positive
 
 SHORT_BELOW = 50

@@ -11,7 +11,7 @@ Batches are named by the version of the trainer that took them.
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.counters import Statement
-from asyncrl.journal.facts import read_fact, set_fact
+from asyncrl.journal.starts import read_fact, set_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
 

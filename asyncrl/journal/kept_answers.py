@@ -1,8 +1,5 @@
-"""Answers and results that `asyncrl eval` keeps: a SQLite file of its own, in the run folder or in the cache.
-
-An answer is found by what decided it and its place among the samples, a verdict by what decided that, the
-answer included: the callers' digests. Each call of a writer is one transaction, so a process that is killed
-leaves whole rows. Several processes may write; of two answers to one place the first stays.
+"""Answers and results that `asyncrl eval` keeps: a SQLite file of its own, in the run folder, and the texts
+of some.
 """
 
 import hashlib
@@ -13,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import pack_tokens, unpack_tokens
@@ -222,3 +219,31 @@ def _check_version(path: Path, version: int) -> None:
             f"{path} holds answers of evaluations in layout {version}, and this version of asyncrl reads "
             f"{VERSION} only. Move it away to ask again."
         )
+
+
+ANSWERS = "answers"
+"""Their name in the result."""
+MOST_TASKS = 200
+MOST_CHARACTERS = 3000
+"""Length of a prompt or an answer that is kept whole; of a longer one the beginning and the end are."""
+
+
+class ShownAnswer(TypedDict):
+    task_id: str
+    prompt: str
+    text: str
+    extracted: str | None
+    outcome: str
+    correctness: float | None
+    """In [0, 1]; None for a fault."""
+    num_tokens: int
+    is_cut: bool
+
+
+class ShownAnswers(TypedDict):
+    is_greedy: bool
+    """Whether they are the most likely answers; else the first sample of each task."""
+    num_tasks: int
+    """Tasks of the evaluation set."""
+    tasks: list[ShownAnswer]
+    """The first MOST_TASKS, in their order."""

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
-from asyncrl.journal.observations import read_observations
 from asyncrl.journal.packing import (
     NUMBER_BYTES,
     unpack_halves,
@@ -32,9 +31,10 @@ from asyncrl.journal.rows import (
     StreamRow,
     TrainedRow,
     TrajectoryRow,
+    read_observations,
 )
 from asyncrl.journal.sequences import split_credits, split_runs
-from asyncrl.system.near_paths import nearest_run
+from asyncrl.system.paths import nearest_run
 
 _GROUPS = """
 WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit),

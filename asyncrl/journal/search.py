@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.observations import observed_texts
+from asyncrl.journal.rows import observed_texts
 
 GROUPS_AT_ONCE = 32
 """Between two looks at the clock: at most some 30 MB of text."""

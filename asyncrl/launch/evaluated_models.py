@@ -1,17 +1,18 @@
-"""Which models an evaluation puts side by side: the base model, checkpoints of its run, any folder.
+"""Which models an evaluation puts side by side, and where the answers of each are kept."""
 
-All of them answer the same tokens, so all must have the tokenizer of the first. A checkpoint that its run did
-not export is exported when it is asked for; of a run that trains, which may remove it, only exported ones are
-taken.
-"""
-
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError, did_you_mean
+from asyncrl.evaluation.kept_answers import KeptAnswers, weights_digest
+from asyncrl.journal.kept_answers import AnswerStore
 from asyncrl.launch.base_model import export_steps
+from asyncrl.model.dtype import with_dtype
+from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
 from asyncrl.records import PolicyVersion
@@ -24,9 +25,10 @@ from asyncrl.run.checkpoints import (
     saved_versions,
 )
 from asyncrl.run.status import is_running, read_status
-from asyncrl.system.digests import sha256_of
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.run_files import CHECKPOINTS
+from asyncrl.system.files import sha256_of
+from asyncrl.system.paths import nearest_path
+from asyncrl.system.places import ANSWERS, CHECKPOINTS, RECIPE, cache_folder
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 BASE, BEST, LAST = "base", "best", "last"
 
@@ -158,3 +160,32 @@ def _check_tokenizers(models: Sequence[EvaluatedModel]) -> None:
 def _tokenizer_digest(folder: Path) -> str | None:
     file = folder / "tokenizer.json"
     return sha256_of(file) if file.is_file() else None
+
+
+def answers_file(recipe: Recipe) -> Path:
+    """In the run folder where there is a run that may be written to, else one for all that the user
+    evaluates."""
+    folder = recipe.folder()
+    is_run = (folder / RECIPE).is_file() and os.access(folder, os.W_OK)
+    return (folder if is_run else cache_folder("evaluations")) / ANSWERS
+
+
+def keep_answers(
+    recipe: Recipe, model: EvaluatedModel, verifiers: VerifierCache, store: AnswerStore, *, regrades: bool
+) -> KeptAnswers | None:
+    """Reads all weights of the model. None where servers of others answer, whose weights are not known.
+
+    Raises InputError."""
+    if recipe.serving.servers:
+        return None
+    is_settled = recipe.model.dtype != "auto"
+    section = recipe.model if is_settled else with_dtype(recipe, read_shape(model.folder))
+    servers = {
+        "dtype": section.dtype,
+        "float32_logits": section.float32_logits,
+        **({"bitwise_agreement": True} if section.bitwise_agreement else {}),
+        "extra_arguments": recipe.serving.extra_arguments,
+        "unsampled": str(find_unsampled(model.folder, recipe.rollout.stop_tokens)),
+    }
+    limits = {"timeout_seconds": recipe.verifying.timeout_seconds}
+    return KeptAnswers(store, weights_digest(model.folder), servers, verifiers, limits, regrades)

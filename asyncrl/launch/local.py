@@ -21,16 +21,15 @@ from asyncrl.controller.controller import Controller
 from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.errors import InputError, ServerError
-from asyncrl.journal.environments import (
+from asyncrl.journal.starts import (
+    ServerChanges,
     StartRecord,
+    changed_data,
     code_digests,
     last_environment,
-    record_environment,
-)
-from asyncrl.journal.server_changes import ServerChanges, read_changes
-from asyncrl.journal.starts import (
-    changed_data,
+    read_changes,
     record_data,
+    record_environment,
     record_model,
     record_rendering,
     record_start,
@@ -39,18 +38,16 @@ from asyncrl.journal.starts import (
 )
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.alike import start_like
-from asyncrl.launch.failure import failure_recorded, first_cause, record_cause
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.restarts import keep_training, wait_for_start
+from asyncrl.launch.restarts import failure_recorded, first_cause, keep_training, record_cause, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
-from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
-from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
+from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
@@ -69,7 +66,7 @@ from asyncrl.run.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.environment import changed_engines, describe_environment
-from asyncrl.system.run_files import CHECKPOINTS
+from asyncrl.system.places import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
 
 log = logging.getLogger(__name__)

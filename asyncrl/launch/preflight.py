@@ -32,14 +32,12 @@ from asyncrl.launch.trial import try_verifiers
 from asyncrl.launch.turn_trial import try_turns
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
-from asyncrl.model.packages import check_packages
-from asyncrl.model.serving_settings import check_serving
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
-from asyncrl.model.supported import check_supported
+from asyncrl.model.supported import check_packages, check_serving, check_supported
 from asyncrl.model.teacher import check_length, read_teacher
-from asyncrl.model.tensors import num_parameters
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.model.weights import num_parameters
+from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
@@ -48,13 +46,13 @@ from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
-from asyncrl.system.distribution import check_plugin
+from asyncrl.system.environment import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
-from asyncrl.system.memory import machine_memory
+from asyncrl.system.machine import machine_memory
 from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations
+from asyncrl.tasks.digests import tokenizer_digest
 from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.recorded import read_recorded_tasks
-from asyncrl.tasks.rendering_digest import tokenizer_digest
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache

@@ -9,7 +9,7 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.rank_names import rank_name
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 
 def run_ranks(module: str, words: Sequence[str], recipe: Recipe, gpus: GpuMap) -> int:

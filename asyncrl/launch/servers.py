@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from asyncrl.errors import InputError, ServerError
-from asyncrl.journal.server_changes import ServerChanges
+from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import TEACHER
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops.task_group import end_tasks
@@ -30,7 +30,7 @@ from asyncrl.serving.engine.environment import (
     releases_graphs,
 )
 from asyncrl.serving.sglang import health, hooks, scores
-from asyncrl.system.disk import ask_disk
+from asyncrl.system.files import ask_disk
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from asyncrl.errors import DiskError
-from asyncrl.launch.meters.memory_limit import MemoryLimitMeter
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryLimitMeter, MemoryMeter
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.loops.task_group import end_tasks
-from asyncrl.readers.trackers.position import position_path, read_position, rows_left
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
+from asyncrl.readers.trackers.tracker import position_path, read_position, rows_left
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.file import shown
-from asyncrl.system.run_files import METRICS
+from asyncrl.system.places import METRICS
 
 log = logging.getLogger(__name__)
 

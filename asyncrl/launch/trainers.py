@@ -7,7 +7,10 @@ import signal
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, RankLost
+from asyncrl.journal.starts import record_change
+from asyncrl.journal.writer import Journal
 from asyncrl.launch.rank_names import rank_name
+from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.layout import rank_environment
@@ -187,3 +190,33 @@ def nccl_ending(exit_code: int, lines: str) -> str | None:
             f"hung: its GPU made no progress for {found['seconds']} s, and NCCL's watchdog ended it (SIGABRT)"
         )
     return None
+
+
+class LocalSupervisor:
+    """Hands each request to the servers, the trainer or the journal."""
+
+    def __init__(
+        self, recipe: Recipe, servers: LocalServers, trainers: TrainerRanks, journal: Journal
+    ) -> None:
+        self._recipe = recipe
+        self._servers = servers
+        self._trainers = trainers
+        self._journal = journal
+
+    async def restart_server(self, url: str) -> str:
+        return await self._servers.restart(url)
+
+    async def end_server(self, url: str) -> None:
+        await self._servers.end(url)
+
+    def kill_trainer(self, why: str) -> None:
+        self._trainers.kill(why)
+
+    def record_server_change(self, action: str, url: str) -> None:
+        record_change(
+            self._journal,
+            action,
+            url,
+            is_local=url in self._servers.processes,
+            serving=self._recipe.serving,
+        )

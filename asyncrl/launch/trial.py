@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from asyncrl.errors import InputError
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
 from verifiers.awaited import waited, waited_group

@@ -10,14 +10,14 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from asyncrl.controller.turns import hidden_files, make_episodes
+from asyncrl.controller.evaluator import hidden_files, make_episodes
 from asyncrl.errors import InputError
 from asyncrl.launch.trial import NONSENSE, shown
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.rollout.agents.function import load_function
 from asyncrl.rollout.agents.process import agent_command
-from asyncrl.system.search_path import search_path
+from asyncrl.system.paths import search_path
 from asyncrl.turns.calls import Call
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
 from asyncrl.turns.kit import TurnKit

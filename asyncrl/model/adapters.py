@@ -8,7 +8,7 @@ from asyncrl.model.families.family import FUSED as FUSED_IN_FOLDERS
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import expected_tensors, num_parameters
+from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.lora import Lora
 

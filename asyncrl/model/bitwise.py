@@ -3,7 +3,7 @@
 import os
 
 from asyncrl.errors import InputError
-from asyncrl.model.device import uses_gpu
+from asyncrl.model.dtype import uses_gpu
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 

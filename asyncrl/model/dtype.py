@@ -1,18 +1,22 @@
-"""The type of weights and activations that `model.dtype: auto` stands for, and why.
-
-Every process of a run decides for itself, from the model's shape and its machine, and all find the same.
+"""The type of weights and activations that `model.dtype: auto` stands for, and whether processes compute on
+GPUs.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import read_shape
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Model, Recipe
-from asyncrl.system.machine import bfloat16_flag, float16_flag
+from asyncrl.system.machine import bfloat16_flag, float16_flag, has_gpu
+
+
+def uses_gpu(recipe: Recipe) -> bool:
+    """Looks for GPUs only where `placement.device` allows them. Raises InputError as `find_gpus` does."""
+    return recipe.placement.device != "cpu" and has_gpu()
+
 
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""

@@ -18,12 +18,11 @@ from asyncrl.model.families.known import FAMILIES, nearest
 from asyncrl.model.rotary import Rotation, check_served, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import expected_tensors
-from asyncrl.model.weights import read_weights, tensor_names
+from asyncrl.model.weights import expected_tensors, read_weights, tensor_names
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.system.kinds import as_written, kind_of
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
+from asyncrl.system.paths import nearest_path
+from asyncrl.system.words import as_written, kind_of
 
 SAMPLE_BYTES = 65536
 """Sampled bytes of the weights at each end of a file: models of one shape and size differ there."""

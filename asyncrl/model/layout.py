@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
-from asyncrl.model.device import uses_gpu
+from asyncrl.model.dtype import uses_gpu
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.system.machine import KERNEL_CACHES

@@ -15,7 +15,7 @@ from asyncrl.model.adapters import adapter_parameters, largest_matrix
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import expected_tensors, num_parameters
+from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.lora import Lora
 from asyncrl.recipe.server_options import STATES_PER_REQUEST

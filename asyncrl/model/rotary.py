@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3's own scaling, which megatron-core has built in."""

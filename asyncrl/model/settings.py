@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 SHAPING = frozenset(
     (

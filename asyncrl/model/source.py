@@ -15,8 +15,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.gguf import Progress, convert_gguf, gguf_key, is_gguf
 from asyncrl.recipe import Model
 from asyncrl.recipe.file import shown
-from asyncrl.system.cache import cache_folder
 from asyncrl.system.hub import HUB_ID, fetch, find_cached
+from asyncrl.system.places import cache_folder
 
 CONFIG = ("config.json",)
 FILES = ("*.json", "*.jinja", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model")

@@ -14,9 +14,9 @@ from asyncrl.model.source import FILES, WITHOUT_WEIGHTS, model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
+from asyncrl.system.files import read_text
 from asyncrl.system.machine import bfloat16_flag
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.text_file import read_text
+from asyncrl.system.paths import nearest_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.system.kinds import kind_of
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
+from asyncrl.system.words import kind_of
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a template may call by name."""

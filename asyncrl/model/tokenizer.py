@@ -16,7 +16,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.model.stop import StopStrings
 from asyncrl.model.templates import read_chat_template, read_json
 from asyncrl.recipe import Rollout
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 class TextCodec:

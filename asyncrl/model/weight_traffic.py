@@ -2,7 +2,7 @@
 
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 
 MANY_BYTES = 100e9

@@ -7,7 +7,7 @@ measurement is behind it; the others are guesses.
 
 from asyncrl.model.flops import score_flops, token_flops
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.planning.devices import Device
 from asyncrl.planning.lengths import Lengths, log_normal_lengths
 from asyncrl.planning.settings import Costs

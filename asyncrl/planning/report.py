@@ -8,7 +8,7 @@ from asyncrl.planning.outcome import Outcome
 from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
 from asyncrl.planning.sources import Source
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 LARGEST_TRAJECTORIES = 1500
 """Most trajectories of a simulated batch: a larger run is scaled down."""

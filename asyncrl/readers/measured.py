@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from asyncrl.journal.kept_answers import KeptResult, read_results
-from asyncrl.journal.shown_answers import ANSWERS, ShownAnswers
+from asyncrl.journal.kept_answers import ANSWERS, KeptResult, ShownAnswers, read_results
 from asyncrl.observe.metrics.sample_curves import Compared, compare_rows
 from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.table import Table
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.run_files import ANSWERS as ANSWERS_FILE
+from asyncrl.system.places import ANSWERS as ANSWERS_FILE
 
 BASE = "base"
 LARGE = ("tallies", "curves", "tasks", ANSWERS, "greedy_scores", "avg_scores", "pass_scores")

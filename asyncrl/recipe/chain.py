@@ -17,9 +17,9 @@ from asyncrl.recipe.complaint import complaint
 from asyncrl.recipe.file import absolute, absolute_object, absolute_override
 from asyncrl.recipe.sections.section import Positive, Section
 from asyncrl.recipe.yaml_text import read_yaml
+from asyncrl.system.files import read_text
 from asyncrl.system.hub import is_hub_id
-from asyncrl.system.text_file import read_text
-from asyncrl.system.unusable_paths import why
+from asyncrl.system.paths import why
 
 
 class TrainStage(Section):

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from asyncrl.errors import did_you_mean
 from asyncrl.recipe.near_keys import nearest_key, section_in
-from asyncrl.system.kinds import as_written, kind_of
+from asyncrl.system.words import as_written, kind_of
 
 EXPECTED = {
     "model_type": "expected a section with keys",

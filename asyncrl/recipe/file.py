@@ -34,11 +34,11 @@ from asyncrl.recipe.markers import (
     marked,
 )
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
+from asyncrl.system.files import read_text
 from asyncrl.system.hub import is_hub_id
-from asyncrl.system.kinds import kind_of
-from asyncrl.system.run_files import JOURNAL
-from asyncrl.system.text_file import read_text
-from asyncrl.system.unusable_paths import expanded, why
+from asyncrl.system.paths import expanded, why
+from asyncrl.system.places import JOURNAL
+from asyncrl.system.words import kind_of
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."

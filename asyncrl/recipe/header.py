@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
 
 _LINE = re.compile(r"(time|memory|needs|first): (.+)")
 _TIME = re.compile(r"(?:about )?(\d+) (minutes?|hours?) on two (?:busy )?cores\b.*")

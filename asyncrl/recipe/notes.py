@@ -6,7 +6,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.markers import value_at
 from asyncrl.recipe.presets import PRESETS
 from asyncrl.recipe.unused_keys import CLIPPED_SURROGATES, unused_keys
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 def notes(recipe: Recipe) -> list[str]:

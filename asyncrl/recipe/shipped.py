@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import did_you_mean
-from asyncrl.system.shipped import is_checkout, shipped_folder
-from asyncrl.system.unusable_paths import expanded
+from asyncrl.system.paths import expanded
+from asyncrl.system.places import is_checkout, shipped_folder
 
 FOLDER = "recipes"
 SUFFIX = ".yaml"

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Tag, field_validator, model_validator
 
 from asyncrl.recipe.markers import GYM_ROWS, OBJECT, PATH_OR_HUB_ID
 from asyncrl.recipe.sections.section import Positive, PositiveFloat, Section, Seed
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[Any], str]:

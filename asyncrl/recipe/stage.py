@@ -23,7 +23,7 @@ from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 Stage = Literal["rl", "sft", "dpo"]
 OF_STAGES: dict[str, type[BaseModel]] = {"sft": SFT, "dpo": DPO}

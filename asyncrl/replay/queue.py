@@ -49,7 +49,7 @@ from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose
 from asyncrl.replay.repetition import Repetition
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.system.faults_in_a_row import cause_of
+from asyncrl.system.plugins import cause_of
 
 
 class ReplayQueue:

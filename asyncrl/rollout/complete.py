@@ -17,10 +17,8 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Score, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.adaptive import AdaptiveGroups
-from asyncrl.rollout.branch_verdicts import joint_score, judged_lines
-from asyncrl.rollout.credits import credits_of
-from asyncrl.rollout.filter import SignalFilter, naming
+from asyncrl.rollout.credits import credits_of, joint_score, judged_lines
+from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.grade import Answer, Grader
 from asyncrl.rollout.group_advantages import Worth, worths_of

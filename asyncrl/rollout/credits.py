@@ -1,17 +1,17 @@
-"""Rewards inside a trajectory: at which of its sampled tokens those of turns and of spans lie.
-
-A reward lies at the last token of what earned it. The reward of a turn, given by the verifier or by the
-environment (`Observation.reward`), lies at the turn's last sampled token; that of a span at the token that
-completes the span's text.
-"""
+"""Rewards inside a trajectory: at which of its tokens, and of which branch."""
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
+from asyncrl.algorithms.branches import mean_reward
+from asyncrl.journal.sequences import split_credits
 from asyncrl.model.token_counts import token_counts
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Credits, Observed, Score, Trajectory
+from verifiers.verdict import Outcome
 from verifiers.weighted_sum import weighted_sum
 
 
@@ -55,3 +55,69 @@ def _of_environment(trajectory: Trajectory) -> list[tuple[int, float]]:
             if reward is not None:
                 found.append((count, float(reward)))
     return found
+
+
+def judged_lines(trajectory: Trajectory) -> list[Trajectory]:
+    """Its branches that sampled something, itself among them, each without the others."""
+    return [line.alone() for line in trajectory.lines() if line.num_sampled_tokens()]
+
+
+def joint_score(trajectory: Trajectory, scores: Mapping[str, Score]) -> Score:
+    """The score of a trajectory whose branches have `scores`.
+
+    Correctness and reward are means. It is correct where all are; a fault of one is a fault of all, since no
+    number stands in for it. The rest is that of the branch that holds the answer.
+    """
+    found, first = [], 0
+    for line in trajectory.lines():
+        own = scores.get(line.trajectory_id)
+        found += [(first + place, reward) for place, reward in (own.credits if own is not None else [])]
+        first += line.num_sampled_tokens()
+    judged = list(scores.values())
+    branches = {name: replace(score, credits=[]) for name, score in scores.items()}
+    seconds = sum(score.seconds for score in judged)
+    fault = next((score for score in judged if score.reward is None), None)
+    if fault is not None:
+        return replace(fault, seconds=seconds, credits=[], branches=branches)
+    outcomes = {score.outcome for score in judged}
+    outcome = outcomes.pop() if len(outcomes) == 1 else Outcome.WRONG.value
+    return replace(
+        scores[_answering(trajectory)],
+        outcome=outcome,
+        correctness=mean_reward([score.correctness for score in judged if score.correctness is not None]),
+        reward=mean_reward([score.reward for score in judged if score.reward is not None]),
+        seconds=seconds,
+        credits=found,
+        branches=branches,
+    )
+
+
+def branch_totals(trajectory: Trajectory, score: Score, *, has_credits: bool) -> list[float]:
+    """The reward of each judged branch, in order, with the credits within it or without; none where one
+    verdict is for all."""
+    lines = trajectory.lines()
+    parts = split_credits(score.credits, [line.num_sampled_tokens() for line in lines])
+    return [
+        total_reward(score.branches[line.trajectory_id].reward or 0.0, credits if has_credits else [])
+        for line, credits in zip(lines, parts, strict=True)
+        if line.trajectory_id in score.branches
+    ]
+
+
+def branch_turns(trajectory: Trajectory, values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Sampled tokens of each turn of the judged branches, and of the `values` of branches, those of turns."""
+    lengths, found = list[int](), list[float]()
+    for line, value in zip(judged_lines(trajectory), values, strict=True):
+        lengths += line.turn_lengths()
+        found += [value] * len(line.turn_lengths())
+    return lengths, found
+
+
+def _answering(trajectory: Trajectory) -> str:
+    """The branch that a verifier of the whole trajectory would judge."""
+    place, _ = trajectory.answer_place()
+    for line in trajectory.lines():
+        place -= line.num_sampled_tokens()
+        if place < 0:
+            return line.trajectory_id
+    raise AssertionError(f"{trajectory.trajectory_id} has no answer")

@@ -13,11 +13,11 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from asyncrl.loops.run_part import RunPart
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.waits import Waits
 from asyncrl.replay.group import GroupState
+from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Connection, Generator
-from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.server import ServerState
 
 log = logging.getLogger(__name__)

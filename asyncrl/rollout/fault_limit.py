@@ -8,7 +8,7 @@ from asyncrl.journal import statements
 from asyncrl.journal.counters import Statement
 from asyncrl.loops.waits import now_seconds
 from asyncrl.records import Task
-from asyncrl.system.faults_in_a_row import FaultsInARow, cause_of
+from asyncrl.system.plugins import FaultsInARow, cause_of
 from verifiers.verdict import Verdict
 
 log = logging.getLogger(__name__)

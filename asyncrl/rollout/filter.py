@@ -1,18 +1,65 @@
-"""Dynamic sampling (DAPO, Yu et al. 2025, arxiv.org/abs/2503.14476): groups without a signal make room.
-
-A dropped group gives its place back, so more are admitted until the batch is full. Its tokens are counted as
-dropped: no_signal. Never holds a run up: after `max_in_a_row` such groups the next one is let through.
-"""
+"""Which groups are sampled whole, more of, or left out: pilots, oversampling, dynamic sampling."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
 from asyncrl.algorithms.branches import branch_advantages
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
+from asyncrl.records import PolicyVersion, Task
 from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.tasks.pass_rates import PassRates
+
+
+# A group is extended once all of its pilot is graded. It is where the pilot has an advantage other than 0 or
+# is mixed, where none of it has a verdict, where scores lie between right and wrong, and where the chance
+# that the whole group becomes mixed is `min_chance` at least, by the pilot and the record of the row
+# (`PassRates`). Else the pilot is the group: its rewards are equal, its advantages 0, and
+# replay.drops_no_signal decides as of any group without a signal.
+#
+# That changes the weight of a row, not the direction of its gradient (docs/algorithms.md has the formula).
+#
+# The decision is in the journal as the trajectories of the group: one that a crash comes before is made
+# again.
+@dataclass(frozen=True, slots=True)
+class AdaptiveGroups:
+    num_samples: int
+    """Trajectories of a whole group."""
+    min_chance: float
+    rates: PassRates
+    row_of: Callable[[Task], int | None]
+    version: Callable[[], PolicyVersion]
+    """The trainer's."""
+    decided: Callable[[Group, bool], None] = lambda group, is_extended: None
+    """Told of each decision about a pilot."""
+
+    def extends(self, group: Group, *, teaches: bool) -> bool:
+        """Whether `group`, all of which is graded, gets the rest of its trajectories. `teaches`: one of its
+        advantages is not 0."""
+        num_more = self.num_samples - len(group.trajectories)
+        if num_more <= 0:
+            return False
+        is_extended = teaches or self._is_worth(group, num_more)
+        self.decided(group, is_extended)
+        return is_extended
+
+    def _is_worth(self, group: Group, num_more: int) -> bool:
+        scores = [s.correctness for s in group.scores.values() if s.correctness is not None]
+        if set(scores) not in ({0.0}, {1.0}):
+            return True
+        num_right = sum(scores)
+        chance = self.rates.mixed_chance(
+            self.row_of(group.task),
+            self.version(),
+            num_right=num_right,
+            num_wrong=len(scores) - num_right,
+            num_more=num_more,
+        )
+        return chance >= self.min_chance
 
 
 def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group], bool]:
@@ -78,3 +125,40 @@ class SignalFilter:
             return True
         self.num_in_a_row += 1
         return False
+
+
+# A round generates `oversampling` times the groups of a batch. It is over as soon as a batch is ready: then
+# nothing is admitted and nothing streams until the trainer takes it; what is left keeps its prefix in the
+# queue and resumes with the newest weights, before anything new is admitted. When the trainer already waits,
+# the take comes at once and nothing is parked. A trajectory that waits for a tool holds no slot and is not
+# parked: its answer is recorded, and its next turn waits as all do.
+#
+# The staleness bound holds as it is: parking only admits less than `ReplayQueue.can_admit` allows, and a
+# parked group stays live, so `policy.choose` counts it at its deadline as before. Nor can parking hold a
+# batch up: a round is over only while `choose` has a batch, that is, while every group that is due is ready
+# itself.
+@dataclass(slots=True)
+class Oversampling:
+    """One per run; off when `oversampling` is None."""
+
+    queue: ReplayQueue
+    oversampling: float | None
+    _seen: tuple[int, ...] = ()
+    _is_over: bool = field(default=False)
+
+    def is_over(self) -> bool:
+        """Whether the batch after the last one taken is ready, and the rest is to wait."""
+        if self.oversampling is None:
+            return False
+        queue = self.queue
+        seen = (queue.num_steps_taken, queue.num_admitted, queue.num_dropped, queue.num_ready)
+        if seen != self._seen:
+            self._seen, self._is_over = seen, queue.choose(queue.num_steps_taken) is not None
+        return self._is_over
+
+    def may_admit(self, num_waiting: int) -> bool:
+        """Whether a round has room for a new group while `num_waiting` older ones wait for a server."""
+        if self.oversampling is None:
+            return True
+        limit = math.ceil(self.oversampling * self.queue.settings.groups_per_batch)
+        return not num_waiting and len(self.queue.live) < limit and not self.is_over()

@@ -8,8 +8,7 @@ from asyncrl.algorithms.branches import branch_advantages, mean_reward
 from asyncrl.algorithms.turns import TurnRewards, as_runs, credits_by_turn, turns
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory, TurnAdvantages
-from asyncrl.rollout.branch_verdicts import branch_totals, branch_turns
-from asyncrl.rollout.credits import total_reward
+from asyncrl.rollout.credits import branch_totals, branch_turns, total_reward
 
 CREDITS = "credits"
 """Named score of what parts of a response earned."""

@@ -17,7 +17,7 @@ from asyncrl.model.top_tokens import pack_top
 from asyncrl.records import Segment, TeacherScores, Trajectory
 from asyncrl.serving.server_process import MAX_RESTARTS, ProcessOwner
 from asyncrl.serving.sglang import health, scores
-from asyncrl.system.faults_in_a_row import FaultsInARow
+from asyncrl.system.plugins import FaultsInARow
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncrl.loops.run_part import RunPart
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory

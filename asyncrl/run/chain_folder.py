@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import shown
 from asyncrl.run.chain_plan import SELECTION, PlannedStage
-from asyncrl.system.kinds import as_written
-from asyncrl.system.run_files import LOCK, RECIPE
-from asyncrl.system.text_file import read_text
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import read_text, write_whole
+from asyncrl.system.places import LOCK, RECIPE
+from asyncrl.system.words import as_written
 
 CHAIN = "chain.json"
 SILENT_SECONDS = 30.0

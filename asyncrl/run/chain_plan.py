@@ -14,7 +14,7 @@ from asyncrl.recipe.file import load_recipe, model_recipe, shown
 from asyncrl.recipe.shipped import is_named
 from asyncrl.recipe.sources import Source
 from asyncrl.run.earlier import BEST, unexported_steps, with_earlier_run
-from asyncrl.system.run_files import RECIPE
+from asyncrl.system.places import RECIPE
 
 SELECTION = "select"
 MODEL_KEYS = ("model.path", "critic.path")

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from asyncrl.records import PolicyVersion
-from asyncrl.system.digests import sha256_of
-from asyncrl.system.run_files import CHECKPOINTS
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import sha256_of, write_whole
+from asyncrl.system.places import CHECKPOINTS
 
 MANIFEST = "checkpoint.json"
 HELDOUT = "heldout.json"

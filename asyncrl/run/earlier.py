@@ -8,8 +8,8 @@ a later start trains from the same step, whatever the earlier run has made since
 from pathlib import Path
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import find_journal
+from asyncrl.journal.starts import RunEnd, recorded_end
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.markers import value_at
@@ -21,8 +21,8 @@ from asyncrl.run.checkpoints import (
     exported_versions,
     find_fault,
 )
-from asyncrl.system.near_paths import nearest_path
-from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
+from asyncrl.system.paths import nearest_path
+from asyncrl.system.places import CHECKPOINTS, JOURNAL, RECIPE
 
 BEST = "best"
 

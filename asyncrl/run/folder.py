@@ -14,10 +14,15 @@ from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
-from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
-from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
+from asyncrl.journal.starts import (
+    RunEnd,
+    recorded_end,
+    recorded_model,
+    recorded_rendering,
+    recorded_unsampled,
+)
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
@@ -28,9 +33,9 @@ from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import export_path, exported_versions, find_newest
 from asyncrl.run.metrics_file import read_metrics
-from asyncrl.system.kinds import as_written
-from asyncrl.system.near_paths import nearest_run
-from asyncrl.system.run_files import (
+from asyncrl.system.files import write_whole
+from asyncrl.system.paths import nearest_run
+from asyncrl.system.places import (
     CALL,
     CHECKPOINTS,
     CONTROLLER_URL,
@@ -41,7 +46,7 @@ from asyncrl.system.run_files import (
     RECIPE,
     TOKEN,
 )
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.words import as_written
 
 
 class RunFolder:

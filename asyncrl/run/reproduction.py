@@ -19,7 +19,7 @@ from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version
 from asyncrl.run.metrics_file import Row, read_metrics
-from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
+from asyncrl.system.places import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Literal, TypedDict, cast
 import psutil
 
 from asyncrl.errors import InputError
-from asyncrl.system.run_files import STATUS
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
+from asyncrl.system.places import STATUS
 
 SILENT_SECONDS = 15.0
 """A status older than this comes from a run that is gone or hangs: it is written about once a second."""

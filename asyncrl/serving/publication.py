@@ -16,7 +16,7 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang import control, http, weights
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
 from asyncrl.wire.files.service import folder_url
 
 MANIFEST = "publication.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.system.near_paths import nearest_path
+from asyncrl.system.paths import nearest_path
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NUMBER = re.compile(r"\d+")

@@ -14,7 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.learned_turns import stretches, turn_ends
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Observed, ScoredSequence, Segment
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import ColumnMapping, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.system.kinds import as_written
 from asyncrl.system.plugins import load_object
+from asyncrl.system.words import as_written
 from asyncrl.tasks.demonstration import (
     Demonstration,
     Pair,
@@ -33,7 +33,7 @@ from asyncrl.tasks.demonstration import (
     of_tokens,
     pair_of,
 )
-from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
+from asyncrl.tasks.digests import template_digest, tokenizer_digest
 from asyncrl.tasks.task_list import ReadingStage, reading, template_of
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
 from asyncrl.records import EnvironmentSpec
-from asyncrl.system.slow_calls import SlowCalls
+from asyncrl.system.plugins import SlowCalls
 from asyncrl.turns.environment import Message
 from asyncrl.turns.registry import load_environment
 from asyncrl.turns.replies import TooLarge, WrongReply, pack_opening

@@ -16,9 +16,9 @@ from functools import lru_cache
 from asyncrl.errors import InputError
 from asyncrl.records import PolicyVersion, RowVisit, Task
 from asyncrl.tasks.mixture import Mixture
+from asyncrl.tasks.pass_rates import SignalShares
 from asyncrl.tasks.recorded import KEY, is_recorded
 from asyncrl.tasks.selection import RowSelection
-from asyncrl.tasks.signal_shares import SignalShares
 from asyncrl.tasks.table import TaskList, TaskTable
 from verifiers.storable import storable
 

@@ -3,19 +3,19 @@
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import recorded_end
 from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.recorded_groups import RecordedGroup, read_recorded_groups
+from asyncrl.journal.starts import recorded_end
 from asyncrl.model.source import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, RECIPE
-from asyncrl.system.text_file import read_text
-from asyncrl.tasks.rendering_digest import tokenizer_digest
+from asyncrl.system.files import read_text
+from asyncrl.system.places import CHECKPOINTS, JOURNAL, RECIPE
+from asyncrl.tasks.digests import tokenizer_digest
 
 KEY = "critic.warmup_run"
 """Also the source in the tasks' ids, which no file is called."""

@@ -8,7 +8,7 @@ from asyncrl.data.rows import Row, Unanswered
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data
 from asyncrl.recipe.row_filter import RowFilter
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 @dataclass(frozen=True, slots=True)

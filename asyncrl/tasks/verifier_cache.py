@@ -7,14 +7,29 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.records import VerifierSpec
-from asyncrl.system.slow_calls import SlowCalls
-from asyncrl.tasks.unjudged import NO_VERIFIER, Unjudged
+from asyncrl.system.plugins import SlowCalls
 from verifiers.golds import parse_gold
 from verifiers.groups import is_group_wise, min_responses, why_not_alone
 from verifiers.own import Gold, is_built_in
 from verifiers.registry import load_verifier
 from verifiers.task import Task, takes_task
+from verifiers.verdict import Verdict
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
+
+NO_VERIFIER = VerifierSpec("(none)")
+"""No name of a verifier that a row or a recipe could give."""
+
+
+class Unjudged:
+    """Takes any answer for a gold, and none."""
+
+    takes_any_gold = True
+
+    def parse_reference(self, raw: object) -> None:
+        return None
+
+    def verify(self, response: str, reference: object) -> Verdict:
+        raise AssertionError("a response that nothing judges was given to a verifier")
 
 
 @dataclass(frozen=True, slots=True)

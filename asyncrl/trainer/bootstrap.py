@@ -24,11 +24,10 @@ from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLo
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
-from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
-from asyncrl.model.supported import check_supported
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.supported import check_packages, check_supported
 from asyncrl.model.unsampled import Unsampled
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import VISIBLE
 from asyncrl.system.machine import has_gpu

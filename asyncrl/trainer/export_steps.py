@@ -12,7 +12,7 @@ from pathlib import Path
 
 from asyncrl.model.source import model_folder
 from asyncrl.run.folder import read_run_recipe
-from asyncrl.system.run_files import CHECKPOINTS
+from asyncrl.system.places import CHECKPOINTS
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 
 

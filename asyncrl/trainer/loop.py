@@ -19,7 +19,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
 from asyncrl.serving.publication import find_load
-from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
+from asyncrl.system.places import CHECKPOINTS, PUBLICATIONS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.export_version import export_version

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.recipe.file import load_recipe
-from asyncrl.system.run_files import RECIPE
+from asyncrl.system.places import RECIPE
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 
 

@@ -18,10 +18,9 @@ from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
-from asyncrl.turns.faults import TurnFaults
 from asyncrl.turns.history import Continued, Exchange, RenderedHistory
 from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part, read_turn
-from asyncrl.turns.tally import TURNS, Tally
+from asyncrl.turns.tally import TURNS, Tally, TurnFaults
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
 MOST_CHARACTERS = 200_000

@@ -7,16 +7,14 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Rollout
-from asyncrl.system.faults_in_a_row import FaultsInARow
-from asyncrl.turns.calls import CallFormat, CallResult
+from asyncrl.system.plugins import FaultsInARow
+from asyncrl.turns.calls import CallFormat, CallResult, call_format
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.episode import Episodes
-from asyncrl.turns.faults import TurnFaults
-from asyncrl.turns.formats import call_format
 from asyncrl.turns.history import RenderedHistory
-from asyncrl.turns.tools.registry import load_tools
-from asyncrl.turns.tools.tool import Tool
+from asyncrl.turns.tally import TurnFaults
+from asyncrl.turns.tools.tool import Tool, load_tools
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from asyncrl.loops.run_part import RunPart
+from asyncrl.loops.run_phase import RunPart
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.episode import EnvironmentFault, Episode
 from asyncrl.turns.host import BUILD, Cast, Preparation
@@ -27,7 +27,7 @@ from verifiers.template import Template, WorkerDied
 
 START_SECONDS = 60.0
 """To build an environment and to start it: no response is to blame for that time."""
-TOOL_LOADER = "asyncrl.turns.tools.registry:load_tools"
+TOOL_LOADER = "asyncrl.turns.tools.tool:load_tools"
 MOUNTING_TOOLS = frozenset(["python"])
 """Tools whose sandbox mounts, which Landlock forbids: where one is named, nothing is hidden. Its programs see
 no file of the machine anyway."""

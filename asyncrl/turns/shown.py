@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from asyncrl.errors import InputError
 from asyncrl.model.templates import ChatTemplate
 from asyncrl.recipe.sections.turns import Turns
-from asyncrl.turns.calls import CallResult
+from asyncrl.turns.calls import CallResult, Fenced, Hermes, Llama, Tags
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
-from asyncrl.turns.formats import Fenced, Hermes, Llama, Tags
 from asyncrl.turns.history import Exchange, RenderedHistory, Rewritten
 from asyncrl.turns.kit import TurnKit
 from asyncrl.turns.tools.tool import Tool

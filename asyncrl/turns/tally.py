@@ -1,7 +1,5 @@
-"""Counts of what leaves trajectories without tokens to learn from, each with its first example.
-
-The place where it happens adds to the tally. A step's row has the counts and the words, for alarms, for the
-error that ends a run without trained tokens, and for the last lines of a run.
+"""Faults of a run's environments and tools, and counts of what leaves trajectories without tokens to learn
+from.
 """
 
 import logging
@@ -10,7 +8,56 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.errors import AsyncrlError
+from asyncrl.system.plugins import FaultsInARow
+
 log = logging.getLogger(__name__)
+
+
+class EnvironmentFailed(AsyncrlError):
+    """An environment or a tool no longer answers; the message holds its own error."""
+
+
+@dataclass
+class TurnFaults:
+    """One per run, evaluations included."""
+
+    in_a_row: FaultsInARow = field(default_factory=lambda: FaultsInARow(24))
+
+    def answered(self, who: str) -> None:
+        self.in_a_row.answered(who)
+
+    def failed(self, who: str, detail: str, trace: str) -> None:
+        """Raises EnvironmentFailed when that lasts too long."""
+        number = self.in_a_row.failed(who)
+        if number is not None:
+            raise EnvironmentFailed(
+                f"{who} failed {number} times in a row (turns.max_faults_in_a_row), the last time: "
+                f"{detail}\n{trace}".rstrip()
+                + "\nFix it (docs/turns.md shows how to check it) and run the "
+                "same command again: the run resumes, with every turn that it has."
+            )
+
+    def retried(self, who: str, detail: str) -> None:
+        """The conversation is played again with a new process."""
+        if self.in_a_row.is_first(f"{who}, retried", detail):
+            log.warning(
+                "%s failed and is asked again in a new process: %s. Further faults of this cause are "
+                "counted, not shown.",
+                who,
+                detail,
+            )
+
+    def gave_up(self, who: str, detail: str) -> None:
+        """All retries of a trajectory are spent."""
+        if self.in_a_row.is_first(who, detail):
+            log.warning(
+                "%s gave no answer to a turn: %s. The trajectory leaves its group (turns.num_fault_retries); "
+                "further faults of this cause are counted, not shown.",
+                who,
+                detail,
+            )
+
 
 ENDINGS = {
     "agents_replied": "replied",

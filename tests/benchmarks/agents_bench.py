@@ -31,8 +31,7 @@ from fakes.records import make_queue, make_task
 
 from asyncrl.replay.group import Group
 from asyncrl.rollout.agents.hosts import FunctionHosts
-from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
-from asyncrl.rollout.agents.program import Programs
+from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_command
 
 CALLS_PER_SECOND = 100.0
 SAMPLES = 8

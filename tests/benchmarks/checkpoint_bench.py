@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.recipes import make_recipe
 
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 HERE = Path(__file__).parents[2]
 SHAPES = {

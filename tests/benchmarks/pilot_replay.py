@@ -3,7 +3,7 @@
     python tests/benchmarks/pilot_replay.py RUN [RUN ...] [--pilots 2,3] [--chances 0.2,1] [--until STEP]
 
 Each run samples whole groups, so its journal says what the first n trajectories of each group showed and what
-the others would have: the rule of `rollout/adaptive.py`, with the record that it would have had, decides for
+the others would have: the rule of `rollout/filter.py`, with the record that it would have had, decides for
 each. Prints per setting the waste (the share of tokens in groups with one reward), and per group with two
 rewards the tokens that it took, relative to whole groups: a batch of groups with two rewards
 (replay.drops_no_signal) costs that much. Intervals are over runs. What is not in it: the policy would have
@@ -25,8 +25,8 @@ from fakes.records import make_score, make_task
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import RowVisit, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.rollout.adaptive import AdaptiveGroups
-from asyncrl.system.run_files import JOURNAL
+from asyncrl.rollout.filter import AdaptiveGroups
+from asyncrl.system.places import JOURNAL
 from asyncrl.tasks.pass_rates import PassRates
 from asyncrl.tasks.selection import RowSelection
 from tests.benchmarks.paired import interval

@@ -40,7 +40,7 @@ from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack

@@ -25,13 +25,12 @@ import transformers
 from torch import Tensor
 
 from asyncrl.examples.arithmetic import draw_addition, work_addition
-from asyncrl.examples.rows import prompt_of
-from asyncrl.examples.tokenizer import EOS_ID
+from asyncrl.examples.rows import EOS_ID, prompt_of
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.file import load_recipe
-from asyncrl.system.run_files import JOURNAL, RECIPE
+from asyncrl.system.places import JOURNAL, RECIPE
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.ranks import ranks

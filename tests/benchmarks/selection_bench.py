@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.journal.reader import JournalReader
-from asyncrl.system.run_files import JOURNAL
+from asyncrl.system.places import JOURNAL
 from tests.benchmarks.paired import interval
 from tests.benchmarks.seeds import read_evaluations, train
 

@@ -14,7 +14,7 @@ from fakes.whole_run import WholeRun
 from monkey import AgentMonkey, Monkey, TurnsMonkey
 from tokenizers.models import WordLevel
 
-from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
+from asyncrl.examples.rows import SPECIAL, split_tokenizer
 
 OWN = Path(__file__).parent
 NUM_STEPS_AHEAD = 100_000

@@ -12,7 +12,7 @@ from fakes.audited_run import write_audited_run
 from asyncrl import cli
 from asyncrl.commands import audit
 from asyncrl.readers.audit import grading
-from asyncrl.system import faults_in_a_row
+from asyncrl.system import plugins
 
 STEPS = [
     {1: [("\\boxed{2}", "correct"), ("\\boxed{7}", "wrong")], 2: [("so 3", "wrong"), ("3", "no_answer")]},
@@ -164,7 +164,7 @@ def test_ctrl_c_prints_what_is_there(
 def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults_in_a_row, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(plugins, "MIN_SECONDS", 0.0)
     Path("broken.py").write_text(OTHER.replace('if "9" in response', "if True"))
     words = ["verifying.max_faults_in_a_row=3", "verifying.num_workers=1", "rollout.max_fault_retries=0"]
     assert cli.main(["audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words]) == 1

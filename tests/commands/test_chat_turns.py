@@ -22,11 +22,11 @@ from asyncrl.errors import InputError
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import EnvironmentSpec
 from asyncrl.serving.sglang.http import new_session
+from asyncrl.turns.calls import call_format
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
 from asyncrl.turns.episode import EnvironmentFault, Episodes
-from asyncrl.turns.formats import call_format
 from asyncrl.turns.pool import EpisodePool
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>' + END

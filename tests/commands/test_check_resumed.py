@@ -8,8 +8,7 @@ from fakes.newcomer import row, write_project
 from fakes.records import finish, generate, make_queue, make_score
 
 from asyncrl import cli
-from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.journal.starts import record_data
+from asyncrl.journal.starts import RunEnd, record_data, record_end
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder, data_digests

@@ -7,8 +7,7 @@ import pytest
 from asyncrl import cli
 from asyncrl.commands import doctor
 from asyncrl.launch.doctor.catalog import probes
-from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
-from asyncrl.launch.doctor.probe import Probe
+from asyncrl.launch.doctor.probe import Finding, Probe, broken, lost, ok
 
 
 def with_findings(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:

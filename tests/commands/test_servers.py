@@ -10,7 +10,7 @@ from fakes.supervisor import FakeSupervisor
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
-from asyncrl.controller.supervisor import ServerMembership
+from asyncrl.controller.progress import ServerMembership
 from asyncrl.errors import InputError
 from asyncrl.loops.waits import Waits
 from asyncrl.serving.fleet import Fleet

@@ -8,8 +8,7 @@ import pytest
 from fakes.gym import NEEDS_GYM, gym_gold
 
 from asyncrl import cli
-from verifiers.dataset import DataReport, GoldRow, check_rows
-from verifiers.mutants import mutants
+from verifiers.dataset import DataReport, GoldRow, check_rows, mutants
 from verifiers.pool import VerifierPool
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.evaluations import GREEDY, read_answers
 from asyncrl.journal.writer import JournalError
-from asyncrl.launch.failure import first_cause
+from asyncrl.launch.restarts import first_cause
 from asyncrl.records import ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication

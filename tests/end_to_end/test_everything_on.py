@@ -21,8 +21,8 @@ from asyncrl.recipe.file import load_recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.run.metrics_file import read_metrics
 from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.pass_rates import make_shares
 from asyncrl.tasks.selection import make_selection
-from asyncrl.tasks.signal_shares import make_shares
 
 NUM_STEPS, GROUPS, SAMPLES, PILOT = 10, 4, 6, 2
 SIZES = (18, 12)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fakes.whole_run import WholeRun
 
-from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.starts import RunEnd, recorded_end
 from asyncrl.run.metrics_file import written_rows
 from asyncrl.run.status import read_status
 

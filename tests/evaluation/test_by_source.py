@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from fakes.records import make_score, make_task
 
-from asyncrl.evaluation.by_source import numbers_by_source
-from asyncrl.evaluation.result import GradedResponse, greedy_result, sampled_result
+from asyncrl.evaluation.result import GradedResponse, greedy_result, numbers_by_source, sampled_result
 
 SHORT, OTHER_SHORT, LONG = (replace(make_task(), task_id=name) for name in ("short:1", "short:2", "a_b:1"))
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from fakes.records import make_task
 
-from asyncrl.evaluation.result import GradedResponse
-from asyncrl.evaluation.sample_tallies import tallies_of
+from asyncrl.evaluation.result import GradedResponse, tallies_of
 from asyncrl.observe.metrics.sample_curves import Tally
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, VerifierSpec

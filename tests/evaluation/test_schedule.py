@@ -21,7 +21,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
-from asyncrl.observe.terminal import late_stage
+from asyncrl.observe.terminal import stage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import SamplingParams, Task
 from asyncrl.serving.publication import Publication
@@ -192,7 +192,7 @@ async def test_each_set_is_measured_when_its_own_schedule_says(tmp_path: Path) -
 async def test_an_evaluation_before_training_that_takes_long_says_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
     journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
     async with schedule_of(journal, notebook, [], TASKS) as (schedule, asked):
         asked.rewards = [1.0, 1.0]

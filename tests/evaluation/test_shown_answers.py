@@ -4,9 +4,9 @@ import dataclasses
 
 from fakes.records import make_score, make_task
 
+from asyncrl.evaluation.model_results import shown_answers
 from asyncrl.evaluation.result import GradedResponse, Result
-from asyncrl.evaluation.shown_answers import shown_answers
-from asyncrl.journal.shown_answers import MOST_CHARACTERS, MOST_TASKS
+from asyncrl.journal.kept_answers import MOST_CHARACTERS, MOST_TASKS
 
 TASKS = [make_task(1), make_task(2)]
 

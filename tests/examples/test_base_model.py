@@ -6,8 +6,7 @@ import torch
 
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
-from asyncrl.examples.options import Pretraining
-from asyncrl.examples.tokenizer import EOS_ID, PAD_ID, build_tokenizer
+from asyncrl.examples.rows import EOS_ID, PAD_ID, Pretraining, build_tokenizer
 from asyncrl.model.unsampled import find_unsampled
 
 

@@ -7,8 +7,7 @@ from statistics import mean
 import pytest
 
 from asyncrl.examples.pretrain import NAMES, draw_long_sum, work_long_sum, write_long_sum
-from asyncrl.examples.rows import row_of
-from asyncrl.examples.tokenizer import build_tokenizer
+from asyncrl.examples.rows import build_tokenizer, row_of
 
 
 def test_terms_have_names_in_the_prompt():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import SumsOptions, prepare
+from asyncrl.examples.rows import parse_options
 
 
 @pytest.fixture(autouse=True)

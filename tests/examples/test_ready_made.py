@@ -84,7 +84,7 @@ def test_the_ready_model_knows_the_corpus_that_its_options_draw(tmp_path):
     from transformers import AutoModelForCausalLM
 
     from asyncrl.examples.base_model import IGNORED, make_batches
-    from asyncrl.examples.tokenizer import build_tokenizer
+    from asyncrl.examples.rows import build_tokenizer
 
     examples = itertools.islice(draw_corpus(OPTIONS, []), 256)
     (batch,) = make_batches(build_tokenizer(), examples, examples_per_batch=256)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.examples.options import parse_options
+from asyncrl.examples.rows import parse_options
 from asyncrl.recipe import Data, Source
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.examples.search_report import by_group, read_trained, split, table
-from asyncrl.journal.trained_responses import TrainedResponse
+from asyncrl.journal.responses import TrainedResponse
 
 
 def response(step: int, text: str, task: int = 0) -> TrainedResponse:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from asyncrl.examples.tokenizer import VOCABULARY, build_tokenizer, write_tokenizer
+from asyncrl.examples.rows import VOCABULARY, build_tokenizer, write_tokenizer
 
 TEXTS = [
     "347+85=",

@@ -23,7 +23,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
-from asyncrl.rollout.agents.program import Access, Exit
+from asyncrl.rollout.agents.process import Access, Exit
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.generate import Generator
@@ -31,8 +31,8 @@ from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.sglang.http import new_session
+from asyncrl.turns.calls import call_format
 from asyncrl.turns.dialogue import Dialogue
-from asyncrl.turns.formats import call_format
 
 CONTEXT = 4000
 

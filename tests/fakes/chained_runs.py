@@ -11,7 +11,7 @@ import yaml
 from fakes.compared_runs import write_run
 from fakes.statuses import make_status
 
-from asyncrl.journal.usage import CONTROLLER, RUN, Usage, record_usage
+from asyncrl.journal.starts import CONTROLLER, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.run.status import write_status
 

@@ -19,7 +19,7 @@ from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Agent as Section
 from asyncrl.records import SamplingParams, Score, Task
 from asyncrl.rollout.agents.kit import AgentKit
-from asyncrl.rollout.agents.program import Programs
+from asyncrl.rollout.agents.process import Programs
 from asyncrl.serving.sglang.http import new_session
 
 

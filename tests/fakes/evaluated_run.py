@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.journal.shown_answers import ShownAnswer
+from asyncrl.journal.kept_answers import AnswerStore, ShownAnswer
 from asyncrl.observe.metrics.sample_curves import Tally, curves_of
-from asyncrl.system.run_files import ANSWERS
+from asyncrl.system.places import ANSWERS
 
 K = 16
 BASE = [Tally(K, 1, ((15, 0), (1, 1)))] * 12

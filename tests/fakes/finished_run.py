@@ -13,11 +13,16 @@ import yaml
 from fakes.shapes import tiny_shape
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from asyncrl.journal.ending import RUN_END, RunEnd
-from asyncrl.journal.environments import StartRecord, record_environment
-from asyncrl.journal.facts import set_fact
 from asyncrl.journal.schema import create_tables
-from asyncrl.journal.usage import Usage, record_usage
+from asyncrl.journal.starts import (
+    RUN_END,
+    RunEnd,
+    StartRecord,
+    Usage,
+    record_environment,
+    record_usage,
+    set_fact,
+)
 from asyncrl.journal.writer import Journal
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.system.environment import describe_environment

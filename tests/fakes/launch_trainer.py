@@ -10,7 +10,7 @@ from fakes.template import Forked, Template
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.file import dump_recipe
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 MODULE = "asyncrl.trainer.main"
 TEMPLATE: Template | None = None

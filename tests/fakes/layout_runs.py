@@ -13,7 +13,7 @@ from fakes.template import Template
 
 from asyncrl.journal.packing import unpack_halves
 from asyncrl.records import TrainedTokens
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 CASES_PER_SPAWN = 10
 

@@ -9,7 +9,7 @@ from fakes.model_folder import CHARACTERS, write_tokenizer
 from fakes.records import make_queue
 
 from asyncrl.model.folder import read_shape
-from asyncrl.model.tensors import expected_tensors
+from asyncrl.model.weights import expected_tensors
 
 RECIPE = """\
 name: mine

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from asyncrl.data.benchmarks import CATALOG
 from asyncrl.model.folder import read_shape
-from asyncrl.model.tensors import expected_tensors
+from asyncrl.model.weights import expected_tensors
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

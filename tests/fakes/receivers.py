@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 TESTS = Path(__file__).parents[1]
 

@@ -16,9 +16,9 @@ from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
+from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session

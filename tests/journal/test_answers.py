@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.records import generate, make_queue, make_task
 
-from asyncrl.journal.answers import read_changed_tasks
+from asyncrl.journal.responses import read_changed_tasks
 from asyncrl.records import DropReason, Score
 from asyncrl.replay.queue import ReplayQueue
 
@@ -52,7 +52,7 @@ def test_of_many_visits_the_last_ones_are_told(tmp_path: Path, monkeypatch: pyte
     visit(queue, 2, ["5"], right="5")
     visit(queue, 2, ["6"], right="5")
     queue.journal.barrier_blocking()
-    monkeypatch.setattr("asyncrl.journal.answers.MOST_VISITS", 3)
+    monkeypatch.setattr("asyncrl.journal.responses.MOST_VISITS", 3)
     found = {task["task_id"]: task for task in read_changed_tasks(queue.journal)}
     assert found["train:1"]["num_visits"] == 4
     assert [each["answer"] for each in found["train:1"]["visits"]] == ["2", "3", "4"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fakes.finished_run import write_journal
 
-from asyncrl.journal.lengths import SampledTokens, read_sampled
 from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.responses import SampledTokens, read_sampled
 from asyncrl.journal.writer import Journal
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asyncrl.journal.server_changes import ServerChanges, read_changes, record_change
+from asyncrl.journal.starts import ServerChanges, read_changes, record_change
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Serving
 

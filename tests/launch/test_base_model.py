@@ -18,8 +18,7 @@ from huggingface_hub import constants
 
 from asyncrl import cli
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import RunEnd, forget_end, record_end
-from asyncrl.journal.starts import record_model
+from asyncrl.journal.starts import RunEnd, forget_end, record_end, record_model
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.model.folder import check_model_folder, model_digest

@@ -6,8 +6,7 @@ import pytest
 from fakes.newcomer import write_project
 
 from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.launch.evaluated_answers import answers_file, keep_answers
-from asyncrl.launch.evaluated_models import EvaluatedModel
+from asyncrl.launch.evaluated_models import EvaluatedModel, answers_file, keep_answers
 from asyncrl.recipe.file import load_recipe
 from asyncrl.tasks.verifier_cache import VerifierCache
 

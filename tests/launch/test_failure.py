@@ -8,7 +8,7 @@ from fakes.statuses import make_status
 
 from asyncrl.cli import main
 from asyncrl.errors import InputError, ServerError
-from asyncrl.launch.failure import failure_recorded, record_cause
+from asyncrl.launch.restarts import failure_recorded, record_cause
 from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents
 from asyncrl.readers.page.overview import read_head, read_line
 from asyncrl.readers.page.runs import Run

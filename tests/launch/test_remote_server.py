@@ -18,7 +18,7 @@ from asyncrl.errors import InputError, ServerError
 from asyncrl.launch import remote_server
 from asyncrl.launch.remote_server import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files.service import FileRoutes
 

@@ -16,7 +16,7 @@ from fakes.small_disk import refused_writes
 from fakes.teacher_server import FakeTeacher
 
 from asyncrl.errors import ServerError
-from asyncrl.journal.server_changes import ServerChanges
+from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.process import ChildProcess
@@ -26,7 +26,7 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
 
 NO_CHANGES = ServerChanges()

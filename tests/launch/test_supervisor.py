@@ -6,9 +6,9 @@ from typing import Any
 
 from fakes.recipes import make_recipe
 
-from asyncrl.journal.server_changes import read_changes
+from asyncrl.journal.starts import read_changes
 from asyncrl.journal.writer import Journal
-from asyncrl.launch.supervisor import LocalSupervisor
+from asyncrl.launch.trainers import LocalSupervisor
 
 
 async def test_servers_and_trainer_are_reached_and_changes_outlive_the_start(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fakes.small_disk import refused_writes
 from rich.console import Console
 
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm, Finding

@@ -14,7 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal import late_stage
+from asyncrl.observe.terminal import stage
 from asyncrl.recipe import Data, Verifying
 from asyncrl.tasks.task_list import TaskMaker
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -105,7 +105,7 @@ def test_a_verifier_that_blocks_in_verify_async_is_refused(
 def test_what_takes_long_is_shown_with_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
     (tmp_path / "v.py").write_text(
         HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"
     )

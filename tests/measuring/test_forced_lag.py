@@ -7,7 +7,7 @@ import pytest
 import torch
 from fakes.models import reference_model, write_model
 
-from asyncrl.examples.tokenizer import EOS_ID, VOCABULARY, build_tokenizer, write_tokenizer
+from asyncrl.examples.rows import EOS_ID, VOCABULARY, build_tokenizer, write_tokenizer
 from asyncrl.recipe.file import load_recipe
 from asyncrl.records import Batch, ScoredSequence
 from tests.benchmarks.forced_lag import Sampler, Update, mean_reward, train

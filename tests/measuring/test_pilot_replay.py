@@ -6,7 +6,7 @@ import pytest
 from fakes.records import make_queue, make_score, make_task
 
 from asyncrl.records import DropReason, Finish, Segment
-from asyncrl.system.run_files import JOURNAL
+from asyncrl.system.places import JOURNAL
 from tests.benchmarks.pilot_replay import Graded, read_groups, replay, whole_groups
 
 GROUPS = [

@@ -11,7 +11,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.system.run_files import JOURNAL, METRICS
+from asyncrl.system.places import JOURNAL, METRICS
 from tests.benchmarks.selection_bench import Run, fewer_tokens, parse_arm, read_run, table
 
 

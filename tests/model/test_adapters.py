@@ -11,7 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.adapters import adapter_parameters, check_adapters, largest_matrix, trained_in_short
 from asyncrl.model.layout import Layout
 from asyncrl.model.memory import rank_memory
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe.lora import Lora
 
 QWEN_7B = seven_b_shape()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.model import device
+from asyncrl.model import dtype
 from asyncrl.model.bitwise import check_bitwise
 from tests.fakes.recipes import make_recipe
 from tests.fakes.shapes import tiny_shape
@@ -15,7 +15,7 @@ AGREED = {"bitwise_agreement": True}
 
 
 def test_dense_models_on_a_cpu_agree(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
     check_bitwise(make_recipe(Path("m"), model=AGREED, placement={"device": "cpu"}), tiny_shape())
     check_bitwise(make_recipe(Path("m")), dataclasses.replace(tiny_shape(), num_experts=4))
 
@@ -28,7 +28,7 @@ def test_a_gpu_and_experts_are_refused(monkeypatch: pytest.MonkeyPatch):
         check_bitwise(recipe, dataclasses.replace(tiny_shape(), residual_multiplier=0.5))
     with pytest.raises(InputError, match="has layers or rotary positions that the shared kernels"):
         check_bitwise(recipe, dataclasses.replace(tiny_shape(), norm_places="behind"))
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
     with pytest.raises(InputError, match="on a GPU.* Set placement.device to cpu"):
         check_bitwise(recipe, tiny_shape())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.model import device, dtype
+from asyncrl.model import dtype
 from asyncrl.model.dtype import find_dtype, with_dtype
 from asyncrl.model.shape import ModelShape
 from asyncrl.system import machine
@@ -34,13 +34,13 @@ def shape_of(millions: int) -> ModelShape:
 def test_auto_depends_on_the_size_and_the_machine(
     millions: int, has_gpu: bool, flag: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: has_gpu)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: flag)
     assert str(find_dtype(AUTO, shape_of(millions))) == expected
 
 
 def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
     recipe = make_recipe(Path("model"), model={"dtype": "auto"}, placement={"device": "cpu"})
     assert find_dtype(recipe, shape_of(135)).name == "float32"
@@ -49,7 +49,7 @@ def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: 
 def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_well(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(device, "has_gpu", lambda: False)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: False)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: "amx_bf16")
     recipe = make_recipe(Path("model"), model={"dtype": "bfloat16"})
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
@@ -62,7 +62,7 @@ def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_we
     assert str(find_dtype(half, tiny_shape())).startswith(
         "float16 (emulated: this CPU has neither avx512_fp16"
     )
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
     assert str(find_dtype(half, tiny_shape())) == "float16"
     assert str(find_dtype(make_recipe(Path("model")), tiny_shape())) == "float32"

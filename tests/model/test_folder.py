@@ -13,7 +13,7 @@ from families.known import TINY, write_tiny
 from asyncrl.errors import InputError
 from asyncrl.model.flops import score_flops, token_flops
 from asyncrl.model.folder import check_model_folder, other_files, unread_notes
-from asyncrl.model.tensors import expected_tensors, num_parameters
+from asyncrl.model.weights import expected_tensors, num_parameters
 
 
 def edit_config(folder: Path, **changes: object) -> None:

@@ -8,7 +8,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import device as device_module
+from asyncrl.model import dtype as device_module
 from asyncrl.model.layout import Layout, check_layout, rank_environment
 from asyncrl.recipe import Recipe, Trainer
 

@@ -8,10 +8,10 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import device as device_module
-from asyncrl.model import packages
-from asyncrl.model.packages import check_packages, slower_parts
+from asyncrl.model import dtype as device_module
+from asyncrl.model import supported
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.supported import check_packages, slower_parts
 
 TINY = tiny_shape()
 EXPERTS = dataclasses.replace(TINY, num_experts=6, experts_per_token=2, expert_ffn_size=24)
@@ -24,7 +24,7 @@ OPTIONS = [
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, engine: bool) -> None:
     monkeypatch.setattr(device_module, "has_gpu", lambda: gpu)
-    monkeypatch.setattr(packages, "has_transformer_engine", lambda: engine)
+    monkeypatch.setattr(supported, "has_transformer_engine", lambda: engine)
 
 
 def check(
@@ -48,7 +48,7 @@ def test_what_is_slower_for_want_of_a_package_is_said_where_a_gpu_would_compute_
     check(EXPERTS)
     pretend(monkeypatch, gpu=True, engine=True)
     assert "Transformer Engine" not in slower(EXPERTS) and "apex" in slower(EXPERTS)
-    monkeypatch.setattr(packages, "has_fused_weight_gradients", lambda: True)
+    monkeypatch.setattr(supported, "has_fused_weight_gradients", lambda: True)
     assert not slower(EXPERTS)
     pretend(monkeypatch, gpu=False, engine=False)
     assert not slower(EXPERTS)

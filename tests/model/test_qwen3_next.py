@@ -14,7 +14,7 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import DeltaNet, ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 
 PUBLISHED, NUM_PARAMETERS = TINY["Qwen3NextForCausalLM"].published["Qwen/Qwen3-Next-80B-A3B-Instruct"]
 

@@ -10,10 +10,10 @@ from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import device
+from asyncrl.model import dtype
 from asyncrl.model.memory import server_memory
-from asyncrl.model.serving_settings import check_serving
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.supported import check_serving
 from asyncrl.system import gpus
 
 TINY = tiny_shape()
@@ -29,12 +29,12 @@ def check(shape: ModelShape = TINY, **serving: Any) -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
 
 
 @pytest.mark.parametrize("key", [{"quantization": "fp8"}, {"kv_cache_dtype": "fp8_e5m2"}])
 def test_fp8_on_a_cpu_is_refused(key: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "has_gpu", lambda: False)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: False)
     with pytest.raises(InputError, match="servers run on the CPU, .* not installed. Set serving"):
         check(**key)
     # Servers elsewhere have options of their own.
@@ -73,11 +73,11 @@ def test_experts_are_dealt_evenly_where_there_are_any() -> None:
 
 def test_groups_for_attention_beside_experts_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {"tensor_parallel_size": 2, "attention_data_parallel_size": 2}
-    monkeypatch.setattr(device, "has_gpu", lambda: False)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: False)
     check(**groups)
     with pytest.raises(InputError, match="has experts, but servers run on the CPU: .* by NCCL alone"):
         check(EXPERTS, **groups)
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
     check(EXPERTS, **groups)
 
 

@@ -7,8 +7,8 @@ from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
 from asyncrl.model.weight_traffic import disk_notes
+from asyncrl.model.weights import num_parameters
 
 SEVEN_B = seven_b_shape()
 

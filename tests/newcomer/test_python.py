@@ -28,9 +28,9 @@ import asyncrl
 from asyncrl.errors import InputError
 from asyncrl.launch.python import train as calls
 from asyncrl.launch.python.call import CallFiles, verifier_name
+from asyncrl.launch.python.live import Table
 from asyncrl.launch.python.program import Program
 from asyncrl.launch.python.run import Run
-from asyncrl.launch.python.table import Table
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder

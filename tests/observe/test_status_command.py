@@ -9,7 +9,7 @@ import pytest
 from fakes.statuses import make_status
 
 from asyncrl.cli import main
-from asyncrl.journal.ending import RunEnd, record_end
+from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.warning_log import warnings_of
 from asyncrl.observe.terminal.postmortem import POST_MORTEM

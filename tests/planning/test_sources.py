@@ -10,7 +10,7 @@ from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.planning.devices import GPUS
 from asyncrl.planning.estimated import assumed_lengths, estimate_costs
 from asyncrl.planning.lengths import Lengths, log_normal_lengths

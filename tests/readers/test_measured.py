@@ -6,7 +6,7 @@ from fakes.evaluated_run import BASE, K, evaluate_run, row
 
 from asyncrl.journal.kept_answers import AnswerStore
 from asyncrl.readers.measured import read_measured
-from asyncrl.system.run_files import ANSWERS
+from asyncrl.system.places import ANSWERS
 
 
 def test_models_that_were_asked_alike_stand_side_by_side_the_base_model_first(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fakes.published import SHAPES, published_hub
 from asyncrl import cli
 from asyncrl.evaluation.asked_sets import benchmarks_of
 from asyncrl.recipe.file import load_recipe
-from asyncrl.system.memory import MachineMemory
+from asyncrl.system.machine import MachineMemory
 from asyncrl.tasks.task_list import template_of
 
 ROOT = Path(__file__).parents[2]

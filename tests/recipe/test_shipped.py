@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.commands.named_model import is_model
+from asyncrl.commands.parser import is_model
 from asyncrl.errors import InputError
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.shipped import files, find
 from asyncrl.run.chain_plan import plan_stages
-from asyncrl.system.shipped import shipped_folder
+from asyncrl.system.places import shipped_folder
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.pass_rates import make_shares
 from asyncrl.tasks.selection import make_selection
-from asyncrl.tasks.signal_shares import make_shares
 
 NUM_STEPS = 12
 BATCH = 4

@@ -21,9 +21,8 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.adaptive import AdaptiveGroups
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.tasks.pass_rates import PassRates
 

@@ -16,7 +16,7 @@ from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.fault_limit import FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
-from asyncrl.system.faults_in_a_row import MIN_SECONDS, cause_of
+from asyncrl.system.plugins import MIN_SECONDS, cause_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 

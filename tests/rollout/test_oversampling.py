@@ -15,9 +15,9 @@ from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.early_abort import EarlyAbort
+from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session

@@ -1,6 +1,6 @@
 """What is expected of responses: the mean of longer ones, and twice the length where few were longer."""
 
-from asyncrl.rollout.response_lengths import REFRESHED_EVERY, WINDOW, ResponseLengths
+from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
 
 
 def lengths_of(*ended: int) -> ResponseLengths:

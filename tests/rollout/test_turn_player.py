@@ -42,10 +42,10 @@ from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.faults_in_a_row import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
+from asyncrl.system.plugins import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
-from asyncrl.turns.faults import EnvironmentFailed, TurnFaults
+from asyncrl.turns.tally import EnvironmentFailed, TurnFaults
 
 TURN = [30, 31, STOP]
 NUM_PROMPT = 3

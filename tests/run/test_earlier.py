@@ -7,7 +7,7 @@ import pytest
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import RunEnd, record_end
+from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe

@@ -9,8 +9,7 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import RunEnd, record_end
-from asyncrl.journal.starts import record_rendering, record_start, record_unsampled
+from asyncrl.journal.starts import RunEnd, record_end, record_rendering, record_start, record_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.run.folder import RunFolder, first_difference, read_run_recipe

@@ -9,7 +9,7 @@ import pytest
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.readers.trackers.position import Position, rows_left
+from asyncrl.readers.trackers.tracker import Position, rows_left
 from asyncrl.run.metrics_file import MetricsFollower, MetricsWriter, read_metrics, written_rows
 
 

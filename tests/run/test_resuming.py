@@ -17,7 +17,7 @@ from asyncrl.recipe.file import dump_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
 from asyncrl.run.folder import RunFolder, find_resumption
 from asyncrl.run.metrics_file import MetricsWriter
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 
 NUM_STEPS = 4
 

@@ -12,7 +12,7 @@ from fakes.notebook import Notebook
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
-from asyncrl.journal.ending import RunEnd, forget_end, record_end, recorded_end
+from asyncrl.journal.starts import RunEnd, forget_end, record_end, recorded_end
 from asyncrl.run.metrics_file import Metrics
 from asyncrl.wire.messages import CommitRequest
 

@@ -11,7 +11,7 @@ from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
 from asyncrl.run.status import SILENT_SECONDS, is_running, read_status, starting, words_of_state, write_status
-from asyncrl.system.run_files import STATUS
+from asyncrl.system.places import STATUS
 
 
 def test_what_was_written_is_read_and_no_half_of_it_is_left(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
+from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.generate import cut as original_cut
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.system.cache import cache_folder
+from asyncrl.system.places import cache_folder
 
 
 def test_it_is_in_the_home_of_the_user_unless_it_is_moved(

@@ -9,7 +9,7 @@ from fakes.small_disk import refused_writes
 from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.errors import DiskError
-from asyncrl.system.disk import find_refusal, writing
+from asyncrl.system.files import find_refusal, writing
 
 
 def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asyncrl.system.folders import fresh_part, remove, replace
+from asyncrl.system.files import fresh_part, remove, replace
 
 
 def test_what_a_killed_writer_left_is_removed_before_writing(tmp_path: Path) -> None:

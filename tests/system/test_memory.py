@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.system.memory import machine_memory
+from asyncrl.system.machine import machine_memory
 
 GIB = 2**30
 
@@ -39,7 +39,7 @@ class Groups:
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
     """On a machine of 64 GiB, 40 of them available."""
     machine = psutil.virtual_memory()._replace(total=64 * GIB, available=40 * GIB)
-    monkeypatch.setattr("asyncrl.system.memory.psutil.virtual_memory", lambda: machine)
+    monkeypatch.setattr("asyncrl.system.machine.psutil.virtual_memory", lambda: machine)
     return Groups(tmp_path)
 
 

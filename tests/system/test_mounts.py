@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from asyncrl.system.mounts import Mount, mount_of
+from asyncrl.system.machine import Mount, mount_of
 
 LINES = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.system.near_paths import nearest_path, nearest_run
+from asyncrl.system.paths import nearest_path, nearest_run
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.run.checkpoints import checkpoint_path, find_newest, write_manifest
 from asyncrl.serving.publication import Publication
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.wire.files.service import FileRoutes, folder_url
 from asyncrl.wire.messages import CommitRequest, TakeRequest
 

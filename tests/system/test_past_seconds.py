@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.system import past_seconds
-from asyncrl.system.past_seconds import PastSeconds
+from asyncrl.observe.terminal import stage
+from asyncrl.observe.terminal.stage import PastSeconds
 
 
 def test_the_median_of_the_last_times_is_expected(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_the_median_of_the_last_times_is_expected(tmp_path: Path) -> None:
 
 
 def test_things_noted_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_seconds, "MOST_THINGS", 2)
+    monkeypatch.setattr(stage, "MOST_THINGS", 2)
     past = PastSeconds(tmp_path / "past.json")
     for like in ("a", "b", "a", "c"):
         past.note(like, 1.0)

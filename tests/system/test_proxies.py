@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 
 from asyncrl.serving.engine.environment import engine_environment
-from asyncrl.system.proxies import loopback_direct
+from asyncrl.system.network import loopback_direct
 
 PROXY = "http://10.255.255.1:3128"
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from asyncrl.system.rounding import as_percent, fixed, signed
+from asyncrl.system.words import as_percent, fixed, signed
 
 
 def exact(share: Fraction, digits: int) -> str:

@@ -1,6 +1,6 @@
 """Long texts, shortened for people."""
 
-from asyncrl.system.shortened import shortened
+from asyncrl.system.words import shortened
 
 
 def test_a_long_text_keeps_its_ends_and_says_how_much_is_missing() -> None:

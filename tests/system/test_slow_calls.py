@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from asyncrl.system.slow_calls import SlowCalls
+from asyncrl.system.plugins import SlowCalls
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_many_short_calls_are_not_one_long_one(caplog: pytest.LogCaptureFixture)
 def test_a_call_that_blocks_is_named_from_beside_it() -> None:
     program = """
 import itertools, logging, sys
-from asyncrl.system.slow_calls import SlowCalls
+from asyncrl.system.plugins import SlowCalls
 
 class Ended(logging.Handler):
     def emit(self, record):

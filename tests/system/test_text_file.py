@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import InputError
-from asyncrl.system.text_file import decoded, read_text
+from asyncrl.system.files import decoded, read_text
 
 
 @given(before=st.text(), after=st.binary())

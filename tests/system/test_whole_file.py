@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.small_disk import refused_writes
 
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
 
 
 def test_a_full_disk_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> None:

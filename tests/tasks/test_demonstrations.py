@@ -12,7 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Task
 from asyncrl.tasks.demonstrations import train_demonstrations
-from asyncrl.tasks.rendering_digest import template_digest, tokenizer_digest
+from asyncrl.tasks.digests import template_digest, tokenizer_digest
 
 CONTEXT = 80
 VOCABULARY = 300

@@ -12,13 +12,13 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal import late_stage
+from asyncrl.observe.terminal import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.markers import TASK_ROWS, is_marked
 from asyncrl.recipe.sections.section import Section
 from asyncrl.records import Task
+from asyncrl.tasks import digests as naming
 from asyncrl.tasks import packed_rows as packed
-from asyncrl.tasks import table_name as naming
 from asyncrl.tasks import task_list as reading
 from asyncrl.tasks.task_list import TaskMaker, TaskSet, read_heldout_tasks, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
@@ -51,7 +51,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         recipe = make_recipe({**data, **sections.pop("data", {})}, **sections)
         codec = TextCodec(tmp_path / "model")
         cache = VerifierCache(tmp_path)
-        return read_train_tasks(recipe, codec, cache, context_tokens, late_stage.LateStage), len(read)
+        return read_train_tasks(recipe, codec, cache, context_tokens, stage.LateStage), len(read)
 
     return begin
 
@@ -238,7 +238,7 @@ def test_long_reading_shows_how_many_rows_were_read(
 ) -> None:
     start(seed=1)
     assert "reading" not in capsys.readouterr().err
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(reading, "_ROWS_PER_LOOK", 10)
     start(context_tokens=30)
     assert "start   reading data.train" in capsys.readouterr().err

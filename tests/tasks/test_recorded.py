@@ -11,7 +11,7 @@ from fakes.audited_run import write_audited_run
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import RunEnd, record_end
+from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task

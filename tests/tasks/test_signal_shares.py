@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.records import RowVisit
-from asyncrl.tasks.signal_shares import SignalShares
+from asyncrl.tasks.pass_rates import SignalShares
 
 BATCH, SAMPLES = 16, 8
 FLOOR = 0.2

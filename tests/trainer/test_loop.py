@@ -18,7 +18,7 @@ from fakes.recipes import make_recipe
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.parts.table import build_learner

@@ -12,7 +12,7 @@ from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.template import Template
 
 from asyncrl.serving.publication import read_publication
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from asyncrl.errors import InputError
-from asyncrl.examples.tokenizer import build_tokenizer, write_tokenizer
+from asyncrl.examples.rows import build_tokenizer, write_tokenizer
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.dialogue import Dialogue
 

@@ -8,10 +8,8 @@ from turns.test_dialogue import make_codec
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.turns.calls import Call, CallFormat, CallResult
-from asyncrl.turns.formats import call_format
-from asyncrl.turns.tools.registry import load_tool, load_tools
-from asyncrl.turns.tools.tool import Tool
+from asyncrl.turns.calls import Call, CallFormat, CallResult, call_format
+from asyncrl.turns.tools.tool import Tool, load_tool, load_tools
 
 ADD = 'say <tool_call>\n{"name": "calculator", "arguments": {"expression": "2+3"}}\n</tool_call>'
 WANTED = Call("calculator", {"expression": "2+3"})

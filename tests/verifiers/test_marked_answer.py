@@ -5,8 +5,7 @@ from typing import get_args
 
 import pytest
 
-from verifiers.extract import Fallback, extract_answer
-from verifiers.marked_answer import answer_line, answer_tag, last_number
+from verifiers.extract import Fallback, answer_line, answer_tag, extract_answer, last_number
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncrl.launch.doctor.clock import clock
 from asyncrl.launch.doctor.disks import disk, hub_cache
-from asyncrl.launch.doctor.finding import Finding, State, lost, ok
 from asyncrl.launch.doctor.gpus import TORCH_SECONDS, cuda, gpus
 from asyncrl.launch.doctor.hardware import (
+    clock,
     control_groups,
     cores,
     cpu,
@@ -20,9 +19,9 @@ from asyncrl.launch.doctor.hardware import (
 )
 from asyncrl.launch.doctor.network import host_name, hub, ports, proxies
 from asyncrl.launch.doctor.packages import locked, owners, pins
-from asyncrl.launch.doctor.probe import Probe, output_of
-from asyncrl.system.cache import cache_folder
+from asyncrl.launch.doctor.probe import Finding, Probe, State, lost, ok, output_of
 from asyncrl.system.gpus import ASK_SECONDS
+from asyncrl.system.places import cache_folder
 
 READ_SECONDS = 10.0
 """For a look at files of the kernel."""

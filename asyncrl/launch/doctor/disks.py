@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
-from asyncrl.system.mounts import Mount, mount_of
+from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
+from asyncrl.system.machine import Mount, mount_of
 
 LEAST_BYTES = 200 * 2**20
 """`asyncrl check` refuses a run folder with less."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
-from asyncrl.launch.doctor.probe import output_of
+from asyncrl.launch.doctor.probe import Finding, broken, lost, ok, output_of
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
 from asyncrl.system.environment import DRIVER
 from asyncrl.system.gpus import Gpu, find_gpus, free_gpu_bytes, hides_all

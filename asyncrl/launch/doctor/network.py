@@ -6,8 +6,8 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
-from asyncrl.system.ports import RANGE, free_ports
+from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
+from asyncrl.system.network import RANGE, free_ports
 
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 3.0

@@ -9,9 +9,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from asyncrl.errors import InputError
-from asyncrl.launch.doctor.finding import Finding, broken, lost, ok
-from asyncrl.system.distribution import check_distribution, check_plugin
-from asyncrl.system.environment import ENGINES
+from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
+from asyncrl.system.environment import ENGINES, check_distribution, check_plugin
 from asyncrl.system.machine import torch_is_cpu_build
 
 ROOT = Path(__file__).resolve().parents[3]

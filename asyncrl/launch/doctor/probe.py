@@ -1,15 +1,49 @@
-"""Probes side by side, each in a thread of its own with a time limit: one that raises or hangs is a line.
-
-A thread that hangs (a network file system without its server) is left behind, and ends with the process.
-"""
+"""Probes of `asyncrl doctor`, side by side, and the lines that they find."""
 
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from asyncrl.launch.doctor.finding import Finding, State
+
+class State(StrEnum):
+    OK = "ok"
+    LOST = "lost"
+    """Runs work, and lack something: speed, isolation, a kind of run."""
+    BROKEN = "broken"
+    """Runs fail, or kinds of them that this machine is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    state: State
+    found: str
+    consequence: str = ""
+    """A sentence. Empty where nothing is lost."""
+    fix: str = ""
+    """A sentence. Empty where nothing is lost."""
+
+
+def ok(what: str, found: str) -> Finding:
+    return Finding(what, State.OK, found)
+
+
+def lost(what: str, found: str, consequence: str, fix: str) -> Finding:
+    return Finding(what, State.LOST, found, consequence, fix)
+
+
+def broken(what: str, found: str, consequence: str, fix: str) -> Finding:
+    return Finding(what, State.BROKEN, found, consequence, fix)
+
+
+def worst(findings: list[Finding]) -> State:
+    """The state of the machine."""
+    order = list(State)
+    return max((finding.state for finding in findings), key=order.index, default=State.OK)
+
 
 TOLD_SECONDS = 1.0
 """Wait for a probe after which a line says that it is waited for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from asyncrl.launch.first_recipe.commented import Entry, Sections
 from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.planning.devices import Device
 from asyncrl.planning.division import GPUS_PER_MACHINE, Division
 

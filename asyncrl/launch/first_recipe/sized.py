@@ -12,8 +12,8 @@ from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.launch.meters.memory import FULL_SHARE, trainer_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.supported import check_supported
-from asyncrl.model.tensors import num_parameters
 from asyncrl.model.weight_traffic import disk_notes
+from asyncrl.model.weights import num_parameters
 from asyncrl.planning.division import Division, choose, fewest_gpus, step_seconds
 from asyncrl.planning.estimated import STATIC_SHARE, assumed_lengths
 from asyncrl.planning.lengths import Lengths

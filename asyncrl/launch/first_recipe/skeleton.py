@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.system.run_files import RECIPE
+from asyncrl.system.places import RECIPE
 
 SOURCE = Path(__file__).parent / "skeleton"
 FILES = ("README.md", RECIPE, "verifier.py", "data/heldout.jsonl", "data/train.jsonl")

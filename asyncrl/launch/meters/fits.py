@@ -15,7 +15,7 @@ from asyncrl.launch.meters.memory import trainer_memory
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.markers import value_at
 

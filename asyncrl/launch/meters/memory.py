@@ -1,13 +1,14 @@
-"""Memory of this machine that the processes of a run need; for `check`, `plan` and the start.
+"""Memory of the processes of a run: what they need, what they hold, and how near their limit is."""
 
-Without GPUs it is all host memory. With GPUs a rank and a server compute on theirs; of host memory they need
-their processes, and a rank the copy that a checkpoint is written from.
-"""
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
 
 from asyncrl.launch.placement import TEACHER, GpuMap
 from asyncrl.launch.rank_names import is_rank_name
-from asyncrl.model.device import uses_gpu
-from asyncrl.model.dtype import find_dtype
+from asyncrl.model.dtype import find_dtype, uses_gpu
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.model.shape import ModelShape
@@ -15,6 +16,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.teacher import known_shape
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
+from asyncrl.system.machine import GroupMemory, group_memory
 
 FULL_SHARE = 0.9
 """Usable share of a device's memory: the rest is the allocator's and the communication library's."""
@@ -143,3 +145,88 @@ def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None =
         num_ranks * (memory.resident() + memory.copies() + memory.past_versions) + num_sleeping * server
     )
     return processes + awake + max(training, generating)
+
+
+# A process is told by its command line. Those on other machines are not seen. Resident sets count what
+# processes share in each of them: a growth is one, a level is an upper bound.
+GIB = 2**30
+TRAINER = "asyncrl.trainer.main"
+SERVER = "sglang.launch_server"
+
+
+class MemoryMeter:
+    def __init__(self) -> None:
+        self._row: dict[str, float] = {}
+        """The measurement that no row has yet."""
+        self._roles: dict[psutil.Process, str] = {}
+
+    def take_row(self) -> dict[str, float]:
+        """controller_memory_gib, trainer_memory_gib (the largest rank) and server_memory_gib (the largest
+        server with its own processes), of those that there are. Empty where nothing was measured since the
+        last call: a size of before a step says nothing of it."""
+        row, self._row = self._row, {}
+        return row
+
+    def measure(self, families: Mapping[psutil.Process, Sequence[psutil.Process]]) -> None:
+        """Measures the row that is taken next; `families` as `find_families` finds them."""
+        sizes = {"controller": [psutil.Process().memory_info().rss], "trainer": [], "server": []}
+        roles: dict[psutil.Process, str] = {}
+        for child, family in families.items():
+            # A child that has not begun its program yet has no role: it is looked at again.
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if role := self._roles.get(child) or _role(child):
+                    roles[child] = role
+                    sizes[role].append(_resident_bytes(family))
+        self._roles = roles
+        self._row = {
+            f"{role}_memory_gib": round(max(found) / GIB, 3) for role, found in sizes.items() if found
+        }
+
+
+def _resident_bytes(family: Sequence[psutil.Process]) -> int:
+    total = 0
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += process.memory_info().rss
+    return total
+
+
+def _role(process: psutil.Process) -> str:
+    """Role of a child of the controller: trainer or server, else empty."""
+    words = process.cmdline()
+    if TRAINER in words:
+        return "trainer"
+    return "server" if SERVER in words else ""
+
+
+# Near the limit the kernel takes pages of programs and files away and reads them again as they are needed:
+# all is slow, and nothing fails.
+class MemoryLimitMeter:
+    """Owns what was measured at the last call."""
+
+    def __init__(
+        self,
+        measure: Callable[[], GroupMemory | None] = group_memory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._seconds = clock()
+        self._before = measure()
+
+    def row(self) -> dict[str, float]:
+        """memory_limit_share, and memory_stall_share of the time since the last call; those that there
+        are."""
+        now, seconds = self._measure(), self._clock()
+        before, passed = self._before, seconds - self._seconds
+        self._before, self._seconds = now, seconds
+        if now is None:
+            return {}
+        row = {"memory_limit_share": round(now.used_share, 4)}
+        # Another group may be the nearest now, which has its own count.
+        if before is None or before.limit != now.limit or passed <= 0:
+            return row
+        if before.stalled_seconds is not None and now.stalled_seconds is not None:
+            stalled = max(0.0, now.stalled_seconds - before.stalled_seconds)
+            row["memory_stall_share"] = round(min(1.0, stalled / passed), 4)
+        return row

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import psutil
 
-from asyncrl.journal.usage import CONTROLLER, OTHERS, RUN, Usage, record_usage
+from asyncrl.journal.starts import CONTROLLER, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.site.site import Process
 from asyncrl.loops.task_group import background
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.system.unusable_paths import unusable_path
+from asyncrl.system.paths import unusable_path
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,9 +21,9 @@ from asyncrl.launch.python.carried import Origin, carried_source
 from asyncrl.recipe.file import shown as shown_path
 from asyncrl.recipe.sources import Source
 from asyncrl.recipe.yaml_text import write_yaml
-from asyncrl.system.kinds import kind_of
-from asyncrl.system.unusable_paths import expanded
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
+from asyncrl.system.paths import expanded
+from asyncrl.system.words import kind_of
 from verifiers.function import check_function
 
 OWN_VERIFIER = "Verifier"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
 
 VARIABLE = "ASYNCRL_CALLER"
 """Environment variable: "PID FILE", for the command alone and not for the processes that it starts."""

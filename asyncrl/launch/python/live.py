@@ -1,14 +1,49 @@
-"""A run in the cell of a notebook: its state, a curve and the last steps, replaced as it trains."""
+"""Runs in a notebook: rows as a table, and the live cell of a run."""
 
 import html
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from asyncrl.launch.python.table import Table
+from asyncrl.errors import InputError, did_you_mean
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.readers.status.current_run import CurrentRun
 from asyncrl.run.metrics_file import Metrics, Row
+
+NUM_SHOWN = 20
+
+
+class Table(list[dict[str, Any]]):
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        super().__init__(dict(row) for row in rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """All names, in the order in which rows bring them."""
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column; None where a row has none. Raises InputError where no row has it."""
+        if self and not any(name in row for row in self):
+            near = did_you_mean(str(name), self.columns, f" They have {', '.join(self.columns)}.")
+            raise InputError(f"The rows have no column {name}.{near}")
+        return [row.get(name) for row in self]
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        lines = "".join(self._line(row) for row in self[-NUM_SHOWN:])
+        more = f"<p>the last {NUM_SHOWN} of {len(self)} rows</p>" if len(self) > NUM_SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{more}"
+
+    def _line(self, row: Mapping[str, Any]) -> str:
+        return "<tr>" + "".join(f"<td>{_shown(row.get(name))}</td>" for name in self.columns) + "</tr>"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else html.escape(str(value))
+
 
 WIDTH, HEIGHT, MARGIN = 560, 160, 24
 SHOWN_COLUMNS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.trained_responses import ANY_STEP, read_recorded, read_responses
+from asyncrl.journal.responses import ANY_STEP, read_recorded, read_responses
 from asyncrl.launch.evaluated_models import newest_model
 from asyncrl.launch.python.arguments import (
     ANYTHING,
@@ -24,16 +24,15 @@ from asyncrl.launch.python.arguments import (
     checked,
     instance,
 )
-from asyncrl.launch.python.live import LiveCell, is_notebook, live_html
+from asyncrl.launch.python.live import LiveCell, Table, is_notebook, live_html
 from asyncrl.launch.python.program import Program, pause
-from asyncrl.launch.python.table import Table
 from asyncrl.readers.status.current_run import CurrentRun, cause_of, read_run
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.metrics_file import MetricsFollower, Row
 from asyncrl.run.status import is_running, read_status, this_host
-from asyncrl.system.run_files import CALL, JOURNAL, METRICS
-from asyncrl.system.unusable_paths import expanded
+from asyncrl.system.paths import expanded
+from asyncrl.system.places import CALL, JOURNAL, METRICS
 
 OUTPUT = "output.txt"
 """In RUN/call: what the run's process printed, of all starts from Python."""

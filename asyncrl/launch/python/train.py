@@ -39,8 +39,8 @@ from asyncrl.recipe.file import load_recipe, make_absolute, name_in, object_file
 from asyncrl.recipe.near_keys import nearest_key
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.status import read_status
-from asyncrl.system.run_files import CALL, RECIPE
-from asyncrl.system.unusable_paths import expanded
+from asyncrl.system.paths import expanded
+from asyncrl.system.places import CALL, RECIPE
 
 Verifier = str | Callable[..., Any]
 """A name as in a recipe, a function `(response, reference) -> bool | float | Verdict | None`, or a class."""

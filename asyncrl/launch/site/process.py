@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.system.search_path import search_path
+from asyncrl.system.paths import search_path
 from sandbox.process import die_with_parent
 
 

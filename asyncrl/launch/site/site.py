@@ -15,7 +15,7 @@ from asyncrl.launch.rank_names import rank_name
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Config, Family, Tensors, norms
-from asyncrl.model.families.glm4_moe import NAMES as GLM4_MOE_NAMES
-from asyncrl.model.families.glm4_moe import feed_forward
+from asyncrl.model.families.glm import NAMES as GLM4_MOE_NAMES
+from asyncrl.model.families.glm import feed_forward
 from asyncrl.model.shape import LatentAttention, ModelShape
 
 KEYS_AND_VALUES = "self_attn.kv_a_proj_with_mqa.weight"

@@ -2,24 +2,13 @@
 
 from asyncrl.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from asyncrl.model.families.family import Config, Family
-from asyncrl.model.families.gemma2 import GEMMA2
-from asyncrl.model.families.gemma3 import GEMMA3
-from asyncrl.model.families.glm4 import GLM4
-from asyncrl.model.families.glm4_moe import GLM4_MOE
+from asyncrl.model.families.gemma import GEMMA2, GEMMA3
+from asyncrl.model.families.glm import GLM4, GLM4_MOE
 from asyncrl.model.families.gpt_oss import GPT_OSS
-from asyncrl.model.families.granite import GRANITE
-from asyncrl.model.families.llama import LLAMA
-from asyncrl.model.families.mistral import MISTRAL
-from asyncrl.model.families.mixtral import MIXTRAL
-from asyncrl.model.families.olmo2 import OLMO2
-from asyncrl.model.families.olmo3 import OLMO3
-from asyncrl.model.families.phi3 import PHI3
-from asyncrl.model.families.qwen2 import QWEN2
-from asyncrl.model.families.qwen2_moe import QWEN2_MOE
-from asyncrl.model.families.qwen3 import QWEN3
-from asyncrl.model.families.qwen3_moe import QWEN3_MOE
+from asyncrl.model.families.llama import GRANITE, LLAMA, MISTRAL, MIXTRAL, PHI3, SMOLLM3
+from asyncrl.model.families.olmo import OLMO2, OLMO3
+from asyncrl.model.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from asyncrl.model.families.qwen3_next import QWEN3_NEXT
-from asyncrl.model.families.smollm3 import SMOLLM3
 
 FAMILIES: dict[str, Family] = {
     family.architecture: family

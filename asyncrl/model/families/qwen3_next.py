@@ -16,7 +16,7 @@ from asyncrl.model.families.family import (
     norms,
     separate_attention,
 )
-from asyncrl.model.families.qwen2_moe import SERVED
+from asyncrl.model.families.qwen import SERVED
 from asyncrl.model.shape import DeltaNet, ModelShape
 
 SIZES = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from asyncrl.errors import AsyncrlError
 from asyncrl.observe.alarms.collapse import is_solved
 from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 from asyncrl.turns.tally import WORDS
 
 STEPS_APART = 10

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 NUM_EXAMPLES = 3
 TAIL_TOKENS = 24

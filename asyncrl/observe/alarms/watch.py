@@ -10,13 +10,19 @@ from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, LikelihoodDisplacement, OneAnswer, RouterCollapse
 from asyncrl.observe.alarms.history import History
-from asyncrl.observe.alarms.invalid_numbers import NotANumber, OneRowSpike, SkippedSteps, VerifierFaults
 from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
-from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion, RunOn
-from asyncrl.observe.alarms.memory import MemoryGrowth, MemoryLimit
-from asyncrl.observe.alarms.mismatch import (
+from asyncrl.observe.alarms.numbers import (
     EffectiveSamples,
+    LengthCollapse,
+    LengthExplosion,
+    MemoryGrowth,
+    MemoryLimit,
     MismatchTrend,
+    NotANumber,
+    OneRowSpike,
+    RunOn,
+    SkippedSteps,
+    VerifierFaults,
     capped_share,
     clipped_share,
     trust_region_share,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.source_metrics import source_metrics
 from asyncrl.observe.metrics.step_metrics import group_metrics, length_metrics, staleness_metrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.run.metrics_file import Metrics
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 MUTED = "#6b7280"
 # Okabe-Ito: distinct with every kind of color vision.

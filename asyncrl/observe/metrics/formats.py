@@ -2,7 +2,7 @@
 
 import math
 
-from asyncrl.system.rounding import as_percent, fixed
+from asyncrl.system.words import as_percent, fixed
 
 NOTHING = "-"
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from asyncrl.journal.step_responses import StepResponse, read_step_responses
+from asyncrl.journal.responses import StepResponse, read_step_responses
 from asyncrl.journal.writer import Journal
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import TrainersWait, Waits

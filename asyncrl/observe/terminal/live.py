@@ -24,7 +24,7 @@ from asyncrl.observe.metrics.formats import (
 )
 from asyncrl.recipe import Alarms
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.rounding import fixed
+from asyncrl.system.words import fixed
 
 HEADER_EVERY_LINES = 20
 ETA_WINDOW_STEPS = 20

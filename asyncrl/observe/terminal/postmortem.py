@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from asyncrl.system.run_files import LOGS
+from asyncrl.system.places import LOGS
 from verifiers.storable import storable
 
 POST_MORTEM = "post-mortem.txt"

@@ -1,14 +1,16 @@
-"""Progress of stages before the first step that take more than a few seconds: set-up, base model, servers.
-
-On a terminal, a bar that ends as one line; elsewhere, few plain lines. What is left is estimated by counts,
-and where nothing is counted by how long the same took before. Measures only time.
-"""
+"""Progress of stages before the first step that take more than a few seconds: set-up, base model, data."""
 
 import asyncio
+import contextlib
+import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -24,8 +26,51 @@ from rich.text import Text
 
 from asyncrl.observe.metrics.formats import duration
 from asyncrl.observe.terminal.live import has_terminal
-from asyncrl.system.past_seconds import PastSeconds
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.files import write_whole
+from asyncrl.system.places import cache_folder
+from asyncrl.system.words import as_percent
+
+# Owns the file past_seconds.json in asyncrl's cache. It is an estimate's memory and nothing more: where it
+# cannot be read or written, there is no estimate.
+KEPT = 5
+"""Last times of one thing: their median is expected next."""
+MOST_THINGS = 200
+"""Those noted longest ago are forgotten."""
+
+
+class PastSeconds:
+    """Seconds of earlier times, by what decides how long it takes."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file or cache_folder("past_seconds.json")
+
+    def expected(self, like: str) -> float | None:
+        """The median of the last times, None without any."""
+        known = self._read().get(like)
+        return statistics.median(known) if known else None
+
+    def note(self, like: str, seconds: float) -> None:
+        known = self._read()
+        known[like] = [*known.pop(like, []), round(seconds, 2)][-KEPT:]
+        newest = dict(list(known.items())[-MOST_THINGS:])
+        # A home that is full or read-only costs the estimate and nothing else. Of two that write at once, one
+        # is forgotten.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps(newest, indent=1) + "\n")
+
+    def _read(self) -> dict[str, list[float]]:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        things = found.items() if isinstance(found, dict) else ()
+        return {like: seconds for like, seconds in things if _are_seconds(seconds)}
+
+
+def _are_seconds(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(each, int | float) for each in found)
+
 
 PLAIN_INTERVAL_SECONDS = 10.0
 """Between two lines of one stage without a terminal, at first."""
@@ -188,3 +233,34 @@ def _plain(it: Stage, console: Console) -> Iterator[None]:
 
     it.on_change = on_change
     yield
+
+
+SHOWN_AFTER_SECONDS = 3.0
+
+
+class LateStage:
+    """Progress on standard error, once the block has taken SHOWN_AFTER_SECONDS; a context manager."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._began = time.monotonic()
+        self._stage: Stage | None = None
+        self._open = contextlib.ExitStack()
+
+    def show(self, what: str, *, done: float = 0.0, total: float | None = None) -> None:
+        """`what` stands after the title; `total` is None where it is not known."""
+        if self._stage is None:
+            if time.monotonic() - self._began < SHOWN_AFTER_SECONDS:
+                return
+            console = Console(stderr=True, highlight=False)
+            self._stage = self._open.enter_context(stage(self._title, console=console, began=self._began))
+            self._stage.count_from(done)
+        self._stage.move(f"{self._title}: {what}", done, total)
+
+    def __enter__(self) -> "LateStage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, frames)

@@ -1,5 +1,6 @@
-"""A table as rows of words, and how it looks on a terminal: what every command that prints one uses."""
+"""Output of every command: tables as rows of words, warnings on standard error."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,21 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from asyncrl.observe.terminal.live import printable
+
+
+class _Printable(logging.Formatter):
+    """Programs wrote parts of the messages: nothing in them steers the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def warn_on_stderr() -> None:
+    """Shows warnings and errors of all loggers, one message each, without time or level."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
 
 WIDTH_WITHOUT_TERMINAL = 160
 """Columns where there is no terminal to fit: a file or a pipe."""

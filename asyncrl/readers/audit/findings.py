@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypedDict
 
 from asyncrl.observe.metrics.estimates import share_in_clusters
-from asyncrl.readers.audit.drawing import Drawn
-from asyncrl.readers.audit.golds import AuditTasks
-from asyncrl.readers.audit.grading import Regraded
+from asyncrl.readers.audit.grading import AuditTasks, Drawn, Regraded
 from verifiers.verdict import Outcome
 
 UNDESERVED, REFUSED, AGREED = "undeserved", "refused", "agreed"

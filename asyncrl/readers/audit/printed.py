@@ -18,7 +18,7 @@ from asyncrl.readers.audit.findings import (
     Rate,
     Told,
 )
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 METHOD = (
     "95% intervals, tasks as the unit. Undeserved: rewarded, but wrong by the other; refused: the reverse. "

@@ -13,7 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.journal.conservation import GENERATED, TRAINED
 from asyncrl.journal.evaluations import read_answers
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.journal.usage import read_usage
+from asyncrl.journal.starts import read_usage
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
 from asyncrl.readers.compare.answers import HELDOUT, Scores, common, greedy_scores, sampled_scores
 from asyncrl.readers.report.collect import tokens_of
@@ -28,8 +28,8 @@ from asyncrl.run.chain_plan import SELECTION
 from asyncrl.run.checkpoints import EXPORT
 from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import read_status
-from asyncrl.system.run_files import CHECKPOINTS, JOURNAL, METRICS, RECIPE
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
+from asyncrl.system.places import CHECKPOINTS, JOURNAL, METRICS, RECIPE
 
 MOST_KEPT = 64
 """Runs of which what was read is kept while their files do not change."""

@@ -1,13 +1,41 @@
-"""The story of a chain as tables: what each stage brought, what it cost, what it made."""
+"""The story of a chain as tables and lines: what each stage brought and cost; and the folder that a user
+named.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from rich.text import Text
+
+from asyncrl.errors import InputError
 from asyncrl.observe.metrics.estimates import Difference
-from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share
+from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_share, percent_with_interval
+from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.chain.story import ChainStory, StageStory
+from asyncrl.readers.status.status_lines import STYLES
+from asyncrl.recipe.chain import read_chain
+from asyncrl.recipe.file import shown
+from asyncrl.recipe.shipped import is_named
+from asyncrl.run.chain_folder import CHAIN
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.rounding import signed
+from asyncrl.system.words import signed
+
+
+def chain_folder(path: Path) -> Path | None:
+    """None for what is no chain. Raises InputError for a file that is no chain, and for one of a chain that
+    has not begun."""
+    if (path / CHAIN).is_file():
+        return path
+    if not path.is_file() and not is_named(path, "chain"):
+        return None
+    folder = Path(read_chain(path).folder)
+    if not (folder / CHAIN).is_file():
+        raise InputError(
+            f"The chain {path} has not begun: {shown(folder)} has no {CHAIN}. Begin it: asyncrl chain {path}."
+        )
+    return folder
+
 
 ARROW = " -> "
 
@@ -133,3 +161,41 @@ def _count(numbers: list[int | None]) -> str:
     known = [number for number in numbers if number is not None]
     total = sum(known)
     return NOTHING if not known else f"{total}" if total < 1000 else compact(total)
+
+
+def chain_lines(story: ChainStory) -> list[Text]:
+    """The chain, then a line for each stage."""
+    done = sum(stage.state == "finished" for stage in story.stages)
+    head = Text(printable(story.folder), style="bold")
+    state = Text.assemble(
+        ("chain     ", "dim"),
+        (story.state, STYLES.get(story.state, "")),
+        f", {done} of {len(story.stages)} stages done",
+    )
+    return [head, state, *(_line(stage) for stage in story.stages)]
+
+
+def _line(stage: StageStory) -> Text:
+    return Text.assemble(
+        (f"{stage.number:<10}", "dim"),
+        f"{printable(stage.name)} ({stage.kind}): ",
+        (state_words(stage), STYLES.get(stage.state, "")),
+        *(f"; {words}" for words in _facts(stage)),
+    )
+
+
+def _facts(stage: StageStory) -> Iterator[str]:
+    if stage.cause is not None:
+        yield printable(stage.cause.splitlines()[0])
+    if stage.selected is not None:
+        found = stage.selected
+        yield f"{found.lines:,} lines of {found.rows:,} of {found.rows_seen:,} rows"
+    if stage.after is not None and stage.after.get("greedy_accuracy") is not None:
+        before = "" if stage.before is None else f"{_accuracy(stage.before)} -> "
+        yield f"held-out {before}{_accuracy(stage.after)}"
+    if stage.wall_seconds is not None:
+        yield duration(stage.wall_seconds)
+
+
+def _accuracy(row: Row) -> str:
+    return percent_with_interval(row.get("greedy_accuracy"), row.get("greedy_low"), row.get("greedy_high"))

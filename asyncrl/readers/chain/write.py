@@ -10,14 +10,14 @@ from asyncrl.observe.metrics.charts import BLUE, MUTED
 from asyncrl.observe.terminal.curves import GRID, NO_METADATA, STYLE
 from asyncrl.readers.chain.story import ChainStory, StageStory, read_story
 from asyncrl.readers.chain.tables import tables_of
-from asyncrl.readers.report.frame import render_page, themed
+from asyncrl.readers.report.page import render_page, themed
 from asyncrl.readers.report.tables import as_markdown
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
 from asyncrl.recipe.file import shown
 from asyncrl.run.chain_plan import SELECTION
-from asyncrl.system.rounding import as_percent
-from asyncrl.system.run_files import REPORT
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
+from asyncrl.system.places import REPORT
+from asyncrl.system.words import as_percent
 
 
 def draw_accuracy(stages: Sequence[StageStory]) -> str:

@@ -21,10 +21,9 @@ from asyncrl.readers.compare.answers import (
     greedy_scores,
     sampled_scores,
 )
-from asyncrl.readers.compare.groups import Group
-from asyncrl.readers.compare.intervals import seeds_and_tasks
+from asyncrl.readers.compare.groups import Group, seeds_and_tasks
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.rounding import fixed
+from asyncrl.system.words import fixed
 
 
 class NothingInCommon(InputError):

@@ -1,17 +1,90 @@
-"""Runs whose recipes differ in their seed alone, as one group: its numbers, with an interval over seeds.
-
-A group has each seed once. A second run with a recipe and seed repeats the first one: what differs between
-them is neither recipe nor seed, so it is a side of its own, together with the second runs of other seeds.
+"""Runs whose recipes differ in their seed alone, as one group: its numbers, with intervals over seeds and
+tasks.
 """
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.readers.compare.intervals import Interval, over_seeds
-from asyncrl.readers.compare.recipes import without_seed
-from asyncrl.readers.compare.recorded import RecordedRun
+import mpmath
+import numpy as np
+import numpy.typing as npt
+
+from asyncrl.observe.metrics.estimates import Z_95, held_to_exact_test, with_two_tasks_more
+from asyncrl.readers.compare.recorded import RecordedRun, without_seed
 from asyncrl.run.metrics_file import Row
+
+# Two *runs* alone are compared by `estimates.paired_difference`, here as in `asyncrl eval`; several seeds a
+# side say how far the difference between the *recipes* would move. Coverage is tested on simulated runs
+# (tests/readers/compare/test_intervals.py).
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    mean: float
+    low: float
+    high: float
+
+
+def seeds_and_tasks(first: Floats, second: Floats) -> Interval:
+    """Mean of second - first, [S1, n] and [S2, n] scores of several seeds on the same n tasks.
+
+    Seeds of each side and tasks are three independent samples: their variances of the mean add up, and
+    Student's t has the degrees of freedom of Welch and Satterthwaite (Satterthwaite 1946, Biometrics Bulletin
+    2(6)). What seeds and tasks share is counted more than once, as by the pigeonhole bootstrap (Owen 2007,
+    Annals of Applied Statistics 1(2)): too wide rather than too narrow where seeds hardly differ. Few tasks
+    whose means over seeds differ are held to the exact test.
+    """
+    differences = (second.mean(axis=0) - first.mean(axis=0)).tolist()
+    _, variance = with_two_tasks_more(differences)
+    parts = [(variance, len(differences) + 1)]
+    parts += [(_variance_of_mean(side.mean(axis=1)), len(side) - 1) for side in (first, second)]
+    mean = float(second.mean() - first.mean())
+    half = t_quantile(_degrees(parts)) * math.sqrt(sum(variance for variance, _ in parts))
+    low, high = held_to_exact_test(mean - half, mean + half, differences)
+    return Interval(mean, max(-1.0, low), min(1.0, high))
+
+
+def over_seeds(values: Sequence[float]) -> Interval:
+    """Mean of one share per seed by Student's t, its ends within [0, 1]. Two seeds at least."""
+    found = np.asarray(values, dtype=np.float64)
+    mean, half = float(found.mean()), t_quantile(len(values) - 1) * math.sqrt(_variance_of_mean(found))
+    return Interval(mean, max(0.0, mean - half), min(1.0, mean + half))
+
+
+@functools.cache
+def t_quantile(degrees: float) -> float:
+    """97.5% quantile of Student's t, for whole or broken degrees of freedom of 1 or more."""
+    if degrees > 10_000:
+        return Z_95
+
+    def outside(t: float) -> float:
+        """Chance of a value beyond -t or t, from the incomplete beta function (Abramowitz and Stegun
+        26.7.1)."""
+        x = degrees / (degrees + t * t)
+        return float(mpmath.betainc(degrees / 2, 0.5, 0, x, regularized=True))
+
+    low, high = 1.0, 20.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if outside(middle) > 0.05 else (low, middle)
+    return low
+
+
+def _degrees(parts: Sequence[tuple[float, int]]) -> float:
+    """Degrees of freedom of a sum of independent means (variance, degrees)."""
+    whole = sum(variance for variance, _ in parts)
+    found = whole**2 / sum(variance**2 / degrees for variance, degrees in parts)
+    # Rounded: the quantile of few different numbers is worth remembering.
+    return max(1.0, round(found, 1))
+
+
+def _variance_of_mean(values: Floats) -> float:
+    return float(values.var(ddof=1) / len(values))
+
 
 _ENDINGS = "-_. 0123456789/~"
 

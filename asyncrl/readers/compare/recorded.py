@@ -1,11 +1,8 @@
-"""A run as a comparison reads it: from its folder alone, read only, while the run writes it or after.
+"""A run as a comparison reads it, from its folder, and recipes side by side."""
 
-A journal that another version of asyncrl wrote, or that was not copied, is no error: such a run is compared
-by what metrics.jsonl says, and `remarks` tells so. A damaged one is.
-"""
-
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +12,50 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
-from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.readers.compare.recipes import Keys, flat
+from asyncrl.journal.starts import recorded_machines
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.metrics_file import Metrics, Row, read_metrics
-from asyncrl.system.kinds import kind_of
-from asyncrl.system.near_paths import nearest_run
-from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
+from asyncrl.system.paths import nearest_run
+from asyncrl.system.places import JOURNAL, METRICS, RECIPE
+from asyncrl.system.words import kind_of
+
+Keys = dict[str, Any]
+"""Key with dots -> value; a list is one value."""
+
+OWN = ("seed", "name", "run_folder")
+"""Keys in which the runs of a group may differ."""
+PLACES = ("name", "run_folder", "path", "folder")
+"""Last parts of keys that say where something is or how it is called."""
+
+
+def flat(recipe: Mapping[str, Any], prefix: str = "") -> Keys:
+    """The keys of a recipe as `asyncrl keys` names them."""
+    found: Keys = {}
+    for name, value in recipe.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def differing(recipes: Sequence[Keys]) -> list[str]:
+    """Keys without one value in all recipes, in the order of the recipes; paths and names last."""
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    found = [key for key in keys if len({_text(recipe, key) for recipe in recipes}) > 1]
+    return sorted(found, key=lambda key: key.rpartition(".")[2] in PLACES)
+
+
+def without_seed(recipe: Keys) -> str:
+    """Equal for recipes that differ in nothing but seed, name and run_folder."""
+    kept = {key: value for key, value in recipe.items() if key not in OWN}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _text(recipe: Keys, key: str) -> str:
+    return json.dumps(recipe[key], sort_keys=True, default=str) if key in recipe else ""
 
 
 @dataclass(frozen=True)

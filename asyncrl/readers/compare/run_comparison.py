@@ -12,8 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.readers.compare.answers import HELDOUT
 from asyncrl.readers.compare.contest import Contest, Difference, NothingInCommon, contests
 from asyncrl.readers.compare.groups import Group, grouped, interval_of, repeats
-from asyncrl.readers.compare.recipes import differing
-from asyncrl.readers.compare.recorded import RecordedRun
+from asyncrl.readers.compare.recorded import RecordedRun, differing
 from asyncrl.run.metrics_file import Row
 
 

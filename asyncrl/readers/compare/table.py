@@ -10,7 +10,7 @@ from asyncrl.observe.metrics.formats import NOTHING, compact, duration, exact_sh
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.table import Table, print_table
 from asyncrl.readers.compare.run_comparison import Comparison, GroupRow, Pair, RunRow
-from asyncrl.system.rounding import as_percent, fixed
+from asyncrl.system.words import as_percent, fixed
 
 LACKING = "(no such key)"
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from aiohttp import web
 
-from asyncrl.journal.answers import ChangedTask, read_changed_tasks
-from asyncrl.readers.page.request import answer, run_of, whole
-from asyncrl.readers.page.runs import Run
+from asyncrl.journal.responses import ChangedTask, read_changed_tasks
+from asyncrl.readers.page.runs import Run, answer, run_of, whole
 
 PAGE_SIZE = 25
 

@@ -34,8 +34,7 @@ from asyncrl.readers.page import (
     overview,
     servers,
 )
-from asyncrl.readers.page.request import REFUSED, RUNS, answer, or_refused, run_of
-from asyncrl.readers.page.runs import Run, Runs
+from asyncrl.readers.page.runs import REFUSED, RUNS, Run, Runs, answer, or_refused, run_of
 
 HOST = "127.0.0.1"
 HEADERS = {

@@ -8,7 +8,7 @@ from aiohttp import web
 from asyncrl.errors import InputError
 from asyncrl.readers.chain.story import read_story
 from asyncrl.readers.chain.tables import brought, cost
-from asyncrl.readers.page.request import RUNS, answer
+from asyncrl.readers.page.runs import RUNS, answer
 
 
 class Shown(TypedDict):

@@ -16,9 +16,8 @@ from asyncrl.errors import InputError
 from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
-from asyncrl.readers.page.request import RUNS, answer, or_refused, whole
-from asyncrl.readers.page.runs import stamp
-from asyncrl.system.run_files import METRICS
+from asyncrl.readers.page.runs import RUNS, answer, or_refused, stamp, whole
+from asyncrl.system.places import METRICS
 
 MOST_RUNS = 64
 MOST_KEPT = 8

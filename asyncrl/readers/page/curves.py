@@ -10,8 +10,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.observe.metrics.charts import evaluated_columns
-from asyncrl.readers.page.request import answer, run_of
-from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.runs import Run, answer, run_of
 from asyncrl.run.metrics_file import Row
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.page.runs import Run, stamp
-from asyncrl.system.run_files import ANSWERS
+from asyncrl.system.places import ANSWERS
 
 MOST_KEPT = 50
 """Runs whose curves stay computed: those of many tasks take a second."""

@@ -11,7 +11,6 @@ from typing import Any, TypedDict, cast
 
 from aiohttp import web
 
-from asyncrl.journal.observations import as_text
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.journal.rows import (
     CallRow,
@@ -22,13 +21,13 @@ from asyncrl.journal.rows import (
     SegmentRow,
     TrajectoryColumns,
     TrajectoryRow,
+    as_text,
 )
 from asyncrl.journal.search import search_text
 from asyncrl.model.token_text import TokenTexts
-from asyncrl.readers.page.request import answer, run_of, whole
-from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.runs import Run, answer, run_of, whole
 from asyncrl.records import branch_number
-from asyncrl.system.shortened import shortened
+from asyncrl.system.words import shortened
 
 MOST_CHARACTERS = 4000
 """Most of one text that a page is sent; the head and the tail of a longer one."""

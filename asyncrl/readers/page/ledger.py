@@ -8,8 +8,7 @@ from aiohttp import web
 from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.ledger import read_ledger
-from asyncrl.readers.page.request import answer, run_of, whole
-from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.runs import Run, answer, run_of, whole
 
 MOST_EXPORTED = 1000
 """Steps."""

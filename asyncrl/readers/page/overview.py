@@ -7,8 +7,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.readers.page.request import RUNS, answer, run_of
-from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.runs import RUNS, Run, answer, run_of
 from asyncrl.readers.status.current_run import cause_of, state_of
 from asyncrl.run.metrics_file import RESUMED, Metrics, Row
 from asyncrl.run.status import read_status

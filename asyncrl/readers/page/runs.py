@@ -1,28 +1,27 @@
-"""Which runs and chains a page shows, and what of each run is open.
+"""Which runs and chains a page shows, what of each run is read, and which run a request names."""
 
-Reads the folders on every call, so runs appear and vanish while the page is open. A run is opened when it is
-first asked for; of those asked for least recently, what was read is forgotten. Writes nothing.
-"""
-
+import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from aiohttp import web
 
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
-from asyncrl.readers.chain.place import chain_folder
 from asyncrl.readers.chain.story import is_chain, runs_of
+from asyncrl.readers.chain.tables import chain_folder
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.metrics_file import MetricsFollower
-from asyncrl.system.near_paths import nearest_run
-from asyncrl.system.run_files import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
-from asyncrl.system.text_file import read_text
+from asyncrl.system.files import read_text
+from asyncrl.system.paths import nearest_run
+from asyncrl.system.places import ANSWERS, CHECKPOINTS, JOURNAL, METRICS, RECIPE, STATUS
 
 MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""
@@ -165,3 +164,42 @@ def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:
     model = Path(section["path"]) if source is None else source.folder
     exported = sorted((run_folder / CHECKPOINTS).glob("step-*/hf/tokenizer.json"))
     return exported[-1].parent if exported and not model.is_dir() else model
+
+
+REFUSED = "refused"
+"""The only key of an answer of an exported page that says why there is none."""
+RUNS = web.AppKey("runs", Runs)
+T = TypeVar("T")
+
+
+def run_of(request: web.Request) -> Run:
+    """The run of `/api/runs/{run}/...`. Raises HTTPNotFound."""
+    name = request.match_info["run"]
+    run = request.app[RUNS].get(name)
+    if run is None:
+        raise web.HTTPNotFound(text=f"There is no run {name}.")
+    return run
+
+
+async def answer(read: Callable[..., T], *arguments: Any) -> web.Response:
+    """The result of `read` as JSON; `read` runs in a thread, since it waits for a disk."""
+    return web.json_response(await asyncio.to_thread(read, *arguments))
+
+
+def or_refused(read: Callable[..., T], *arguments: Any) -> T | dict[str, str]:
+    """The result of `read`; where files cannot be read, {REFUSED: why}."""
+    try:
+        return read(*arguments)
+    except (InputError, OSError) as error:
+        return {REFUSED: str(error)}
+
+
+def whole(request: web.Request, name: str) -> int | None:
+    """A whole number of the query, None where it has none of that name. Raises HTTPBadRequest."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    # A longer one does not fit the journal's 64-bit numbers.
+    if len(text) > 18 or not text.removeprefix("-").isdecimal():
+        raise web.HTTPBadRequest(text=f"{name} is {text[:40]!r}, expected a whole number.")
+    return int(text)

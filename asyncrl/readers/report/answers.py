@@ -11,13 +11,13 @@ from asyncrl.journal.evaluations import (
     read_prompts,
     read_texts,
 )
+from asyncrl.journal.kept_answers import MOST_CHARACTERS, ShownAnswer
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.shown_answers import MOST_CHARACTERS, ShownAnswer
 from asyncrl.observe.metrics.sample_curves import Tally, compare
 from asyncrl.readers.compare.answers import HELDOUT
 from asyncrl.readers.measured import BASE, Measured
 from asyncrl.readers.report import schema
-from asyncrl.system.shortened import shortened
+from asyncrl.system.words import shortened
 
 CHANGES = ("wrong to right", "right to wrong", "right twice", "wrong twice")
 TASKS_PER_CHANGE = 3

@@ -13,23 +13,20 @@ from typing import Literal
 
 import numpy as np
 
-from asyncrl.journal import environments
 from asyncrl.journal.conservation import GENERATED, TRAINED, Conservation, read_conservation
-from asyncrl.journal.lengths import read_sampled
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.journal.starts import recorded_data, recorded_model
-from asyncrl.journal.usage import RUN, Usage, read_usage
+from asyncrl.journal.responses import read_sampled
+from asyncrl.journal.starts import RUN, Start, Usage, read_starts, read_usage, recorded_data, recorded_model
 from asyncrl.model.flops import matrix_weights
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.answers import before_and_after, measured_before_and_after, sampled_over_k
-from asyncrl.readers.report.costs import flops_of, is_number, time_of
-from asyncrl.readers.report.responses import step_responses
+from asyncrl.readers.report.costs import flops_of, is_number, step_responses, time_of
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.recipe.yaml_text import read_yaml
@@ -37,7 +34,7 @@ from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.environment import Environment, differences
-from asyncrl.system.run_files import JOURNAL, METRICS
+from asyncrl.system.places import JOURNAL, METRICS
 
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),
@@ -55,7 +52,7 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
     recipe = read_run_recipe(run_folder)
     metrics = metrics or read_metrics(run_folder / METRICS)
     journal = find_journal(run_folder / JOURNAL)
-    starts = [] if journal is None else environments.read_starts(journal)
+    starts = [] if journal is None else read_starts(journal)
     usage = {} if journal is None else read_usage(journal)
     last = starts[-1].record if starts else None
     shape = None if last is None else last.shape
@@ -204,9 +201,7 @@ def distribution(values: Sequence[float]) -> schema.Distribution:
     )
 
 
-def _starts(
-    starts: Sequence[environments.Start], usage: Mapping[float, Sequence[Usage]]
-) -> list[schema.Start]:
+def _starts(starts: Sequence[Start], usage: Mapping[float, Sequence[Usage]]) -> list[schema.Start]:
     first: Environment | None = starts[0].record.environment if starts else None
     return [
         schema.Start(

@@ -10,13 +10,13 @@ from asyncrl.observe.terminal.model_differences import (
     comparison_rows,
     comparison_table,
     comparison_title,
+    curve_tables,
 )
-from asyncrl.observe.terminal.sample_curves import curve_tables
 from asyncrl.observe.terminal.table import Table
-from asyncrl.readers.report.responses import responses_table
+from asyncrl.readers.report.costs import responses_table
 from asyncrl.readers.report.schema import Evaluated, OverK, RunReport
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.rounding import as_percent
+from asyncrl.system.words import as_percent
 
 OPTIMISTIC = (
     "Last: the newest version that was evaluated. Best: the highest greedy accuracy on these very held-out "

@@ -22,16 +22,16 @@ from asyncrl.observe.metrics.sample_curves import TITLES, Compared, chosen
 from asyncrl.observe.terminal import curves
 from asyncrl.observe.terminal.curves import INK, NO_METADATA, STYLE, draw_panel
 from asyncrl.readers.report.collect import collect
+from asyncrl.readers.report.costs import responses_csv
 from asyncrl.readers.report.page import remarks_of, render
-from asyncrl.readers.report.responses import responses_csv
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.several import texts_of_several
 from asyncrl.readers.report.tables import as_markdown, compared_of, sampled_sets, tables_of
 from asyncrl.run.checkpoints import EXPORT
 from asyncrl.run.metrics_file import Metrics, Row, read_metrics
-from asyncrl.system.rounding import as_percent
-from asyncrl.system.run_files import CURVES, METRICS, REPORT
-from asyncrl.system.whole_file import write_whole
+from asyncrl.system.files import write_whole
+from asyncrl.system.places import CURVES, METRICS, REPORT
+from asyncrl.system.words import as_percent
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)
 """The base model's first."""

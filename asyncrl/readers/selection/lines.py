@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncrl.data.row_use import is_json
 from asyncrl.data.rows import Row
-from asyncrl.journal.graded_responses import ResponseTokens
+from asyncrl.journal.responses import ResponseTokens
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate
 from asyncrl.records import Observed, VerifierSpec
@@ -57,7 +57,7 @@ class Origin:
     """The run's folder, or the recipe or model that was asked."""
     choice: str
     template: str | None
-    """Digests (`tasks/rendering_digest.py`); None where the model's folder is not on this machine."""
+    """Digests (`tasks/digests.py`); None where the model's folder is not on this machine."""
     tokenizer: str | None
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from asyncrl.errors import DiskError, InputError
-from asyncrl.system.disk import find_refusal
+from asyncrl.system.files import find_refusal
 
 if TYPE_CHECKING:
     import pyarrow

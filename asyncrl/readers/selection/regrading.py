@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from asyncrl.readers.audit.drawing import Drawn
-from asyncrl.readers.audit.golds import AuditTasks
-from asyncrl.readers.audit.grading import Regraded, grade_again
+from asyncrl.readers.audit.grading import AuditTasks, Drawn, Regraded, grade_again
 from asyncrl.readers.selection.candidate import Candidate
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.grade import score_of

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from asyncrl.data.questions import question_digest
+from asyncrl.data.digests import question_digest
 from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
-from asyncrl.journal.graded_responses import GradedResponse, ResponseTokens, read_graded, read_tokens
 from asyncrl.journal.reader import JournalReader
-from asyncrl.readers.selection.candidate import Candidate
+from asyncrl.journal.responses import GradedResponse, ResponseTokens, read_graded, read_tokens
+from asyncrl.readers.selection.candidate import Candidate, Filters
 from asyncrl.readers.selection.choices import Choice, Chosen, Rules, Vote
 from asyncrl.readers.selection.fates import Account, Fate
-from asyncrl.readers.selection.filters import Filters
 from asyncrl.readers.selection.lines import LineMaker
 from asyncrl.readers.selection.output import Output
 from asyncrl.rollout.equal_answers import answer_classes, is_readable

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import recorded_end
 from asyncrl.journal.reader import find_journal
+from asyncrl.journal.starts import recorded_end
 from asyncrl.observe.metrics.warning_log import Warned, warnings_of
 from asyncrl.observe.terminal.live import ETA_WINDOW_STEPS
 from asyncrl.observe.terminal.postmortem import POST_MORTEM
@@ -26,8 +26,8 @@ from asyncrl.run.status import (
     silence_of,
     words_of_state,
 )
-from asyncrl.system.near_paths import nearest_run
-from asyncrl.system.run_files import JOURNAL, METRICS, RECIPE, REPORT
+from asyncrl.system.paths import nearest_run
+from asyncrl.system.places import JOURNAL, METRICS, RECIPE, REPORT
 
 NUM_WARNINGS = 3
 NUM_ALARMS = 5

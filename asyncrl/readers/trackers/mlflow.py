@@ -14,7 +14,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from mlflow.entities import Metric, Param, RunStatus, RunTag
 from mlflow.tracking import MlflowClient
 
-from asyncrl.readers.compare.recipes import flat
+from asyncrl.readers.compare.recorded import flat
 from asyncrl.readers.trackers.tracker import Note, TrackedRun
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.sections.trackers import DEFAULT_PROJECT

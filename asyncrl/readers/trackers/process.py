@@ -23,12 +23,19 @@ from typing import Any
 
 from asyncrl.observe.metrics.columns import values_of
 from asyncrl.readers.trackers.catalog import check_opened, find_tracker
-from asyncrl.readers.trackers.position import Position, position_path, read_position, write_position
-from asyncrl.readers.trackers.tracker import Note, TrackedRun, Tracker
+from asyncrl.readers.trackers.tracker import (
+    Note,
+    Position,
+    TrackedRun,
+    Tracker,
+    position_path,
+    read_position,
+    write_position,
+)
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.metrics_file import RESUMED, complete_lines
-from asyncrl.system.run_files import METRICS, RECIPE
+from asyncrl.system.places import METRICS, RECIPE
 
 FAILED = 3
 """Exit code of a tracker that raised."""

@@ -1,11 +1,16 @@
-"""The interface of a tracker, and what it is told of the run when it is opened."""
+"""The interface of a tracker, and how far a tracker is."""
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.recipe import Tracker as Settings
+from asyncrl.run.metrics_file import complete_lines
+from asyncrl.system.files import write_whole
+from asyncrl.system.places import TRACKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +62,37 @@ class Tracker(Protocol):
 
 Open = Callable[[Settings, TrackedRun], Tracker]
 """Type of the function `open_tracker` in a tracker's module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    run_id: str | None = None
+    offset_bytes: int = 0
+    """Position in metrics.jsonl: rows before it were handed to the tracker."""
+    step: int = 0
+    """Step of the last row that had one."""
+
+
+def position_path(run_folder: Path, label: str) -> Path:
+    return run_folder / TRACKERS / f"{label}.json"
+
+
+def read_position(path: Path) -> Position:
+    """The position of an earlier start; the beginning where there is none that can be read."""
+    try:
+        return Position(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return Position()
+
+
+def write_position(path: Path, position: Position) -> None:
+    write_whole(path, json.dumps(dataclasses.asdict(position)))
+
+
+def rows_left(metrics: Path, position: Position) -> int:
+    """How many rows the tracker does not have."""
+    if not metrics.is_file():
+        return 0
+    with metrics.open("rb") as file:
+        file.seek(position.offset_bytes)
+        return len(complete_lines(file.read()))

@@ -5,7 +5,7 @@ from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.prompt import Prompt
 from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sources import ColumnMapping, Source
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 _OF_TASKS = ("broken_rows", "max_prompt_tokens", "long_prompts", "selection", "mixture")
 """Keys of `data` about tasks, which rows that are learned are not."""

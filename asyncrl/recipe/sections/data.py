@@ -16,7 +16,7 @@ from asyncrl.recipe.sources import (
     check_weights,
     sources_of,
 )
-from asyncrl.system.kinds import as_written
+from asyncrl.system.words import as_written
 
 
 class Selection(Section):

@@ -16,8 +16,7 @@ from typing import Any
 
 from asyncrl.records import Task
 from asyncrl.rollout.agents import function_host
-from asyncrl.rollout.agents.process import ProcessProgram, ProcessPrograms
-from asyncrl.rollout.agents.program import Access, Exit, Program
+from asyncrl.rollout.agents.process import Access, Exit, ProcessProgram, ProcessPrograms, Program
 from asyncrl.rollout.agents.task import task_file
 from verifiers.verdict import as_number
 

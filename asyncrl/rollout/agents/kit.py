@@ -7,23 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.loops.run_part import RunPart
-from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops.run_phase import RunPart, RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Agent, Recipe
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.hosts import FunctionHosts
 from asyncrl.rollout.agents.player import AgentPlayer
-from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
-from asyncrl.rollout.agents.program import Programs
+from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_command
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
-from asyncrl.system.faults_in_a_row import FaultsInARow
+from asyncrl.system.plugins import FaultsInARow
+from asyncrl.turns.calls import call_format
 from asyncrl.turns.dialogue import Dialogue
-from asyncrl.turns.formats import call_format
 from asyncrl.turns.tally import AGENTS, Tally
 
 

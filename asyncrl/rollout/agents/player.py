@@ -19,13 +19,13 @@ from asyncrl.loops.waits import Blocker, BlockerKind, Waits
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
-from asyncrl.rollout.agents.program import Access, Exit, Program, Programs
+from asyncrl.rollout.agents.process import Access, Exit, Program, Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.router import Gate
-from asyncrl.system.faults_in_a_row import FaultsInARow
+from asyncrl.system.plugins import FaultsInARow
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, over_limit
 

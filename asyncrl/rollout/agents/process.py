@@ -1,7 +1,4 @@
-"""Agents as processes: one per trajectory, with a folder, an environment and a key of its own.
-
-It sees no variable of the run but a few of the system's, so neither its token nor credentials of the user.
-"""
+"""Agents as processes: the seam, and one per trajectory with a folder, an environment and a time limit."""
 
 import asyncio
 import contextlib
@@ -15,17 +12,61 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from asyncrl.records import Task
 from asyncrl.rollout.agents import confined
-from asyncrl.rollout.agents.program import Access, Exit
 from asyncrl.rollout.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
-from asyncrl.system.search_path import search_path
+from asyncrl.system.paths import search_path
 from asyncrl.turns.variables import kept_variables
 from sandbox import landlock
 from verifiers.verdict import as_number
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an agent's program ended."""
+
+    code: int
+    """Its exit code, negative for a signal; 0 is well."""
+    detail: str = ""
+    """The end of what it printed, or why it did not end well."""
+    score: float | None = None
+    """Raw correctness in [0, 1] that it gave, where it may."""
+    is_lost: bool = False
+    """Whether another trajectory may have ended it, whose process it shared: it is started again, once, in a
+    process of its own, and no fault is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an agent reaches the model."""
+
+    base_url: str
+    """Ends in /v1."""
+    api_key: str
+    """Good for one trajectory, until that ends."""
+
+
+class Program(Protocol):
+    def exit(self) -> Exit | None:
+        """None while it runs."""
+        ...
+
+    async def end(self) -> None:
+        """Kills it and what it started, and removes its files. May be called again."""
+        ...
+
+
+class Programs(Protocol):
+    """Starts agents: processes in a run, coroutines in tests."""
+
+    async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> Program:
+        """`ended` is called once the program has exited. Raises OSError where it cannot start."""
+        ...
+
 
 log = logging.getLogger(__name__)
 

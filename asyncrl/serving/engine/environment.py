@@ -23,7 +23,7 @@ from asyncrl.recipe.server_options import (
 )
 from asyncrl.serving.engine.hooks.cuda_toolkit import toolkit_environment
 from asyncrl.system.machine import KERNEL_CACHES
-from asyncrl.system.proxies import loopback_direct
+from asyncrl.system.network import loopback_direct
 
 CPU_PATH = Path(__file__).with_name("cpu_path")
 """Stand-ins for packages that have no CPU build."""

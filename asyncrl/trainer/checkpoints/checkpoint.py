@@ -32,8 +32,7 @@ from asyncrl.run.checkpoints import (
     to_forget,
     write_manifest,
 )
-from asyncrl.system.disk import writing
-from asyncrl.system.folders import fresh_part, remove, replace, sync_tree
+from asyncrl.system.files import fresh_part, remove, replace, sync_tree, writing
 from asyncrl.trainer.checkpoints.checkpoint_files import State, names_in, read
 from asyncrl.trainer.checkpoints.saving import CheckpointError, CheckpointWriter
 from asyncrl.trainer.checkpoints.training_state import to_read, to_write

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from asyncrl.run.checkpoints import EXPORT
-from asyncrl.system.disk import writing
+from asyncrl.system.files import writing
 from asyncrl.trainer.network.adapters import export_adapter
 from asyncrl.trainer.network.export import export_model
 from asyncrl.trainer.step.learner import Learner

@@ -19,7 +19,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.errors import AsyncrlError, DiskError
-from asyncrl.system.disk import find_refusal
+from asyncrl.system.files import find_refusal
 from asyncrl.trainer.checkpoints.boxes import SharedTensor
 from asyncrl.trainer.checkpoints.checkpoint_files import Agreement, State, agree, write
 from asyncrl.trainer.ranks import ranks

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.tensor_digest import tensor_digest
-from asyncrl.system.folders import fresh_part, replace, sync_tree
+from asyncrl.system.files import fresh_part, replace, sync_tree
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.convert import PEFT, export_weights, load_adapters, load_weights
 from asyncrl.trainer.network.experts import is_of_expert

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.model.folder import other_files
 from asyncrl.model.weights import weight_files
-from asyncrl.system.folders import fresh_part, replace, sync_tree
+from asyncrl.system.files import fresh_part, replace, sync_tree
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.ranks import ranks

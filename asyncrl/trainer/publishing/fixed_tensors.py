@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from asyncrl.system.folders import fresh_part, remove
+from asyncrl.system.files import fresh_part, remove
 from asyncrl.trainer.network.convert import export_weights, exported_tensors
 from asyncrl.trainer.network.export import drain, write_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel

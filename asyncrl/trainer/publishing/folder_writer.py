@@ -14,7 +14,7 @@ import safetensors.torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.system.disk import writing
+from asyncrl.system.files import writing
 from asyncrl.trainer.ranks import ranks
 
 

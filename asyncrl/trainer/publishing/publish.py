@@ -25,8 +25,7 @@ from asyncrl.serving.publication import (
     load_from_disk,
 )
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.disk import writing
-from asyncrl.system.folders import fresh_part, part_of, remove
+from asyncrl.system.files import fresh_part, part_of, remove, writing
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import drain, write_index, write_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel

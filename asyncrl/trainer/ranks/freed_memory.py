@@ -8,7 +8,7 @@ import ctypes
 import logging
 import platform
 
-from asyncrl.system.memory import machine_memory
+from asyncrl.system.machine import machine_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
-from asyncrl.system.ports import listen_at
+from asyncrl.system.network import listen_at
 from asyncrl.trainer.ranks import cpu, gloo_device
 from asyncrl.trainer.ranks.megatron_import import import_megatron
 

@@ -1,21 +1,21 @@
-"""A tool: a function of the user's or ours, its schema, and what it makes of a call's arguments.
-
-The schema is what `transformers.utils.get_json_schema` makes of the function, which chat templates expect:
-the first paragraph of a Google-style docstring describes the tool, "Args:" its arguments.
+"""Tools: a function of the user's or ours, its schema, what it makes of a call's arguments, and their
+names.
 """
 
 import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pydantic
 
 from asyncrl.turns.environment import Recovery
-from verifiers.options import unresolved
+from verifiers.options import checked, unresolved
+from verifiers.plugins import Plugins
 
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")
@@ -144,3 +144,47 @@ def _schema_of_type(hint: Any, where: str) -> dict[str, Any]:
         f"the type of {where} is {hint}, expected str, int, float, bool, list[...], dict[str, ...], a "
         f"Literal, or one of these or None."
     )
+
+
+BUILT_IN = {
+    "calculator": "asyncrl.turns.tools.calculator:calculator",
+    "python": "asyncrl.turns.tools.python:PythonTool",
+}
+TOOLS = Plugins("tool", "asyncrl.tools", BUILT_IN)
+OWN_OPTIONS = ("tag", "result_tag")
+"""Options of any tool, for turns.call_format: tags."""
+
+Named = str | Mapping[str, Mapping[str, Any]]
+"""A name, or {name: options}."""
+
+
+def load_tools(named: Sequence[Named], folder: Path | None) -> list[Tool]:
+    """The tools of a recipe, in order. Raises ValueError with a sentence that names the mistake."""
+    tools: list[Tool] = []
+    for each in named:
+        name, options = (each, {}) if isinstance(each, str) else next(iter(each.items()))
+        tool = load_tool(name, options, folder)
+        if any(other.name == tool.name for other in tools):
+            raise ValueError(
+                f"turns.tools names two tools {tool.name!r}: a call could mean either. Rename one."
+            )
+        tools.append(tool)
+    return tools
+
+
+def load_tool(name: str, options: Mapping[str, Any], folder: Path | None) -> Tool:
+    """Raises ValueError with a sentence that names the mistake."""
+    found: Any = TOOLS.find(name, folder)
+    short = name.rpartition(":")[2]
+    tag = str(options.get("tag", short))
+    result_tag = str(options.get("result_tag", "output"))
+    others = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
+    if inspect.isclass(found):
+        built: Any = found(**checked(TOOLS.say(name), found, others))
+        recovery = Recovery(getattr(built, "recovery", Recovery.NEITHER))
+        schema = schema_of(built, short)
+        return Tool(short, schema, built, recovery, tag, result_tag, getattr(built, "close", None))
+    if others:
+        raise ValueError(f"{TOOLS.say(name)} is a function, which takes no options: {', '.join(others)}.")
+    recovery = Recovery(getattr(found, "recovery", Recovery.STATELESS))
+    return Tool(short, schema_of(found, short), found, recovery, tag, result_tag)

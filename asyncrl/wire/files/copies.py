@@ -13,9 +13,8 @@ from pathlib import Path
 
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions, to_forget
-from asyncrl.system.disk import writing
-from asyncrl.system.folders import remove
-from asyncrl.system.run_files import CHECKPOINTS, PUBLICATIONS
+from asyncrl.system.files import remove, writing
+from asyncrl.system.places import CHECKPOINTS, PUBLICATIONS
 from asyncrl.wire.files.fetch import NotThere, fetch_copy
 
 log = logging.getLogger(__name__)

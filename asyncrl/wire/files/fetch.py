@@ -17,10 +17,9 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.system.digests import sha256_of
-from asyncrl.system.folders import part_of, replace, sync_tree
+from asyncrl.system.files import part_of, replace, sha256_of, sync_tree
 from asyncrl.wire.access import bearer
-from asyncrl.wire.files.listing import LISTING, ListedFile, Listing, is_safe
+from asyncrl.wire.files.service import LISTING, ListedFile, Listing, is_safe
 
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""

@@ -12,7 +12,7 @@ from typing import Any
 from fakes.whole_run import WholeRun
 
 from asyncrl.model.folder import read_shape
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from tests.benchmarks.acceptance.checks import Checks, Setting, end
 from tests.benchmarks.acceptance.models import write_half_billion
 from tests.benchmarks.acceptance.runs import check_books, check_mismatch, finish, shown

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from asyncrl.launch.doctor.clock import Clocks, clock
-from asyncrl.launch.doctor.finding import Finding, State
+from asyncrl.launch.doctor.hardware import Clocks, clock
+from asyncrl.launch.doctor.probe import Finding, State
 
 NOW = 1_795_000_000.0
 """In November 2026."""

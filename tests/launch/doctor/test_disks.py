@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.launch.doctor.disks import Trial, disk, try_folder
-from asyncrl.launch.doctor.finding import State
-from asyncrl.system.mounts import Mount
+from asyncrl.launch.doctor.probe import State
+from asyncrl.system.machine import Mount
 
 PLENTY = 100 * 2**30
 FINE = Trial()

@@ -8,7 +8,7 @@ from fakes.gpus import whole_gpus
 
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor import gpus as probe
-from asyncrl.launch.doctor.finding import Finding, State
+from asyncrl.launch.doctor.probe import Finding, State
 from asyncrl.system.gpus import Gpu
 
 FREE = {"0": 80 * 2**30, "1": 80 * 2**30}

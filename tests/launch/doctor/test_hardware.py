@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.launch.doctor import hardware
-from asyncrl.launch.doctor.finding import State
-from asyncrl.system.memory import MachineMemory
+from asyncrl.launch.doctor.probe import State
+from asyncrl.system.machine import MachineMemory
 
 
 def write_cpuinfo(folder: Path, flags: str) -> Path:

@@ -6,8 +6,8 @@ import pytest
 from fakes.hub import running_hub
 
 from asyncrl.launch.doctor import network
-from asyncrl.launch.doctor.finding import State
 from asyncrl.launch.doctor.network import HubAnswer
+from asyncrl.launch.doctor.probe import State
 
 
 def refuse(*words: object) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor import packages
-from asyncrl.launch.doctor.finding import State
+from asyncrl.launch.doctor.probe import State
 
 HERE = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "transformers": "5.19.0", "megatron-core": "0.16.1"}
 

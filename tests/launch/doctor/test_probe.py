@@ -2,8 +2,7 @@
 
 import threading
 
-from asyncrl.launch.doctor.finding import Finding, State, lost, ok, worst
-from asyncrl.launch.doctor.probe import Probe, examine
+from asyncrl.launch.doctor.probe import Finding, Probe, State, examine, lost, ok, worst
 
 
 def fails() -> list[Finding]:

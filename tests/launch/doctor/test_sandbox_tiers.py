@@ -3,7 +3,7 @@
 from typing import Any
 
 from asyncrl.launch.doctor.catalog import sandbox
-from asyncrl.launch.doctor.finding import Finding, State
+from asyncrl.launch.doctor.probe import Finding, State
 
 
 def layer(name: str, *, holds: bool = True, note: str = "") -> dict[str, Any]:

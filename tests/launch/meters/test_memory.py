@@ -24,7 +24,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.recipe.sections.serving import CPU_CACHE_TOKENS
 from asyncrl.system.gpus import Gpu, free_gpu_bytes
-from asyncrl.system.memory import MachineMemory
+from asyncrl.system.machine import MachineMemory
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.launch.meters.memory_limit import MemoryLimitMeter
-from asyncrl.system.memory import GroupMemory, group_memory
+from asyncrl.launch.meters.memory import MemoryLimitMeter
+from asyncrl.system.machine import GroupMemory, group_memory
 
 GIB = 2**30
 
@@ -43,7 +43,7 @@ class Group:
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     """On a machine of 64 GiB."""
     machine = psutil.virtual_memory()._replace(total=64 * GIB)
-    monkeypatch.setattr("asyncrl.system.memory.psutil.virtual_memory", lambda: machine)
+    monkeypatch.setattr("asyncrl.system.machine.psutil.virtual_memory", lambda: machine)
     return Group(tmp_path)
 
 

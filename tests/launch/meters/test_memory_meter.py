@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.meters.usage import find_families
 
 HOLD = "import sys; held = bytearray({size}); print('held', flush=True); sys.stdin.read()"

@@ -11,12 +11,11 @@ import pytest
 from fakes.finished_run import record_start
 from fakes.newcomer import write_project
 
-from asyncrl.journal.environments import read_starts
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.usage import Usage, read_usage
+from asyncrl.journal.starts import Usage, read_starts, read_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import _metering
-from asyncrl.launch.meters.memory_meter import MemoryMeter
+from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.recipes import make_recipe
 
-from asyncrl.journal.server_changes import ServerChanges
+from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import server_needs
 from asyncrl.launch.site.site import LocalSite, Need, forwarded, trainer_needs

@@ -8,8 +8,12 @@ from fractions import Fraction
 
 import pytest
 
-from asyncrl.observe.metrics import draws
-from asyncrl.observe.metrics.draws import best_of_draws, chances_of_a_correct_draw, chances_of_election
+from asyncrl.observe.metrics import sample_curves
+from asyncrl.observe.metrics.sample_curves import (
+    best_of_draws,
+    chances_of_a_correct_draw,
+    chances_of_election,
+)
 
 NONE = None
 """The answer of a sample that has none."""
@@ -71,11 +75,11 @@ def test_a_tie_is_shared_and_no_vote_elects_nothing() -> None:
 
 def test_a_vote_of_more_samples_is_estimated_from_a_fixed_seed_near_the_exact_one() -> None:
     shape = (60, (50, 30, 20), 10)
-    estimated = draws._sampled(*shape)
-    assert estimated == draws._sampled(*shape)
-    for k, exact in enumerate(draws._counted(*shape)):
+    estimated = sample_curves._sampled(*shape)
+    assert estimated == sample_curves._sampled(*shape)
+    for k, exact in enumerate(sample_curves._counted(*shape)):
         # Five standard errors of a share over the orders.
-        assert abs(estimated[k] - exact) < 5 * 0.5 / math.sqrt(draws.NUM_ORDERS)
+        assert abs(estimated[k] - exact) < 5 * 0.5 / math.sqrt(sample_curves.NUM_ORDERS)
     assert chances_of_election(200, (100,), 0)[-1] == 1.0
 
 

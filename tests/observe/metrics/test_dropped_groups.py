@@ -11,7 +11,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.observe.alarms.no_correct import ZeroReward
-from asyncrl.observe.metrics.dropped_groups import DroppedGroups
+from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
 

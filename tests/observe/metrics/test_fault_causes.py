@@ -8,7 +8,7 @@ from rich.console import Console
 
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.end_of_run import print_end
+from asyncrl.readers.status.status_lines import print_end
 
 
 def break_verdicts(run_folder: Path) -> None:

@@ -9,7 +9,7 @@ from asyncrl.observe.metrics.columns import values_of
 from asyncrl.observe.metrics.source_metrics import PilotMeter
 from asyncrl.records import Finish, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.rollout.adaptive import AdaptiveGroups
+from asyncrl.rollout.filter import AdaptiveGroups
 from asyncrl.run.metrics_file import flat
 from asyncrl.tasks.pass_rates import PassRates
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from asyncrl.observe.terminal import late_stage
-from asyncrl.observe.terminal.late_stage import LateStage
+from asyncrl.observe.terminal import stage
+from asyncrl.observe.terminal.stage import LateStage
 
 
 def test_a_stage_that_is_over_soon_shows_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 1e9)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 1e9)
     with LateStage("reading x") as progress:
         progress.show("3 rows")
     assert capsys.readouterr() == ("", "")
@@ -18,7 +18,7 @@ def test_a_stage_that_is_over_soon_shows_nothing(
 def test_a_long_stage_is_shown_on_standard_error_with_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
     with LateStage("reading x") as progress:
         # What it took before it was shown counts.
         progress._began -= 60.0
@@ -30,7 +30,7 @@ def test_a_long_stage_is_shown_on_standard_error_with_its_end(
 def test_a_long_stage_that_fails_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
     with pytest.raises(ValueError, match="no"), LateStage("reading x") as progress:
         progress.show("3 rows")
         raise ValueError("no")

@@ -2,7 +2,7 @@
 
 from asyncrl.observe.metrics.formats import NOTHING
 from asyncrl.observe.metrics.sample_curves import Tally, compare
-from asyncrl.observe.terminal.sample_curves import curve_plot, curve_tables
+from asyncrl.observe.terminal.model_differences import curve_plot, curve_tables
 
 RARE, SURE, NEVER = Tally(4, 1, ((3, 0), (1, 1))), Tally(4, 4, ((4, 4),)), Tally(4, 0, ((4, 0),))
 

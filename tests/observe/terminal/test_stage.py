@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.terminal.stage import Stage, stage
-from asyncrl.system.past_seconds import PastSeconds
+from asyncrl.observe.terminal.stage import PastSeconds, Stage, stage
 
 
 class Clock:

@@ -6,7 +6,7 @@ import sys
 
 def test_warnings_are_shown_as_one_plain_message_that_steers_no_terminal() -> None:
     code = (
-        "import logging\nfrom asyncrl.observe.terminal.stderr import warn_on_stderr\nwarn_on_stderr()\n"
+        "import logging\nfrom asyncrl.observe.terminal.table import warn_on_stderr\nwarn_on_stderr()\n"
         "log = logging.getLogger('asyncrl.rollout.fault_limit')\n"
         "log.info('hidden')\nlog.warning('no verdict: %s', '\\x1b[2J')"
     )

@@ -2,11 +2,9 @@
 
 import pytest
 
-from asyncrl.journal.trained_responses import TrainedResponse
-from asyncrl.readers.audit.drawing import Drawn
+from asyncrl.journal.responses import TrainedResponse
 from asyncrl.readers.audit.findings import Findings, excerpt, findings, kind_of
-from asyncrl.readers.audit.golds import AuditTasks
-from asyncrl.readers.audit.grading import Regraded
+from asyncrl.readers.audit.grading import AuditTasks, Drawn, Regraded
 from verifiers.verdict import Verdict, correct, fault, no_answer, wrong
 
 

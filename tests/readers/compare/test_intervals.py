@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from asyncrl.observe.metrics.estimates import paired_difference
-from asyncrl.readers.compare.intervals import over_seeds, seeds_and_tasks, t_quantile
+from asyncrl.readers.compare.groups import over_seeds, seeds_and_tasks, t_quantile
 
 Floats = npt.NDArray[np.float64]
 

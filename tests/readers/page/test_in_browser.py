@@ -18,7 +18,7 @@ from asyncrl.readers.page.app import export
 from asyncrl.readers.page.runs import Run
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
-from asyncrl.system.faults_in_a_row import cause_of
+from asyncrl.system.plugins import cause_of
 
 pytestmark = needs_chromium
 

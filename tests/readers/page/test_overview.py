@@ -6,7 +6,7 @@ from pathlib import Path
 from fakes.finished_run import write_run
 from fakes.statuses import make_status
 
-from asyncrl.journal.ending import forget_end
+from asyncrl.journal.starts import forget_end
 from asyncrl.journal.writer import Journal
 from asyncrl.readers.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.readers.page.runs import Run

@@ -9,7 +9,7 @@ from fakes.statuses import make_status
 
 from asyncrl.observe.terminal.postmortem import POST_MORTEM
 from asyncrl.run.status import write_status
-from asyncrl.system.rounding import as_percent, fixed
+from asyncrl.system.words import as_percent, fixed
 
 pytestmark = needs_chromium
 

@@ -11,7 +11,7 @@ from fakes.records import make_queue, make_score, make_task
 from fakes.turned_run import HOSTILE, LONG, said, write_turned_run
 from fakes.turns import told
 
-from asyncrl.journal.explain_turns import turn_sentences
+from asyncrl.journal.explain import turn_sentences
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export

@@ -11,8 +11,7 @@ from fakes.finished_run import EVALUATION, record_start
 from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
-from asyncrl.journal.ending import forget_end
-from asyncrl.journal.usage import Usage
+from asyncrl.journal.starts import Usage, forget_end
 from asyncrl.journal.writer import Journal
 from asyncrl.readers.report.collect import collect, distribution
 from asyncrl.readers.report.page import remarks_of

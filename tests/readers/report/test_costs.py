@@ -1,6 +1,6 @@
 """Hours and shares of time, from what starts used and steps measured."""
 
-from asyncrl.journal.usage import Usage
+from asyncrl.journal.starts import Usage
 from asyncrl.readers.report.costs import time_of
 
 ONE_HOUR = [Usage("run", 3600.0, num_gpus=2), Usage("server 0", 3600.0, 7200.0, num_gpus=2)]

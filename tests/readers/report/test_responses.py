@@ -9,7 +9,7 @@ from fakes.finished_run import write_run
 
 from asyncrl import cli
 from asyncrl.readers.report.collect import collect
-from asyncrl.readers.report.responses import responses_table, step_responses
+from asyncrl.readers.report.costs import responses_table, step_responses
 from asyncrl.run.metrics_file import MetricsWriter
 
 COLUMNS: dict[str, Any] = {

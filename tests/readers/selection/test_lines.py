@@ -6,8 +6,8 @@ from pathlib import Path
 from fakes.turned_run import write_turned_run
 
 from asyncrl.data.rows import Row
-from asyncrl.journal.graded_responses import read_graded, read_tokens
 from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.responses import read_graded, read_tokens
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate
 from asyncrl.readers.selection.lines import LineMaker, Origin

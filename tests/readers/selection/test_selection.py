@@ -7,13 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.data.questions import question_digest
+from asyncrl.data.digests import question_digest
 from asyncrl.data.rows import Row
-from asyncrl.journal.graded_responses import GradedResponse
-from asyncrl.readers.selection.candidate import Candidate
+from asyncrl.journal.responses import GradedResponse
+from asyncrl.readers.selection.candidate import Candidate, Filters
 from asyncrl.readers.selection.choices import CHOICES, Rules
 from asyncrl.readers.selection.fates import Fate
-from asyncrl.readers.selection.filters import Filters
 from asyncrl.readers.selection.lines import LineMaker, Origin
 from asyncrl.readers.selection.selection import Reading, Selection, missing_responses
 from asyncrl.records import Score, VerifierSpec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.trackers import needs, write_recipe
 
-from asyncrl.readers.trackers.position import position_path, read_position
+from asyncrl.readers.trackers.tracker import position_path, read_position
 from asyncrl.run.metrics_file import MetricsWriter
 
 NO_ANSWER = "verifier/outcomes_by_verifier/sevens.py-Sevens/no_answer"

@@ -10,8 +10,7 @@ import pytest
 from fakes.records import make_task
 
 from asyncrl.rollout.agents.hosts import FunctionHosts
-from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
-from asyncrl.rollout.agents.program import Access, Exit, Program
+from asyncrl.rollout.agents.process import Access, Exit, ProcessPrograms, Program, agent_command
 
 FUNCTION = """
 import asyncio, os, time

@@ -18,9 +18,9 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.records import DropReason, Finish
 from asyncrl.replay.group import GroupState, sequences_of
 from asyncrl.rollout.agents.player import AgentFailed
-from asyncrl.rollout.agents.program import Exit
+from asyncrl.rollout.agents.process import Exit
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.system.faults_in_a_row import MIN_SECONDS, FaultsInARow
+from asyncrl.system.plugins import MIN_SECONDS, FaultsInARow
 
 ASKED = {"role": "user", "content": "Guess."}
 NEXT = {"role": "user", "content": "lower"}

@@ -10,8 +10,7 @@ import psutil
 import pytest
 from fakes.records import make_task
 
-from asyncrl.rollout.agents.process import ProcessPrograms, agent_command
-from asyncrl.rollout.agents.program import Access, Exit
+from asyncrl.rollout.agents.process import Access, Exit, ProcessPrograms, agent_command
 from sandbox import landlock
 
 ACCESS = Access("http://127.0.0.1:1/v1", "sk-own")

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 
 if TYPE_CHECKING:
     import transformers

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 
 

@@ -10,8 +10,8 @@ import torch
 from fakes.launch_trainer import finish_trainer
 from fakes.template import Template
 
-from asyncrl.system.digests import sha256_of
-from asyncrl.system.ports import free_ports
+from asyncrl.system.files import sha256_of
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor
 from asyncrl.trainer.checkpoints.checkpoint_files import State, read
 

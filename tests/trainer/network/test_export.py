@@ -7,7 +7,7 @@ import transformers
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.trainer.network import export
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import export_model, open_weights

@@ -11,7 +11,7 @@ from torch import Tensor
 from asyncrl.errors import InputError
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.memory import rank_memory
-from asyncrl.model.tensors import num_parameters
+from asyncrl.model.weights import num_parameters
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.step.learner import Learner

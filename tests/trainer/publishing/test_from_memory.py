@@ -15,7 +15,7 @@ from asyncrl.errors import DiskError
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.adapters import load_adapted
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights

@@ -13,7 +13,7 @@ from fakes.template import Forked, Template
 from asyncrl.errors import RankLost
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Trainer
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.ranks import ranks
 
 MODULE = "fakes.lonely_rank"

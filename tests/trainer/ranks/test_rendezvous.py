@@ -9,7 +9,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.ranks.ranks import meet
 
 TIMEOUT = timedelta(seconds=30)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.ranks import update_group
 from asyncrl.trainer.ranks.update_group import LOOPBACK, Address, UpdateGroup
 

@@ -17,7 +17,7 @@ from asyncrl.errors import Diverged
 from asyncrl.recipe import Trainer
 from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
 from asyncrl.records import Batch
-from asyncrl.system.ports import free_ports
+from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.critic import Critic

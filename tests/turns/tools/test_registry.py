@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.turns.environment import Recovery
-from asyncrl.turns.tools.registry import load_tool, load_tools
+from asyncrl.turns.tools.tool import load_tool, load_tools
 
 OWN = '''
 class Counter:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.run.checkpoints import checkpoint_path, find_newest, saved_versions, write_manifest
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.wire.files import copies, fetch
 from asyncrl.wire.files.copies import TrainerCopies
 from asyncrl.wire.files.fetch import FetchFailed, fetch_copy

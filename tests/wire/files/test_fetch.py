@@ -13,12 +13,11 @@ from aiohttp import web
 from fakes.requests import NoRequests
 
 from asyncrl.controller.http_service import ControllerService
-from asyncrl.system.digests import sha256_of
+from asyncrl.system.files import sha256_of
 from asyncrl.wire.access import Keys
 from asyncrl.wire.files import fetch
 from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
-from asyncrl.wire.files.listing import LISTING, ListedFile, Listing
-from asyncrl.wire.files.service import FileRoutes, folder_url, model_url
+from asyncrl.wire.files.service import LISTING, FileRoutes, ListedFile, Listing, folder_url, model_url
 
 TOKEN = "the-token-of-the-run"
 WEIGHTS = bytes(range(256)) * 40_000

@@ -81,7 +81,7 @@ function number(value) {
 }
 const thousands = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const whole = (value) => (isNumber(value) ? thousands.format(Math.round(value)) : "–");
-// Half goes away from zero, as on the terminal (asyncrl/system/rounding.py), also where a float holds a little less.
+// Half goes away from zero, as on the terminal (asyncrl/system/words.py), also where a float holds a little less.
 function fixed(value, digits = 0) {
   const scaled = Math.abs(value) * 10 ** digits;
   const whole = Math.floor(scaled + 0.5 + 1e-9);

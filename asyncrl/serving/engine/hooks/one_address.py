@@ -7,7 +7,7 @@ of the machine, and it asks for no key. Only the store of a server on several ma
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.system.ports import listen_at
+from asyncrl.system.network import listen_at
 
 LOOPBACK = "127.0.0.1"
 
