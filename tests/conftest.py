@@ -94,10 +94,27 @@ HEAVY = (
     ),
     # Processes by the dozen.
     *("turns/test_pool.py", "turns/test_contract.py", "turns/environments"),
+    *("verifiers/test_groups.py", "verifiers/test_judgement.py", "verifiers/test_own_verifiers.py"),
+    *("verifiers/test_task.py", "rollout/test_group_verdicts.py", "readers/audit/test_hacks.py"),
+    *("commands/test_audit.py", "commands/test_missing_golds.py", "controller/test_agents.py"),
+    *("rollout/agents/test_hosts.py", "verifiers/test_letter_choice.py", "verifiers/test_parts.py"),
+    *("launch/test_engine_options.py", "readers/page/test_export_in_browser.py", "test_flakes.py"),
+    # Functions drawn by the hundred, and pilots of as many groups.
+    *("verifiers/math/test_points.py", "verifiers/math/test_spellings.py", "rollout/test_adaptive.py"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
-"""What `make quick` leaves out."""
+"""Files and folders that `make quick` leaves out."""
+TYPICAL = (
+    *(
+        "end_to_end/test_whole_run.py",
+        "trainer/step/test_learner.py",
+        "trainer/checkpoints/test_checkpoint.py",
+    ),
+    *("serving/engine/test_log_probs.py", "simulation/test_schedules.py", "sandbox/test_pool.py"),
+    *("verifiers/test_pool.py", "verifiers/code/test_cheats.py", "launch/test_stopping.py"),
+)
+"""Those of them that `make test` runs; the others are exhaustive."""
 LONGEST_FIRST = ("sandbox", "families", "layouts", "end_to_end", "engines", "trainer", "simulation")
 GROUPS = {
     # They share servers.
@@ -136,6 +153,10 @@ def is_heavy(path: Path) -> bool:
     return any(is_in(place_of(path), folder) for folder in HEAVY)
 
 
+def is_exhaustive(path: Path) -> bool:
+    return is_heavy(path) and place_of(path) not in TYPICAL
+
+
 def group_of(nodeid: str) -> str:
     """The name of what runs in one process, in order: several folders, a file, or one test."""
     place = place_of(TESTS.parent / nodeid.partition("::")[0])
@@ -149,12 +170,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     left_out = config.option.markexpr
     if "not gpu" in left_out and is_in(place_of(collection_path), "gpu"):
         return True
-    return True if is_heavy(collection_path) and "not heavy" in left_out else None
+    is_left_out = is_heavy(collection_path) and "not heavy" in left_out
+    is_left_out |= (
+        collection_path.is_file() and is_exhaustive(collection_path) and "not exhaustive" in left_out
+    )
+    return True if is_left_out else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if is_heavy(item.path):
         item.add_marker(pytest.mark.heavy)
+    if is_exhaustive(item.path):
+        item.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -154,7 +154,7 @@ def test_a_run_folder_of_another_recipe_is_said(
     assert "with seed = 7" in refuse()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_status_later(
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,7 @@ def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismat
     replaying.load_base()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_groups_of_experts_are_replayed_and_layers_without_experts_change_nothing(tmp_path: Path):
     model = write_experts(tmp_path / "model", "DeepseekV3ForCausalLM")
     with running_server(model, tmp_path / "server.log", ROUTED_EXPERTS, dtype="bfloat16") as (url, _):

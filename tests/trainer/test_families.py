@@ -107,7 +107,7 @@ def test_servers_rotate_as_the_trainer_does(architecture: str, tmp_path: Path) -
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("transport", ["disk", "distributed"])
+@pytest.mark.parametrize("transport", [pytest.param("disk", marks=pytest.mark.slow), "distributed"])
 def test_matrices_that_a_server_keeps_in_one_arrive_in_parts(transport: str, tmp_path: Path) -> None:
     """q_a_proj and kv_a_proj_with_mqa, in buckets of their own; digests confirm each version."""
     model = write_served(tmp_path / "model", "DeepseekV3ForCausalLM")

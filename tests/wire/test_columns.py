@@ -100,7 +100,7 @@ def blocks_of(read: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     "num_tokens",
-    [500_000, pytest.param(10_000_000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)])],
+    [500_000, pytest.param(10_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 def test_the_columns_of_a_batch_are_small_and_no_objects_for_each_token(num_tokens: int):
     # Beside a batch of lists, as message and as Python objects for each rank.
