@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
-from verifiers.boxes import MAX_ANSWER_CHARACTERS, MAX_BOX_CHARACTERS, box_at, content_of
-from verifiers.parts import boxes_of_parts
+from verifiers.parts import MAX_ANSWER_CHARACTERS, MAX_BOX_CHARACTERS, box_at, boxes_of_parts, content_of
 
 # Each finder takes the text after the thought and returns the answer, or None. Linear in the
 # length of the text.

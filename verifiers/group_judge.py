@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from verifiers.chat_model import ChatModel
 from verifiers.comparisons import Compared, Match, Ranking, pairings
 from verifiers.golds import json_gold
 from verifiers.judge_answer import LetterAnswer
 from verifiers.judge_template import JudgeTemplate, conversation_text
+from verifiers.model_server import ChatModel
 from verifiers.options import Bounds
 from verifiers.posting import Unanswered
 from verifiers.task import Task

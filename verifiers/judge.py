@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Hashable
 from typing import Annotated, Any
 
-from verifiers.chat_model import ChatModel
 from verifiers.golds import json_gold
 from verifiers.judge_answer import Kind, answer_of
 from verifiers.judge_template import NOTE, TEMPLATES, JudgeTemplate
+from verifiers.model_server import ChatModel
 from verifiers.options import Bounds
 from verifiers.storable import storable
 from verifiers.task import Task

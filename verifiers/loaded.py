@@ -1,9 +1,7 @@
-"""A verifier as the pool knows it: in the caller's process, and as a specification for the workers.
-
-In the caller only built-in verifiers run anything (the fast path, the key in the cache, what is to be
-prepared); those of the user's do all of it in the worker."""
+"""A verifier as the pool knows it, and verifiers that wait for something else: a sandbox, a server."""
 
 import pickle
+import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +9,21 @@ from typing import Any
 
 from verifiers.attempt import Job, Limits
 from verifiers.cache import part_digest
-from verifiers.groups import is_group_wise, judges_alone, min_responses
-from verifiers.own import is_built_in
+from verifiers.groups import (
+    GroupJudgement,
+    all_faults,
+    checked_verdicts,
+    is_group_wise,
+    judges_alone,
+    min_responses,
+    shared,
+)
+from verifiers.judgement import Judgement, Limit
+from verifiers.own import is_built_in, parsed
 from verifiers.registry import build_verifier, check_options
-from verifiers.task import Task, takes_task, with_task
-from verifiers.verdict import Verdict
+from verifiers.storable import fault_of, storable_verdict
+from verifiers.task import Task, takes_task, with_task, with_tasks
+from verifiers.verdict import Outcome, Verdict, too_deep
 from verifiers.verifier import (
     AsyncVerifier,
     CacheableVerifier,
@@ -92,3 +100,55 @@ def load(name: str, options: Mapping[str, object], folder: Path | None, limits: 
     verifier = build_verifier(name, plain, folder=folder)
     specification = pickle.dumps((name, plain, str(folder) if folder else None))
     return Loaded(verifier, specification, limits)
+
+
+async def begun(loaded: Loaded, response: str, reference: Any, task: Task) -> tuple[Any, bytes | None]:
+    """The reference, and the digest of what decides of the response."""
+    found = parsed(loaded.verifier, reference)
+    try:
+        return found, loaded.part_of(response, found, task)
+    except RecursionError:
+        return found, None
+
+
+async def waited(verifier: AsyncVerifier, response: str, reference: Any, task: Task) -> Judgement:
+    """The judgement on one response."""
+    started = time.perf_counter()
+    faults: list[Verdict] = []
+    ask = with_task(verifier.verify_async)
+    while True:
+        limit = None
+        try:
+            verdict = storable_verdict(await ask(response, reference, task))
+        except RecursionError:
+            verdict, limit = too_deep(), Limit.RECURSION
+        # The boundary: a verifier that raises has failed, whatever it raises.
+        except (Exception, SystemExit) as error:
+            verdict = fault_of(error)
+        if verdict.outcome is not Outcome.FAULT or faults:
+            verdict = replace(verdict, seconds=time.perf_counter() - started)
+            return Judgement(verdict, tuple(faults), limit)
+        faults.append(verdict)
+
+
+async def waited_group(
+    verify: Callable[..., Awaitable[object]],
+    verifier: Any,
+    responses: Sequence[str],
+    reference: Any,
+    tasks: Sequence[Task],
+) -> GroupJudgement:
+    """The judgement on a group by `verify`, a method of the verifier; tried again where all are faults."""
+    started = time.perf_counter()
+    faults: list[Verdict] = []
+    ask = with_tasks(verify)
+    while True:
+        try:
+            found = parsed(verifier, reference)
+            verdicts = checked_verdicts(await ask(list(responses), found, list(tasks)), len(responses))
+        # The boundary: a verifier that raises has failed, whatever it raises.
+        except (Exception, SystemExit) as error:
+            verdicts = [fault_of(error)] * len(responses)
+        if faults or not all_faults(verdicts):
+            return shared(verdicts, time.perf_counter() - started, faults)
+        faults.append(verdicts[0])

@@ -20,12 +20,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from verifiers.attempt import Job, Late, Limits, death, judged, key_of, ready, verdict_of, within_limits
-from verifiers.awaited import begun, waited, waited_group
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.golds import parse_gold
 from verifiers.groups import GroupJudgement, of_worker, shared
 from verifiers.judgement import Judgement, Limit
-from verifiers.loaded import Loaded, key_of_options, load
+from verifiers.loaded import Loaded, begun, key_of_options, load, waited, waited_group
 from verifiers.own import OwnLoop, in_thread
 from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.commands.parser import add_recipe, whole
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
 from asyncrl.commands.verify import parse_settings
 from asyncrl.data.digests import digest_of

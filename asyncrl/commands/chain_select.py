@@ -12,7 +12,7 @@ from asyncrl.commands.select_work import Request
 from asyncrl.errors import InputError
 from asyncrl.journal.starts import RUN
 from asyncrl.launch.meters.usage import INTERVAL_SECONDS, UsageMeter
-from asyncrl.readers.selection.fates import Account, Fate
+from asyncrl.readers.selection.candidate import Account, Fate
 from asyncrl.recipe.chain import SelectStage
 from asyncrl.recipe.file import shown
 from asyncrl.run.chain_folder import ChainFolder, SelectionRecord, file_digest

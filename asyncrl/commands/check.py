@@ -4,7 +4,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-from asyncrl.commands.parser import add_recipe
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
@@ -25,7 +25,7 @@ from asyncrl.model.unsampled import find_unsampled
 from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters
 from asyncrl.observe.terminal.table import warn_on_stderr
-from asyncrl.readers.trackers.catalog import check_trackers
+from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes, preset_in_short

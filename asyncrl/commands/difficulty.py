@@ -10,7 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from asyncrl.commands.parser import add_recipe, check_has_tasks, whole
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
 from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.controller.inputs import Inputs

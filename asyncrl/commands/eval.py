@@ -14,7 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.commands.parser import is_model, is_override, number, whole
+from asyncrl.commands.arguments import is_override
+from asyncrl.commands.named_model import is_model
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.train import explained
 from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.controller.inputs import Inputs

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from asyncrl.commands.parser import add_recipe, check_has_tasks, number, whole
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import number, whole
 from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES

@@ -10,7 +10,8 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.commands.parser import add_recipe, whole
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import whole
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError

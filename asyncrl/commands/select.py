@@ -9,16 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import page_of
-from asyncrl.commands.parser import add_recipe, whole
+from asyncrl.commands.parser import whole
 from asyncrl.commands.select_work import Request, Work
 from asyncrl.commands.train import explained
 from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops.task_group import background
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import Table, print_table, table_console, warn_on_stderr
+from asyncrl.readers.selection.candidate import UNITS, Account, Fate
 from asyncrl.readers.selection.choices import CHOICES
-from asyncrl.readers.selection.fates import UNITS, Account, Fate
 from asyncrl.readers.selection.lines import TYPES
 from asyncrl.readers.selection.output import Output
 from asyncrl.readers.selection.regrading import Regrading

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.commands.parser import is_model
+from asyncrl.commands.named_model import is_model
 from asyncrl.commands.select_answers import Answers, check_generation
 from asyncrl.commands.verify import parse_settings
 from asyncrl.data.rows import Row, Unanswered, labels_of, train_rows

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from asyncrl.commands.pages import page_of
 from asyncrl.errors import InputError
-from asyncrl.readers.trackers.catalog import check_trackers
-from asyncrl.readers.trackers.tracker import position_path, read_position, rows_left
+from asyncrl.readers.trackers.tracker import check_trackers, position_path, read_position, rows_left
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe

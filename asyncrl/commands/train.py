@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.pages import say_failure
-from asyncrl.commands.parser import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.starts import RunEnd
 from asyncrl.launch import local

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncrl.commands.parser import add_recipe, check_has_tasks, whole
+from asyncrl.commands.arguments import add_recipe, check_has_tasks
+from asyncrl.commands.parser import whole
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError

@@ -35,7 +35,7 @@ from asyncrl.controller.take_parts import (
 )
 from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.evaluation.evaluator import Evaluator
-from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.evaluation.schedule import EvaluationServers, HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
@@ -80,7 +80,6 @@ from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.run.metrics_file import Metrics
-from asyncrl.serving.evaluation_servers import EvaluationServers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load

@@ -17,7 +17,7 @@ from asyncrl.model.teacher import read_teacher
 from asyncrl.observe.alarms.no_correct import ZeroReward
 from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
-from asyncrl.observe.metrics.source_metrics import PilotMeter
+from asyncrl.observe.metrics.turn_metrics import PilotMeter
 from asyncrl.recipe import Recipe
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.branches import open_line

@@ -11,8 +11,7 @@ from typing import Any
 from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_tokens
-from asyncrl.journal.sequences import sequences_of_trajectory
+from asyncrl.journal.packing import sequences_of_trajectory, unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.records import (
     Batch,
     Finish,

@@ -1,4 +1,4 @@
-"""Numbers as the journal stores them: tokens and log-probs in 4 bytes, what training knew of them in 2."""
+"""Numbers as the journal stores them, and the sequences of one scored trajectory."""
 
 import json
 import struct
@@ -6,6 +6,8 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from asyncrl.records import Credits, ScoredSequence, TeacherScores, Trajectory, TurnAdvantages
 
 NUMBER_BYTES = 4
 """Size of a token and of a log-prob."""
@@ -58,3 +60,66 @@ def pack_pairs(pairs: Sequence[tuple[int, float]]) -> str | None:
 
 def unpack_pairs(text: str | None) -> list[tuple[int, float]]:
     return [] if text is None else [(number, float(value)) for number, value in json.loads(text)]
+
+
+# Rewards and advantages inside a trajectory are kept for all of its sampled tokens, branch after branch. Here
+# each branch gets its own part.
+def sequences_of_trajectory(
+    trajectory: Trajectory,
+    *,
+    reward: float,
+    advantage: float,
+    credits: Credits,
+    turn_advantages: TurnAdvantages,
+    branch_rewards: Mapping[str, float],
+    outcome: str,
+    source: str,
+    teacher_scores: Mapping[str, TeacherScores],
+) -> list[ScoredSequence]:
+    """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
+    that have a verdict each, and `teacher_scores` of those that a teacher has scored, the trajectory's own
+    id among them."""
+    lines = trajectory.lines()
+    lengths = [line.num_sampled_tokens() for line in lines]
+    found = []
+    for line, own_credits, runs in zip(
+        lines, split_credits(credits, lengths), split_runs(turn_advantages, lengths), strict=True
+    ):
+        if line.num_sampled_tokens():
+            own = runs[0][1] if runs else advantage
+            found.append(
+                ScoredSequence.of(
+                    line,
+                    reward=branch_rewards.get(line.trajectory_id, reward),
+                    advantage=own,
+                    credits=own_credits,
+                    turn_advantages=runs if any(each != own for _, each in runs) else [],
+                    finish=trajectory.finish,
+                    outcome=outcome,
+                    source=source,
+                    teacher=teacher_scores.get(line.trajectory_id),
+                )
+            )
+    return found
+
+
+def split_credits(credits: Credits, lengths: Sequence[int]) -> list[Credits]:
+    """The credits of each branch, at places within it; `lengths` are the branches' sampled tokens."""
+    found: list[Credits] = []
+    first = 0
+    for length in lengths:
+        found.append([(place - first, reward) for place, reward in credits if 0 <= place - first < length])
+        first += length
+    return found
+
+
+def split_runs(runs: TurnAdvantages, lengths: Sequence[int]) -> list[TurnAdvantages]:
+    """The runs of each branch. A turn, and so a run, lies in one branch; without runs, none."""
+    found: list[TurnAdvantages] = []
+    left = list(runs)
+    for length in lengths:
+        own: TurnAdvantages = []
+        while left and sum(count for count, _ in own) < length:
+            own.append(left.pop(0))
+        found.append(own)
+    return found

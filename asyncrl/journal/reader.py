@@ -15,6 +15,8 @@ from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, open_for_reading
 from asyncrl.journal.packing import (
     NUMBER_BYTES,
+    split_credits,
+    split_runs,
     unpack_halves,
     unpack_logprobs,
     unpack_pairs,
@@ -33,7 +35,6 @@ from asyncrl.journal.rows import (
     TrajectoryRow,
     read_observations,
 )
-from asyncrl.journal.sequences import split_credits, split_runs
 from asyncrl.system.paths import nearest_run
 
 _GROUPS = """

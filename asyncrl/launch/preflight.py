@@ -46,7 +46,7 @@ from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
-from asyncrl.system.environment import check_plugin
+from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.machine import machine_memory
 from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations

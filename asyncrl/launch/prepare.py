@@ -17,7 +17,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.model.source import check_revision, is_of_hub
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.readers.trackers.catalog import check_trackers
+from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.markers import OBJECT, Marker, changed_texts

@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.journal.sequences import sequences_of_trajectory
+from asyncrl.journal.packing import sequences_of_trajectory
 from asyncrl.records import (
     DropReason,
     PolicyVersion,

@@ -29,8 +29,8 @@ from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.journal import statements
 from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
+from asyncrl.journal.packing import split_runs
 from asyncrl.journal.queue_state import Totals
-from asyncrl.journal.sequences import split_runs
 from asyncrl.journal.writer import Journal
 from asyncrl.records import (
     DropReason,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from asyncrl.algorithms.branches import mean_reward
-from asyncrl.journal.sequences import split_credits
+from asyncrl.journal.packing import split_credits
 from asyncrl.model.token_counts import token_counts
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Credits, Observed, Score, Trajectory

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.commands.parser import Parser, add_recipe, number, parse, whole
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.parser import Parser, number, parse, whole
 from asyncrl.errors import InputError
 
 

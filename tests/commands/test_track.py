@@ -6,7 +6,7 @@ import pytest
 from fakes.trackers import kept, own, write_recipe
 
 from asyncrl import cli
-from asyncrl.readers.trackers import catalog
+from asyncrl.readers.trackers import tracker
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.metrics_file import MetricsWriter
 
@@ -56,7 +56,7 @@ def test_a_missing_tracker_is_refused_before_anything_else(
 ) -> None:
     # Its model is not there either, which would be the next error.
     write_recipe(tmp_path, "tensorboard")
-    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
     assert cli.main([command, str(tmp_path / "recipe.yaml")]) == 2
     said = capfd.readouterr().err
     assert "trackers has tensorboard, but the package" in said and "`make setup TRACKERS=1`" in said

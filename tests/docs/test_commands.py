@@ -14,7 +14,7 @@ import yaml
 from fakes.shown_commands import ROOT, Block, Shown, blocks, commands_of, module_of, parsed, shown_commands
 
 from asyncrl import cli
-from asyncrl.commands.parser import is_override
+from asyncrl.commands.arguments import is_override
 from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.chain import Chain
 from asyncrl.recipe.file import load_recipe, parse_recipe

@@ -34,7 +34,7 @@ FEATURES = (
 """Modules and rooms of features, below asyncrl."""
 STILL_IMPORTED = {
     "tasks/task_list": {"tasks.mixture"},
-    "tasks/order": {"tasks.mixture", "tasks.recorded", "tasks.selection"},
+    "tasks/order": {"tasks.mixture", "tasks.pass_rates", "tasks.recorded", "tasks.selection"},
     "replay/queue": {"replay.repetition"},
     "replay/recovery": {"replay.repetition"},
     "journal/batches": {"journal.compaction"},

@@ -14,7 +14,7 @@ from fakes.trackers import kept, own, write_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
-from asyncrl.readers.trackers.catalog import check_trackers
+from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.metrics_file import MetricsWriter
 

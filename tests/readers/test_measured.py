@@ -5,7 +5,7 @@ from pathlib import Path
 from fakes.evaluated_run import BASE, K, evaluate_run, row
 
 from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.readers.measured import read_measured
+from asyncrl.readers.report.answers import read_measured
 from asyncrl.system.places import ANSWERS
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.system import environment
-from asyncrl.system.environment import check_distribution, check_plugin
+from asyncrl.system import distribution
+from asyncrl.system.distribution import check_distribution, check_plugin
 
 
 @pytest.mark.parametrize("name", ["verifiers", "sandbox"])
@@ -33,7 +33,7 @@ def test_a_package_of_another_project_is_named_with_the_way_out(
 
 def test_a_package_that_was_installed_over_ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check_distribution()
-    monkeypatch.setattr(environment, "MARK", "what only the other one says")
+    monkeypatch.setattr(distribution, "MARK", "what only the other one says")
     with pytest.raises(InputError, match='"import verifiers" finds'):
         check_distribution()
 

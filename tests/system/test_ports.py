@@ -9,7 +9,7 @@ import pytest
 from asyncrl.system import network
 
 CHOOSE = (
-    "import sys; from asyncrl.system import network as ports; first = int(sys.argv[1]); "
+    "import sys; from asyncrl.system import network; first = int(sys.argv[1]); "
     "network.RANGE = range(first, first + 60); print(*network.free_ports(20), flush=True); sys.stdin.read()"
 )
 

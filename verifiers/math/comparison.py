@@ -6,15 +6,6 @@ not foreseen here, is wrong."""
 
 from verifiers.math.added_constant import respelled, with_constant_of
 from verifiers.math.families import is_class, same_family, without_qualifier
-from verifiers.math.lists import (
-    are_of_many,
-    distinct_labels,
-    list_of_words,
-    pair_off,
-    plain_items,
-    shared_names,
-    unknowns,
-)
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
@@ -48,7 +39,16 @@ from verifiers.math.relations import (
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
 from verifiers.math.shorthand import expand
-from verifiers.math.solutions import same_solutions
+from verifiers.math.solutions import (
+    are_of_many,
+    distinct_labels,
+    list_of_words,
+    pair_off,
+    plain_items,
+    same_solutions,
+    shared_names,
+    unknowns,
+)
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.trees import free_symbols
 from verifiers.math.vectors import as_matrix, as_vector

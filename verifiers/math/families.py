@@ -6,7 +6,6 @@ from fractions import Fraction
 from functools import partial
 
 from verifiers.math.arithmetic import real_fraction
-from verifiers.math.lists import pair_off
 from verifiers.math.names import is_name, spelled
 from verifiers.math.nodes import (
     Listing,
@@ -22,6 +21,7 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.numbers import NotNumber
 from verifiers.math.scalars import same_scalar
+from verifiers.math.solutions import pair_off
 from verifiers.math.trees import difference, free_symbols, negative, replaced
 
 _REAL_LETTERS = frozenset("xyzt")

@@ -18,7 +18,6 @@ from verifiers.math.chemistry import formula_of
 from verifiers.math.comparison import same_answer
 from verifiers.math.dates import same_time
 from verifiers.math.letters import Letters, LettersAre
-from verifiers.math.lists import pair_off
 from verifiers.math.literals import read_number
 from verifiers.math.marks import is_full_hour
 from verifiers.math.names import with_marks_of
@@ -27,6 +26,7 @@ from verifiers.math.notation import split_label
 from verifiers.math.operations import undone_operation
 from verifiers.math.scalars import same_number
 from verifiers.math.shorthand import expand
+from verifiers.math.solutions import pair_off
 from verifiers.math.tokens import Token
 from verifiers.math.trees import walk
 from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units

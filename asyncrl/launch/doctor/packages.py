@@ -10,7 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
-from asyncrl.system.environment import ENGINES, check_distribution, check_plugin
+from asyncrl.system.distribution import check_distribution, check_plugin
+from asyncrl.system.environment import ENGINES
 from asyncrl.system.machine import torch_is_cpu_build
 
 ROOT = Path(__file__).resolve().parents[3]

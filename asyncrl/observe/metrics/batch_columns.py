@@ -7,9 +7,8 @@ from typing import Any
 
 from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
-from asyncrl.observe.metrics.source_metrics import source_metrics
 from asyncrl.observe.metrics.step_metrics import group_metrics, length_metrics, staleness_metrics
-from asyncrl.observe.metrics.turn_metrics import agent_calls, turn_metrics
+from asyncrl.observe.metrics.turn_metrics import agent_calls, source_metrics, turn_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group

@@ -17,8 +17,7 @@ from asyncrl.algorithms.branches import mean_reward
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.loops.waits import now_seconds
 from asyncrl.observe.metrics.observer import Observer
-from asyncrl.observe.metrics.source_metrics import PilotMeter, mean_correctness
-from asyncrl.observe.metrics.turn_metrics import AgentMeter
+from asyncrl.observe.metrics.turn_metrics import AgentMeter, PilotMeter, mean_correctness
 from asyncrl.records import (
     Batch,
     DropReason,

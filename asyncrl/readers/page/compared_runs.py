@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.readers.compare.differing import KINDS, DifferingAnswers, Kind, differing_answers
+from asyncrl.readers.compare.contest import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.runs import RUNS, answer, or_refused, stamp, whole

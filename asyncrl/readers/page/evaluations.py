@@ -4,8 +4,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.page.runs import Run, stamp
+from asyncrl.readers.report.answers import Measured, read_measured
 from asyncrl.system.places import ANSWERS
 
 MOST_KEPT = 50

@@ -23,9 +23,14 @@ from asyncrl.model.source import is_of_hub
 from asyncrl.model.weights import num_parameters
 from asyncrl.observe.metrics.fault_causes import group_faults
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
-from asyncrl.readers.measured import Measured, read_measured
 from asyncrl.readers.report import schema
-from asyncrl.readers.report.answers import before_and_after, measured_before_and_after, sampled_over_k
+from asyncrl.readers.report.answers import (
+    Measured,
+    before_and_after,
+    measured_before_and_after,
+    read_measured,
+    sampled_over_k,
+)
 from asyncrl.readers.report.costs import flops_of, is_number, step_responses, time_of
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.readers.selection.candidate import Candidate
-from asyncrl.readers.selection.fates import Fate
+from asyncrl.readers.selection.candidate import Candidate, Fate
 
 
 class Vote(NamedTuple):

@@ -10,9 +10,8 @@ from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.responses import GradedResponse, ResponseTokens, read_graded, read_tokens
-from asyncrl.readers.selection.candidate import Candidate, Filters
+from asyncrl.readers.selection.candidate import Account, Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import Choice, Chosen, Rules, Vote
-from asyncrl.readers.selection.fates import Account, Fate
 from asyncrl.readers.selection.lines import LineMaker
 from asyncrl.readers.selection.output import Output
 from asyncrl.rollout.equal_answers import answer_classes, is_readable

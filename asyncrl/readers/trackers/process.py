@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.readers.trackers.catalog import check_opened, find_tracker
 from asyncrl.readers.trackers.tracker import (
     Note,
     Position,
     TrackedRun,
     Tracker,
+    check_opened,
+    find_tracker,
     position_path,
     read_position,
     write_position,

@@ -12,8 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.rollout.agents import reply
-from asyncrl.rollout.agents.call import Answers, Call, Choice
-from asyncrl.rollout.agents.recorder import CallRecorder
+from asyncrl.rollout.agents.recorder import Answers, Call, CallRecorder, Choice
 from asyncrl.rollout.agents.request import RequestRefused, read_request
 
 HOST = "127.0.0.1"

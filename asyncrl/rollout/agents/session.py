@@ -20,8 +20,7 @@ from asyncrl.loops.waits import now_seconds
 from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.rollout.agents.call import Call, Choice
-from asyncrl.rollout.agents.recorder import CallRecorder
+from asyncrl.rollout.agents.recorder import Call, CallRecorder, Choice
 from asyncrl.rollout.agents.request import ChatRequest, RequestRefused
 from asyncrl.turns.environment import Message
 

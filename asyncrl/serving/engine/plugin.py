@@ -127,13 +127,12 @@ def _make_cpu_attention(model_runner):
 
 
 def _make_bitwise_attention(model_runner):
-    from asyncrl.serving.engine.cpu import bitwise_decoder
-    from asyncrl.serving.engine.cpu.bitwise_attention import BitwiseAttention
+    from asyncrl.serving.engine.cpu import bitwise
 
     # Before: it refuses models whose parts the attention does not know.
-    bitwise_decoder.check(model_runner.model)
-    backend = BitwiseAttention(model_runner)
-    bitwise_decoder.install(model_runner.model, backend)
+    bitwise.check(model_runner.model)
+    backend = bitwise.BitwiseAttention(model_runner)
+    bitwise.install(model_runner.model, backend)
     return backend
 
 

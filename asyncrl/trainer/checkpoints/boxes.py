@@ -11,10 +11,23 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.cuda._pin_memory_utils import pin_memory
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from asyncrl.trainer.ranks.page_locked import empty_on_host
+SMALLEST_PINNED_BYTES = 2**20
+"""Locking a page takes longer than copying a small tensor."""
+
+
+def empty_on_host(like: Tensor) -> Tensor:
+    """An empty tensor, contiguous, to be kept as long as the process: locked memory is never unlocked.
+
+    torch's own allocator of pinned memory rounds sizes up to powers of two.
+    """
+    host = torch.empty(like.shape, dtype=like.dtype)
+    if like.is_cuda and host.nbytes >= SMALLEST_PINNED_BYTES:
+        pin_memory(host.data_ptr(), host.nbytes)
+    return host
 
 
 @dataclass(frozen=True, slots=True)

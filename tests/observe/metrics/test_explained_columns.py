@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import get_type_hints
 
-from asyncrl.observe.metrics import source_metrics, step_metrics
+from asyncrl.observe.metrics import step_metrics, turn_metrics
 from asyncrl.observe.metrics.columns import EVALUATIONS, groups
 from asyncrl.rollout.teacher import TeacherMetrics
 
@@ -42,7 +42,7 @@ def columns_of_a_step() -> set[str]:
     known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}
     known |= get_type_hints(step_metrics.Staleness).keys()
     known |= get_type_hints(step_metrics.Spike).keys()
-    known |= {f"{name}_*" for name in get_type_hints(source_metrics.Sources)}
+    known |= {f"{name}_*" for name in get_type_hints(turn_metrics.Sources)}
     named = "pilots_stopped_share_by_source_*", "reflection_words_mean_by_outcome_*"
     known |= {*named, "reflection_words_mean_by_word_*"}
     families = (

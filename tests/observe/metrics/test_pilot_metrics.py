@@ -6,7 +6,7 @@ import pytest
 from fakes.records import make_score, make_task
 
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.source_metrics import PilotMeter
+from asyncrl.observe.metrics.turn_metrics import PilotMeter
 from asyncrl.records import Finish, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.filter import AdaptiveGroups

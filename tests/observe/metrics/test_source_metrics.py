@@ -7,7 +7,7 @@ from fakes.records import make_score, make_task
 from fakes.turns import called
 
 from asyncrl.observe.metrics.columns import values_of
-from asyncrl.observe.metrics.source_metrics import source_metrics
+from asyncrl.observe.metrics.turn_metrics import source_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.run.metrics_file import flat

@@ -7,7 +7,6 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
-from asyncrl.observe.metrics.source_metrics import source_metrics
 from asyncrl.observe.metrics.step_metrics import (
     Reading,
     StepReport,
@@ -15,6 +14,7 @@ from asyncrl.observe.metrics.step_metrics import (
     group_metrics,
     rollout_metrics,
 )
+from asyncrl.observe.metrics.turn_metrics import source_metrics
 from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.wire.messages import TakeRequest

@@ -7,8 +7,12 @@ from fakes.compared_runs import write_run
 from fakes.evaluated_run import evaluate_run
 
 from asyncrl.journal.reader import JournalReader
-from asyncrl.readers.measured import read_measured
-from asyncrl.readers.report.answers import before_and_after, measured_before_and_after, sampled_over_k
+from asyncrl.readers.report.answers import (
+    before_and_after,
+    measured_before_and_after,
+    read_measured,
+    sampled_over_k,
+)
 
 LEARNED = {0: [0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], 2: [1.0] * 7, 4: [1.0, 0.0, 1.0, 1.0, 1.0, None, 1.0]}
 """Version -> the score of each task; 4 is the last."""

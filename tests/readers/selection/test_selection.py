@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from asyncrl.data.digests import question_digest
 from asyncrl.data.rows import Row
 from asyncrl.journal.responses import GradedResponse
-from asyncrl.readers.selection.candidate import Candidate, Filters
+from asyncrl.readers.selection.candidate import Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import CHOICES, Rules
-from asyncrl.readers.selection.fates import Fate
 from asyncrl.readers.selection.lines import LineMaker, Origin
 from asyncrl.readers.selection.selection import Reading, Selection, missing_responses
 from asyncrl.records import Score, VerifierSpec

@@ -7,8 +7,8 @@ import pytest
 from fakes.trackers import write_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.readers.trackers import catalog
-from asyncrl.readers.trackers.catalog import check_trackers
+from asyncrl.readers.trackers import tracker
+from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe.file import dump_recipe, load_recipe
 
 
@@ -67,7 +67,7 @@ def test_a_tracker_is_named_once(tmp_path: Path) -> None:
 def test_a_missing_package_is_refused_with_the_way_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="trackers has wandb, but .* not installed.*make setup TRACKERS=1"):
         check_trackers(load(tmp_path, "wandb").trackers)
 

@@ -131,8 +131,8 @@ def test_a_repetition_penalty_counts_the_tokens_of_the_response_alone(grouped_qu
     url, model = grouped_query
     sampling = SamplingParams(1.0, 24, (10 * VOCABULARY,), repetition_penalty=1.5)
     prompts = [random_prompt(length, seed=length) for length in (4, 20)]
-    prefixes = [Prefix(f"penalty-{i}", prompt, 24) for i, prompt in enumerate(prompts)]
-    body = generate_body(prefixes, sampling, salt="penalty", is_greedy=True)
+    prefixes = [Prefix(f"penalty-{i}", prompt, 24, is_greedy=True) for i, prompt in enumerate(prompts)]
+    body = generate_body(prefixes, sampling, salt="penalty")
     found: dict[str, list[int]] = {prefix.request_id: [] for prefix in prefixes}
 
     async def receive() -> None:

@@ -9,7 +9,7 @@ from fakes.learners import make_learner
 from fakes.models import reference_logprobs, reference_model
 from torch import Tensor
 
-from asyncrl.journal.sequences import sequences_of_trajectory
+from asyncrl.journal.packing import sequences_of_trajectory
 from asyncrl.records import Batch, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches

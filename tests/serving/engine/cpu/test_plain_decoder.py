@@ -51,7 +51,7 @@ def test_a_qwen3_runs_by_short_passes(shared_engine):
 
 # Heads without norms; and those with biases.
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_other_families_run_by_short_passes_too(tmp_path: Path, family: str):
     model = write_model(tmp_path / "model", seed=0, family=family)
     with running_server(model, tmp_path / "log", max_running_requests=8) as (url, _):
