@@ -100,7 +100,7 @@ def reference() -> dict[str, str]:
 def asyncrl(*words: str) -> str:
     """The output of a command."""
     return subprocess.run(
-        [sys.executable, "-m", "asyncrl.cli", *words],
+        [sys.executable, "-m", "asyncrl.commands.main", *words],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
@@ -134,7 +134,7 @@ def heading(page: Path) -> str:
 def commands_page() -> str:
     """Every command with what it says of itself."""
     sys.path.insert(0, str(ROOT))
-    from asyncrl.cli import COMMANDS as commands
+    from asyncrl.commands.main import COMMANDS as commands
 
     parts = ["# Commands\n"]
     for name, text in commands.items():

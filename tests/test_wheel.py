@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(site: Path, cwd: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    program = "import sys; from asyncrl.cli import main; sys.exit(main())"
+    program = "import sys; from asyncrl.commands.main import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments],
         cwd=cwd,

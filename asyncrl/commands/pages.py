@@ -68,7 +68,7 @@ PAGES = {
     "asyncrl.model": "docs/models.md",
     "asyncrl.model.adapters": "docs/lora.md",
     "asyncrl.observe": "docs/metrics.md",
-    "asyncrl.planning": "docs/planning.md",
+    "asyncrl.readers.planning": "docs/planning.md",
     "asyncrl.readers.audit": "docs/audit.md",
     "asyncrl.readers.chain": "docs/stages.md#chains",
     "asyncrl.readers.compare": "docs/report.md#compare-runs",
@@ -110,6 +110,7 @@ PAGES = {
 }
 """Module, or the package around it, to the page about its refusals. The longest name counts."""
 OF_THE_CALLER = (
+    "asyncrl.commands.main",
     "asyncrl.commands.parser",
     "asyncrl.system.hub",
     "asyncrl.system.plugins",

@@ -33,9 +33,9 @@ from asyncrl.model.source import is_of_hub
 from asyncrl.model.top_tokens import ENTRY_BYTES
 from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters
-from asyncrl.planning.devices import GPUS, LIKELY_GPU
-from asyncrl.planning.report import forecast
-from asyncrl.planning.sources import find_source
+from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU
+from asyncrl.readers.planning.report import forecast
+from asyncrl.readers.planning.sources import find_source
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.system.machine import machine_memory

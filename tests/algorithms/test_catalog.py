@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from asyncrl import cli
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
@@ -13,6 +12,7 @@ from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.commands import main as cli
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.presets import PRESETS
 from asyncrl.recipe.sections import algorithm as recipe

@@ -108,7 +108,7 @@ def train(seed: str, clone: Path, environment: dict[str, str], log: Path) -> Non
             run([*program, "asyncrl.examples.prepare", "--recipe", RECIPE], clone, environment, log)
     began_seconds = time.time()
     with phase(f"asyncrl train, seed {seed}"):
-        run([*program, "asyncrl.cli", "train", *words], clone, environment, log)
+        run([*program, "asyncrl.commands.main", "train", *words], clone, environment, log)
     print(*moments(folder, began_seconds), sep="\n", flush=True)
 
 

@@ -51,7 +51,7 @@ def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespa
     """Trains once, in a folder of its own."""
     keys = CORRECTIONS[correction] | {"model.dtype": dtype, "seed": seed, "evaluation.every_steps": 0}
     keys |= {"trainer.num_steps": arguments.steps}
-    program = ["-m", "asyncrl.cli", "train", str(arguments.recipe), *arguments.overrides]
+    program = ["-m", "asyncrl.commands.main", "train", str(arguments.recipe), *arguments.overrides]
     steps, after = train(program, keys, arguments.cores)
 
     def mean(field: str) -> float:

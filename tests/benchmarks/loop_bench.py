@@ -69,7 +69,7 @@ def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[float | None
             trainer__keep_checkpoints=100,
         )
         steps = [str(step) for step in range(EVALUATE_STEPS, len(run.steps) + 1, EVALUATE_STEPS)]
-        command = [sys.executable, "-m", "asyncrl.cli", "eval", f"{folder}/run", heldout, "--json"]
+        command = [sys.executable, "-m", "asyncrl.commands.main", "eval", f"{folder}/run", heldout, "--json"]
         command += ["--k", "1", "--num-tasks", str(num_tasks), "--at", ",".join(steps)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     results = json.loads(done.stdout)["benchmarks"][0]["results"].values()

@@ -59,7 +59,7 @@ def train(recipe: Path, seed: int, folder: Path, overrides: list[str]) -> None:
         return
     earlier = float(times.read_text()) if times.exists() else 0.0
     began = time.monotonic()
-    command = [sys.executable, "-m", "asyncrl.cli", "train", str(recipe), f"run_folder={folder}"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "train", str(recipe), f"run_folder={folder}"]
     done = subprocess.run([*command, f"seed={seed}", *overrides], check=False)
     times.write_text(str(earlier + (time.monotonic() - began) / 60))
     if done.returncode != 0:

@@ -76,7 +76,16 @@ def train(recipe: Path, cores: str, *, folder: Path | None = None, **overrides: 
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-bench-")))
         arguments = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in overrides.items()]
-        command = ["taskset", "-c", cores, sys.executable, "-m", "asyncrl.cli", "train", str(recipe)]
+        command = [
+            "taskset",
+            "-c",
+            cores,
+            sys.executable,
+            "-m",
+            "asyncrl.commands.main",
+            "train",
+            str(recipe),
+        ]
         command += [f"run_folder={folder}/run", *arguments]
         began = time.time()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

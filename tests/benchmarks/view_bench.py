@@ -52,7 +52,7 @@ UPDATE = """
 @asynccontextmanager
 async def view(run: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
     """`asyncrl view` in a process of its own: its address and the process."""
-    command = [sys.executable, "-m", "asyncrl.cli", "view", str(run)]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "view", str(run)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

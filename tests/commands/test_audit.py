@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fakes.audited_run import write_audited_run
 
-from asyncrl import cli
 from asyncrl.commands import audit
+from asyncrl.commands import main as cli
 from asyncrl.readers.audit import grading
 from asyncrl.system import plugins
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from fakes.base_model import write_base_model
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 
 @pytest.fixture(scope="module")

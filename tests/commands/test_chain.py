@@ -13,7 +13,7 @@ import pytest
 import yaml
 from fakes.audited_run import write_audited_run
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands import select
 from asyncrl.readers.selection import output
 from asyncrl.recipe.chain import SelectStage

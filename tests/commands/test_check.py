@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.newcomer import write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.recipe.file import load_recipe
 
 RECIPE = """

@@ -7,7 +7,7 @@ import pytest
 from fakes.newcomer import row, write_project
 from fakes.records import finish, generate, make_queue, make_score
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.starts import RunEnd, record_data, record_end
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.newcomer import write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fakes.compared_runs import write_run
 from fakes.finished_run import record_start
 from fakes.refusals import without_page
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.observe.terminal.model_differences import differences
 
 RIGHT, WRONG = 1.0, 0.0

@@ -7,7 +7,7 @@ import yaml
 from fakes.records import finish, make_queue, make_task
 from fakes.refusals import without_page
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 RECIPE = {"name": "t", "data": {"train": "d"}, "evaluation": {"every_steps": 0}}
 

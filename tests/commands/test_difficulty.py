@@ -7,7 +7,7 @@ import pytest
 from fakes.newcomer import write_project
 from fakes.records import generate, make_score
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe.file import dump_recipe, load_recipe

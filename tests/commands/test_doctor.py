@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from asyncrl import cli
 from asyncrl.commands import doctor
+from asyncrl.commands import main as cli
 from asyncrl.launch.doctor.catalog import probes
 from asyncrl.launch.doctor.probe import Finding, Probe, broken, lost, ok
 

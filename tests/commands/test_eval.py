@@ -7,7 +7,7 @@ import pytest
 from fakes.newcomer import write_project
 from fakes.refusals import without_page
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.data.benchmarks import CATALOG
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.shown_commands import ROOT, commands_of, module_of, parsed
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.data.benchmarks import CATALOG
 from asyncrl.launch.first_recipe.rows import TRAINED
 from asyncrl.recipe.file import load_recipe

@@ -10,7 +10,7 @@ import pytest
 from fakes.hub import running_hub
 from fakes.published_models import CONFIGS, write_config
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands.init import is_chat
 from asyncrl.recipe.file import load_recipe
 
@@ -122,7 +122,7 @@ def test_model_and_data_may_be_hub_ids_and_of_the_model_only_its_shape_is_fetche
     words = ["--model", "tiny/model", "--gpus", "2", "--gpu-memory", "80", "--data", "tiny/rows"]
     with running_hub(tiny__model=model, tiny__rows=rows) as hub:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "asyncrl.cli", "init", *words],
+            [sys.executable, "-P", "-m", "asyncrl.commands.main", "init", *words],
             env=os.environ
             | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"},
             capture_output=True,

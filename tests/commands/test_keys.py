@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.recipe.keys import markdown, names
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from fakes.base_model import write_base_model
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 GOOD = [{"prompt": f"{n}+1=", "answer": float(n + 1)} for n in range(3)]
 

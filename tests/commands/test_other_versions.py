@@ -9,7 +9,7 @@ import pytest
 from fakes.newcomer import write_project
 from fakes.records import finish, make_queue, make_task
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.schema import own_version
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.newcomer import write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands.pages import OF_THE_CALLER, PAGES, page_about, page_of
 from asyncrl.commands.train import explained
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError

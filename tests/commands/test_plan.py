@@ -9,7 +9,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 from families.known import TINY
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands.plan import check_fits
 from asyncrl.errors import InputError
 

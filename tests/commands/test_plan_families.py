@@ -8,7 +8,7 @@ import yaml
 from families.known import tiny
 from families.properties import of_each_family
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 
 @of_each_family("plan")

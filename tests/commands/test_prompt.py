@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from fakes.newcomer import write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.finished_run import write_run
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.readers.report.schema import RunReport
 
 

@@ -11,7 +11,7 @@ import pytest
 from fakes.audited_run import write_audited_run
 from fakes.refusals import without_page
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.data.files import read_rows
 from asyncrl.readers.selection import output
 

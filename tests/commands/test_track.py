@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.trackers import kept, own, write_recipe
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.readers.trackers import tracker
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.metrics_file import MetricsWriter

@@ -13,7 +13,7 @@ import yaml
 from fakes.base_model import write_base_model
 from fakes.records import make_queue, make_task
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_st
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", written(tmp_path, recipe), "serving.extra_arguments=[--log-level, nonsense]"]
-    command = [sys.executable, "-m", "asyncrl.cli", *words]
+    command = [sys.executable, "-m", "asyncrl.commands.main", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 2
     assert "server 0 ended while it started: exit code 1. Its last lines" in done.stderr
@@ -171,7 +171,7 @@ def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_st
 
 def test_an_unknown_command_is_said() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "asyncrl.cli", "tain"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "asyncrl.commands.main", "tain"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and 'no command "tain"' in done.stderr
 

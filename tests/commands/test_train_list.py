@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.cli import main
+from asyncrl.commands.main import main
 from asyncrl.commands.train import lacks, recipe_list
 from asyncrl.recipe.header import Header
 

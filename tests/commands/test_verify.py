@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import sys; from asyncrl.cli import main; sys.exit(main(['verify', *sys.argv[1:]]))"
+PROGRAM = "import sys; from asyncrl.commands.main import main; sys.exit(main(['verify', *sys.argv[1:]]))"
 
 
 def verify(*arguments: str, cwd: Path, rows: list[dict[str, Any]] | None = None, text: str = "") -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.gym import NEEDS_GYM, gym_gold
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from verifiers.dataset import DataReport, GoldRow, check_rows, mutants
 from verifiers.pool import VerifierPool
 

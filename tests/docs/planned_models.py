@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fakes.published import SHAPES
 from families.known import TINY
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED_CONFIGS = {name: config for tiny in TINY.values() for name, (config, _) in tiny.published.items()}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from fakes.shown_commands import ROOT, Block, Shown, blocks, commands_of, module_of, parsed, shown_commands
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands.arguments import is_override
 from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.chain import Chain

@@ -18,7 +18,7 @@ FEATURES = (
         "launch",
         "model.kept_sets",
     ),
-    *("model.routes", "observe", "planning", "readers", "replay.repetition", "rollout.filter"),
+    *("model.routes", "observe", "readers", "replay.repetition", "rollout.filter"),
     *(
         "rollout.agents",
         "rollout.credits",

@@ -105,7 +105,7 @@ class Clone:
         # .pth files in there are not read: an editable asyncrl is not seen.
         (site / "others.pth").write_text(f"{self.folder}\n{sysconfig.get_path('purelib')}\n")
         program = place / "bin" / "asyncrl"
-        call = "import sys\nfrom asyncrl.cli import main\nsys.exit(main())\n"
+        call = "import sys\nfrom asyncrl.commands.main import main\nsys.exit(main())\n"
         program.write_text(f"#!{place}/bin/python\n{call}")
         program.chmod(0o755)
         (place / ".ready").touch()

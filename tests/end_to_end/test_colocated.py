@@ -10,7 +10,7 @@ from fakes.whole_run import WholeRun
 
 
 def is_asleep(run: WholeRun) -> bool:
-    command = [sys.executable, "-m", "asyncrl.cli", "servers", str(run.run_folder), "list"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "servers", str(run.run_folder), "list"]
     return "sleeping" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -10,7 +10,7 @@ import pytest
 from fakes.base_model import write_base_model
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.packing import unpack_logprobs
 
 ROWS = "SELECT trajectory_id, logprobs, top FROM teacher_logprobs"

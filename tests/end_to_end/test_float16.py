@@ -37,6 +37,6 @@ def test_a_float16_run_skips_what_overflows_and_repeats_its_steps_to_the_last_di
     assert counters["tokens_generated"] == counters["tokens_trained"]
     (file,) = (run.run_folder / "checkpoints").glob("*/hf/*.safetensors")
     assert {tensor.dtype for tensor in safetensors.torch.load_file(file).values()} == {torch.float16}
-    command = [sys.executable, "-m", "asyncrl.cli", "reproduce", str(run.run_folder), "8"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "step 8 is identical to the last digit." in done.stdout, done.stdout + done.stderr

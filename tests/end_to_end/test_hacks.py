@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 WEAK = """
 from verifiers.verdict import correct, wrong

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def test_a_model_finds_out_that_working_pays(tmp_path: Path) -> None:
         "model.path": tmp_path / "made" / "model",
     }
     words = [f"{key}={value}" for key, value in places.items()]
-    command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "train", str(RECIPE), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written_rows(tmp_path / "run" / "metrics.jsonl")

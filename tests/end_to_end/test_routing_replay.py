@@ -7,7 +7,7 @@ import pytest
 from fakes.base_model import write_base_model
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 ROWS = """
 SELECT trajectory_id, position, tokens, context, experts

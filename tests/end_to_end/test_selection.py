@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands import select_answers
 
 

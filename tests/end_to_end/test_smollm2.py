@@ -44,7 +44,7 @@ def test_smollm2_gets_better_at_sums_within_ten_steps(tmp_path: Path, wheels: Pa
         "data.heldout": made / "heldout.jsonl",
     }
     words = [f"{key}={value}" for key, value in {**places, **SETTINGS}.items()]
-    command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "train", str(RECIPE), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written_rows(tmp_path / "run" / "metrics.jsonl")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.packing import unpack_logprobs
 from asyncrl.model.kept_sets import num_kept_sets, split_kept_sets
 

@@ -50,6 +50,6 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
         "SELECT max(n) FROM (SELECT sum(length(tokens) / 4) AS n FROM segments GROUP BY trajectory_id)"
     )
     assert longest <= 12
-    command = [sys.executable, "-m", "asyncrl.cli", "reproduce", str(run.run_folder), "5"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 from fakes.whole_run import WholeRun
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.packing import unpack_tokens
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.readers.report.schema import RunReport
@@ -134,7 +134,7 @@ def test_the_exported_checkpoint_is_the_trained_model(finished: WholeRun) -> Non
 
 
 def test_a_step_of_the_run_is_repeated_to_the_last_digit(finished: WholeRun) -> None:
-    command = [sys.executable, "-m", "asyncrl.cli", "reproduce", str(finished.run_folder), "12"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(finished.run_folder), "12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "steps 9 to 12 again, from checkpoint step-8" in done.stdout

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.newcomer import row, write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.preflight import read_inputs

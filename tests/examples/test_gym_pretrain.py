@@ -7,7 +7,7 @@ from fakes.gym import NEEDS_GYM
 from fakes.refusals import without_page
 
 import asyncrl.data.gym
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.recipe import Recipe

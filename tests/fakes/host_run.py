@@ -9,7 +9,7 @@ import psutil
 from fakes.hosts import Host
 from fakes.whole_run import WholeRun
 
-ASYNCRL = (sys.executable, "-m", "asyncrl.cli")
+ASYNCRL = (sys.executable, "-m", "asyncrl.commands.main")
 
 
 class HostRun(WholeRun):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = (

@@ -75,7 +75,7 @@ class WholeRun:
     def start(self) -> Self:
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "asyncrl.cli", self.command, *self.words()],
+                [sys.executable, "-m", "asyncrl.commands.main", self.command, *self.words()],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.records import generate, make_queue, make_score, make_task
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.explain import EXPLANATIONS
 from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.queue import ReplayQueue

@@ -6,7 +6,7 @@ import pytest
 from fakes.records import make_queue, make_score, make_task
 from fakes.turns import called, play_turns, told
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.search import search_text

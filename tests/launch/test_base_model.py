@@ -16,7 +16,7 @@ from fakes.newcomer import write_project
 from fakes.records import make_queue, make_task
 from huggingface_hub import constants
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.journal.starts import RunEnd, forget_end, record_end, record_model
 from asyncrl.journal.writer import Journal
@@ -81,7 +81,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_check_fetches_a_model_of_a_hub_and_says_commit_and_folder(project: Path, hub: Hub):
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(project.parent / "cache")}
-    command = [sys.executable, "-m", "asyncrl.cli", "check", "recipe.yaml"]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "check", "recipe.yaml"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     folder = snapshot(project, hub)

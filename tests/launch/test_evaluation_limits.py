@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.newcomer import row, write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.statuses import make_status
 
-from asyncrl.cli import main
+from asyncrl.commands.main import main
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.restarts import failure_recorded, record_cause
 from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents

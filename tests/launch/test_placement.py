@@ -304,7 +304,7 @@ def asyncrl(*arguments: str, path: Path, torch: str) -> subprocess.CompletedProc
     metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     return subprocess.run(
-        [sys.executable, "-m", "asyncrl.cli", *arguments],
+        [sys.executable, "-m", "asyncrl.commands.main", *arguments],
         env=environment
         | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(path / "site")},
         capture_output=True,

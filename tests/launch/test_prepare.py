@@ -15,7 +15,7 @@ from fakes.gguf_files import TOKENS, write_gguf
 from fakes.models import write_model
 from fakes.processes import wait_for_end
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -45,7 +45,7 @@ def test_sigterm_to_the_command_ends_what_prepares(tmp_path: Path) -> None:
         "evaluation": {"every_steps": 0},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "asyncrl.cli", "train", str(tmp_path / "recipe.yaml")]
+    command = [sys.executable, "-m", "asyncrl.commands.main", "train", str(tmp_path / "recipe.yaml")]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, cwd=tmp_path

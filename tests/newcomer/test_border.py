@@ -25,7 +25,7 @@ RUN_COMMANDS = (
 
 
 def run(words: list[str], folder: Path, **options: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "asyncrl.cli", *words]
+    command = [sys.executable, "-m", "asyncrl.commands.main", *words]
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.run(command, cwd=folder, text=True, check=False, timeout=300, **given)  # type: ignore[call-overload,no-any-return]
 
@@ -97,7 +97,7 @@ def test_an_output_that_is_full_is_said_to_be_the_output(folder: Path, words: li
 
 @pytest.mark.parametrize("words", [["keys"], ["check", "r.yaml"], ["status", "file"]])
 def test_closed_streams_are_no_error_of_their_own(folder: Path, words: list[str]) -> None:
-    line = " ".join([sys.executable, "-m", "asyncrl.cli", *words])
+    line = " ".join([sys.executable, "-m", "asyncrl.commands.main", *words])
     shell = subprocess.run(
         ["sh", "-c", f"{line} 0<&- 1>&- 2>err; echo $?"],
         cwd=folder,
@@ -119,7 +119,7 @@ def test_text_that_the_output_has_no_letters_for_is_shown_as_escapes(folder: Pat
 def test_a_deleted_current_folder_is_named(folder: Path) -> None:
     gone = folder / "gone"
     gone.mkdir()
-    line = f"rmdir {gone}; {sys.executable} -P -m asyncrl.cli keys"
+    line = f"rmdir {gone}; {sys.executable} -P -m asyncrl.commands.main keys"
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     done = subprocess.run(
         ["sh", "-c", line], cwd=gone, capture_output=True, text=True, check=False, env=environment

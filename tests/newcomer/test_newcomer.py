@@ -17,7 +17,7 @@ import pytest
 from fakes.newcomer import CONFIG, RECIPE, begin_run, row, write_project, write_zeros
 from huggingface_hub import constants
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 Change = Callable[[Path], object]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.newcomer import begin_run, write_project
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 
 WRONG = ("nowhere", "nowhere/x", "train.jsonl/x", "dangling", "loop", "model", "empty", "noise", "~nobody_/x")
 """Nothing, below nothing, below a file, links to nothing and to itself, folders of another kind, bytes."""

@@ -91,7 +91,7 @@ STATUS = """
 import sys
 from pathlib import Path
 from fakes.statuses import make_status
-from asyncrl.cli import main
+from asyncrl.commands.main import main
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.statuses import make_status
 
-from asyncrl.cli import main
+from asyncrl.commands.main import main
 from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.warning_log import warnings_of

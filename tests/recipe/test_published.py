@@ -12,7 +12,7 @@ from fakes.gpus import whole_gpus
 from fakes.hub import Hub
 from fakes.published import SHAPES, published_hub
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.evaluation.asked_sets import benchmarks_of
 from asyncrl.recipe.file import load_recipe
 from asyncrl.system.machine import MachineMemory

@@ -63,7 +63,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def said_by(hub: Hub, home: Path, *words: str) -> str:
     """What a process of its own prints: huggingface_hub reads its environment when it is imported."""
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
-    command = [sys.executable, "-m", "asyncrl.cli", *words]
+    command = [sys.executable, "-m", "asyncrl.commands.main", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

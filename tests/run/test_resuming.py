@@ -168,7 +168,7 @@ def test_the_command_says_it_in_one_sentence(run_folder: Path, tmp_path: Path) -
     break_journal(run_folder / "journal.sqlite", "garbage")
     arguments = ["train", str(tmp_path / "recipe.yaml")]
     done = subprocess.run(
-        [sys.executable, "-m", "asyncrl.cli", *arguments],
+        [sys.executable, "-m", "asyncrl.commands.main", *arguments],
         capture_output=True,
         text=True,
         timeout=300,

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands import sandbox as command
 from sandbox.doctor import gaps
 from sandbox.result import Tier

@@ -16,10 +16,10 @@ from simulation.schedule import WorldNotebook, make_recipe, run_schedule
 from simulation.server import Request, SimulatedServer
 from simulation.world import STOP_TOKENS, World
 
-from asyncrl.planning.lengths import Lengths
-from asyncrl.planning.outcome import Outcome, steady_range
-from asyncrl.planning.settings import Costs, PlannedRun
-from asyncrl.planning.simulation import simulate
+from asyncrl.readers.planning.lengths import Lengths
+from asyncrl.readers.planning.outcome import Outcome, steady_range
+from asyncrl.readers.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.simulation import simulate
 
 DECODE, PER_REQUEST = 0.02, 0.002
 TRAINING = 2.0

@@ -21,7 +21,7 @@ def test_a_package_of_another_project_is_named_with_the_way_out(
     (tmp_path / name / "__init__.py").write_text("from .rubric import Rubric\n")
     paths = os.pathsep.join([str(tmp_path), os.getcwd()])
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "asyncrl.cli", *words],
+        [sys.executable, "-P", "-m", "asyncrl.commands.main", *words],
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,

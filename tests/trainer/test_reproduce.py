@@ -21,7 +21,7 @@ from fakes.sequences import with_kept_sets
 from fakes.template import Forked, Template
 from rich.console import Console
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.ledger import read_ledger

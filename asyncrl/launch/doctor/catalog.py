@@ -65,7 +65,7 @@ SANDBOX_SECONDS = 120.0
 
 def measured() -> dict[str, Any]:
     """The answer of `asyncrl sandbox doctor --json`. Raises ValueError, OSError and TimeoutExpired."""
-    command = [sys.executable, "-P", "-m", "asyncrl.cli", "sandbox", "doctor", "--json"]
+    command = [sys.executable, "-P", "-m", "asyncrl.commands.main", "sandbox", "doctor", "--json"]
     done = output_of(command, seconds=SANDBOX_SECONDS)
     try:
         answer: dict[str, Any] = json.loads(done.stdout)

@@ -37,7 +37,7 @@ class Program:
         with output.open("ab") as file:
             self._begin = self._shown = file.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "asyncrl.cli", *words],
+                [sys.executable, "-P", "-m", "asyncrl.commands.main", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -11,7 +11,7 @@ from asyncrl.launch.first_recipe.keys import Wish
 from asyncrl.launch.first_recipe.rows import find_rows
 from asyncrl.launch.first_recipe.sized import Sized, file_name, sized_recipe
 from asyncrl.model.shape import ModelShape
-from asyncrl.planning.devices import GPUS
+from asyncrl.readers.planning.devices import GPUS
 from asyncrl.recipe import Recipe
 
 SHAPE = replace(seven_b_shape(), max_positions=32768)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.launch.python.caller import VARIABLE, Caller, take_caller
 
 

@@ -17,7 +17,7 @@ import pytest
 from fakes.audited_run import write_audited_run
 from fakes.judge_server import JudgeServer
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from verifiers.pool import VerifierPool
 
 NUM_TASKS = 6

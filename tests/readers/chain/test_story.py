@@ -8,7 +8,7 @@ import yaml
 from fakes.chained_runs import selection, write_chain
 from fakes.statuses import make_status
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.chain.story import ChainStory, read_story

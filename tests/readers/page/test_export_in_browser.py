@@ -16,7 +16,7 @@ from fakes.opened_page import go
 from fakes.page_server import served
 from fakes.statuses import make_status
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.runs import Run, Runs
 from asyncrl.run.status import write_status

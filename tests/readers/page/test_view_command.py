@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.commands import view
 
 PROGRAM = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.finished_run import write_run
 
-from asyncrl import cli
+from asyncrl.commands import main as cli
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.costs import responses_table, step_responses
 from asyncrl.run.metrics_file import MetricsWriter

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from asyncrl.planning.pilots import PlannedPilots
+from asyncrl.readers.planning.pilots import PlannedPilots
 from asyncrl.recipe import Recipe
 from asyncrl.replay.settings import QueueSettings
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asyncrl.errors import InputError
-from asyncrl.planning.outcome import Outcome
-from asyncrl.planning.settings import PlannedRun
-from asyncrl.planning.simulation import simulate
-from asyncrl.planning.sources import Source
+from asyncrl.readers.planning.outcome import Outcome
+from asyncrl.readers.planning.settings import PlannedRun
+from asyncrl.readers.planning.simulation import simulate
+from asyncrl.readers.planning.sources import Source
 from asyncrl.system.words import as_percent
 
 LARGEST_TRAJECTORIES = 1500

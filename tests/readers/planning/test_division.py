@@ -6,8 +6,8 @@ import pytest
 from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape
 
-from asyncrl.planning.devices import GPUS
-from asyncrl.planning.division import (
+from asyncrl.readers.planning.devices import GPUS
+from asyncrl.readers.planning.division import (
     Division,
     choose,
     divisions,
@@ -16,7 +16,7 @@ from asyncrl.planning.division import (
     server_sizes,
     step_seconds,
 )
-from asyncrl.planning.estimated import assumed_lengths
+from asyncrl.readers.planning.estimated import assumed_lengths
 
 SHAPE = seven_b_shape()
 """28 layers and heads, 4 key-value heads."""

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.planning.devices import find_device
-from asyncrl.planning.estimated import (
+from asyncrl.readers.planning.devices import find_device
+from asyncrl.readers.planning.estimated import (
     MEAN_SHARE,
     SPREAD,
     assumed_lengths,
     engine_cache_tokens,
     estimate_costs,
 )
-from asyncrl.planning.lengths import Lengths
-from asyncrl.planning.pilots import PlannedPilots, plan_pilots
-from asyncrl.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.lengths import Lengths
+from asyncrl.readers.planning.pilots import PlannedPilots, plan_pilots
+from asyncrl.readers.planning.settings import Costs, PlannedRun
 from asyncrl.recipe import Recipe
 
 PROMPT_TOKENS = 256.0

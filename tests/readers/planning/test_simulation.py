@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from asyncrl.planning.lengths import Lengths, log_normal_lengths
-from asyncrl.planning.settings import Costs, PlannedRun
-from asyncrl.planning.simulation import Simulation, simulate
+from asyncrl.readers.planning.lengths import Lengths, log_normal_lengths
+from asyncrl.readers.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.replay.settings import QueueSettings
 
 COSTS = Costs(

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from asyncrl.cli import main
+from asyncrl.commands.main import main
 
 
 def test_ctrl_c_while_a_subcommand_is_imported_is_an_exit_code_and_no_traceback(

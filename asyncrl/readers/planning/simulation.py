@@ -16,9 +16,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from asyncrl.planning.lengths import Lengths
-from asyncrl.planning.outcome import Outcome, PlannedStep
-from asyncrl.planning.settings import PlannedRun, training_tokens
+from asyncrl.readers.planning.lengths import Lengths
+from asyncrl.readers.planning.outcome import Outcome, PlannedStep
+from asyncrl.readers.planning.settings import PlannedRun, training_tokens
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import choose_liked, choose_oldest
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.planning.devices import Device
-from asyncrl.planning.estimated import engine_cache_tokens, estimate_costs
-from asyncrl.planning.lengths import Lengths
-from asyncrl.planning.settings import training_tokens
+from asyncrl.readers.planning.devices import Device
+from asyncrl.readers.planning.estimated import engine_cache_tokens, estimate_costs
+from asyncrl.readers.planning.lengths import Lengths
+from asyncrl.readers.planning.settings import training_tokens
 from asyncrl.recipe import Recipe
 
 GPUS_PER_MACHINE = 8

@@ -8,9 +8,9 @@ measurement is behind it; the others are guesses.
 from asyncrl.model.flops import score_flops, token_flops
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
-from asyncrl.planning.devices import Device
-from asyncrl.planning.lengths import Lengths, log_normal_lengths
-from asyncrl.planning.settings import Costs
+from asyncrl.readers.planning.devices import Device
+from asyncrl.readers.planning.lengths import Lengths, log_normal_lengths
+from asyncrl.readers.planning.settings import Costs
 from asyncrl.recipe import Recipe
 
 MEASURED_SHARE = 0.17

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from asyncrl.planning.settings import PlannedRun
+from asyncrl.readers.planning.settings import PlannedRun
 
 
 class PlannedStep(NamedTuple):

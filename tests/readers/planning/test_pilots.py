@@ -8,10 +8,10 @@ import pytest
 from fakes.newcomer import write_project
 
 from asyncrl.errors import InputError
-from asyncrl.planning.lengths import Lengths
-from asyncrl.planning.pilots import PlannedPilots, plan_pilots
-from asyncrl.planning.settings import Costs, PlannedRun
-from asyncrl.planning.simulation import Simulation, simulate
+from asyncrl.readers.planning.lengths import Lengths
+from asyncrl.readers.planning.pilots import PlannedPilots, plan_pilots
+from asyncrl.readers.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.replay.settings import QueueSettings
