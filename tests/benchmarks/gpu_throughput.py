@@ -159,7 +159,7 @@ def main() -> int:
     recipe = make_recipe(Path("none"), trainer=trainer, model={"dtype": "bfloat16"})
     shape = SHAPES[arguments.model]
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
-    from asyncrl.trainer.network.model import has_transformer_engine
+    from asyncrl.trainer.network.layer_specs import has_transformer_engine
     from asyncrl.trainer.parts.table import build_learner
 
     learner = build_learner(shape, recipe)
