@@ -9,7 +9,6 @@ micro-batch. Observed response tokens are packed as inputs and nothing else. The
 each a sequence of its own here, stay together: what is summed over a sequence is summed over all of them.
 """
 
-import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
+from asyncrl.trainer.packing.division import plan_micro_batches
 from asyncrl.trainer.packing.kept_sets import (
     KeptSets,
     TopTokens,
@@ -38,7 +38,7 @@ from asyncrl.trainer.packing.kept_sets import (
     unpack_kept_sets,
     unpack_top_tokens,
 )
-from asyncrl.trainer.packing.prefix_tree import num_common, pack_tree, sort_key
+from asyncrl.trainer.packing.prefix_tree import pack_tree
 from asyncrl.trainer.packing.routes import give_routes
 
 
@@ -158,15 +158,6 @@ def check_kept(batch: Batch, *, is_truncated: bool) -> None:
 RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets | TopTokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """Sequences that share a prompt and a micro-batch, with their branches."""
-
-    indices: tuple[int, ...]
-    num_tokens: int
-    """Packed tokens, by themselves: a micro-batch may have fewer, where prompts begin alike."""
-
-
 def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") -> list[Batch]:
     """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
@@ -206,12 +197,13 @@ def rank_micro_batches(
     teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
     lengths: Mapping[str, int] | None = None,
     imitation: float = 0.0,
+    shape: ModelShape | None = None,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
-    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch, and
-    `imitation` what `imitation_weight` does.
+    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch, `imitation`
+    what `imitation_weight` does, and `shape` the model whose work is divided.
     """
     taught: list[ScoredSequence] = []
     silent: list[ScoredSequence] = []
@@ -224,6 +216,7 @@ def rank_micro_batches(
             budget_tokens=budget_tokens,
             num_ranks=num_ranks,
             multiple=layout.micro_batch_multiple(),
+            shape=shape,
         )
         micro_batches += [
             make_micro_batch(
@@ -272,51 +265,6 @@ def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_stalenes
     if mask_staleness is not None:
         is_counted &= version - np.asarray(sequence.token_versions, np.int64) <= mask_staleness
     return int(is_counted.sum())
-
-
-def plan_micro_batches(
-    sequences: list[ScoredSequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
-) -> list[list[list[int]]]:
-    """[rank][micro-batch] -> indices of sequences; every rank gets the same number, a multiple of `multiple`.
-
-    The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
-    empty where there are fewer bundles than micro-batches.
-    """
-    bundles = make_bundles(sequences, max_tokens=budget_tokens)
-    needed = sum(bundle.num_tokens for bundle in bundles) / budget_tokens
-    per_rank = max(1, int(np.ceil(needed / num_ranks / multiple))) * multiple
-    while (plan := _fill(bundles, budget_tokens, per_rank * num_ranks)) is None:
-        per_rank += multiple
-    return [plan[rank::num_ranks] for rank in range(num_ranks)]
-
-
-def make_bundles(sequences: list[ScoredSequence], *, max_tokens: int) -> list[Bundle]:
-    """Groups trajectories by prompt, largest bundle first, split where one would not fit into `max_tokens`;
-    a trajectory and its branches are never apart."""
-    lines_of: dict[str, list[int]] = defaultdict(list)
-    for i, sequence in enumerate(sequences):
-        lines_of[root_id(sequence.sequence_id)].append(i)
-    # A prompt that took other experts is computed again.
-    by_prompt: dict[tuple[tuple[int, ...], bytes], list[list[int]]] = defaultdict(list)
-    for lines in lines_of.values():
-        first = sequences[lines[0]]
-        by_prompt[tuple(first.prompt_tokens), first.prompt_routes()].append(lines)
-    bundles = []
-    for (prompt, _), trajectories in by_prompt.items():
-        chosen: list[int] = []
-        load, last = len(prompt), np.empty(0, np.int64)
-        # What two responses share, all between them in this order share too.
-        for lines in sorted(trajectories, key=lambda lines: sort_key(sequences[lines[0]].response_tokens)):
-            inputs = np.asarray(sequences[lines[0]].response_tokens, np.int64)[:-1]
-            extra = len(inputs) - num_common(last, inputs)
-            branches = _num_branched([sequences[i] for i in lines])
-            if chosen and load + extra + branches > max_tokens:
-                bundles.append(Bundle(tuple(chosen), load))
-                chosen, load, extra = [], len(prompt), len(inputs)
-            chosen += lines
-            load, last = load + extra + branches, inputs
-        bundles.append(Bundle(tuple(chosen), load))
-    return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
 
 
 def make_micro_batch(
@@ -422,30 +370,6 @@ def _teacher(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None
     return torch.from_numpy(_flatten([s.teacher_logprobs for s in sequences], np.float32, num_targets))
 
 
-def _num_branched(lines: Sequence[ScoredSequence]) -> int:
-    """Packed tokens that the branches of a trajectory add to its own."""
-    if len(lines) == 1:
-        return 0
-    parts = [(line.prompt_tokens, line.response_tokens[:-1]) for line in lines]
-    tokens = [np.concatenate([np.asarray(part, np.int64) for part in own]) for own in parts]
-    return sum(
-        len(own) - max(num_common(other, own) for other in tokens[:i])
-        for i, own in enumerate(tokens[1:], start=1)
-    )
-
-
-def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list[int]] | None:
-    bins: list[list[int]] = [[] for _ in range(num_bins)]
-    emptiest = [(0, i) for i in range(num_bins)]
-    for bundle in bundles:
-        load, i = emptiest[0]
-        if load and load + bundle.num_tokens > budget_tokens:
-            return None
-        heapq.heapreplace(emptiest, (load + bundle.num_tokens, i))
-        bins[i].extend(bundle.indices)
-    return bins
-
-
 def _flatten(parts: list[Sequence[Any]], dtype: type, count: int) -> np.ndarray:
     flat = np.concatenate([np.asarray(part, dtype) for part in parts])
     assert len(flat) == count, (len(flat), count)
@@ -456,7 +380,10 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     """A copy whose tensors are on `device`."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     moved: dict[str, Any] = {
-        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
+        # From page-locked memory: the host would wait for the GPU to come to the copy from any other.
+        name: value.pin_memory().to(device, non_blocking=True)
+        if torch.is_tensor(value)
+        else _moved(value, device)
         for name, value in values.items()
         if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets | TopTokens)
     }

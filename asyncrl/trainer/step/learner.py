@@ -174,6 +174,7 @@ class Learner:
                 teaches=self.teaches,
                 lengths=self.objective.prompt_lengths(part),
                 imitation=self.objective.imitation(part),
+                shape=self.shape,
             )
             for part in mini_batches(batch, steps, seed=self.seed, order=self.section.mini_batch_order)
         ]

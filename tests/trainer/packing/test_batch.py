@@ -2,7 +2,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from fakes.models import random_batch
@@ -11,12 +10,7 @@ from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.trainer.packing.batch import (
-    make_bundles,
-    make_micro_batch,
-    plan_micro_batches,
-    rank_micro_batches,
-)
+from asyncrl.trainer.packing.batch import make_micro_batch, rank_micro_batches
 from asyncrl.wire.messages import pack_sequences, unpack_sequences
 
 
@@ -65,26 +59,6 @@ def test_each_sequence_can_be_read_back_from_its_places(kernel: str, num_groups:
     wanted = [list(a) for a in inputs if not any(a == b[: len(a)] for b in inputs - {a})]
     assert sorted(found) == sorted((tokens, list(range(len(tokens)))) for tokens in wanted)
     assert torch.equal(pack.places[pack.packed], torch.arange(len(micro.tokens)))
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 3])
-@pytest.mark.parametrize("budget", [1, 20, 60, 10_000])
-def test_every_sequence_is_planned_once_and_within_the_budget(budget: int, num_ranks: int):
-    sequences = random_batch(1, num_groups=7, group_size=5, longest=30).sequences
-    plan = plan_micro_batches(sequences, budget_tokens=budget, num_ranks=num_ranks)
-    assert len({len(micro_batches) for micro_batches in plan}) == 1
-    planned = [chosen for micro_batches in plan for chosen in micro_batches]
-    assert sorted(i for chosen in planned for i in chosen) == list(range(35))
-    for chosen in planned:
-        size = len(make_micro_batch([sequences[i] for i in chosen], 1).tokens)
-        assert size <= budget or len(chosen) == 1
-
-
-def test_a_sequence_longer_than_the_budget_is_whole_and_alone():
-    long, short = sequence([1] * 50, [2] * 51), sequence([3], [4, 5])
-    plan = plan_micro_batches([short, long, short], budget_tokens=64, num_ranks=1)
-    assert sorted(map(sorted, plan[0])) == [[0, 2], [1]]
-    assert len(make_micro_batch([long], 0).tokens) == 100
 
 
 def test_ranks_get_about_the_same_number_of_tokens():
@@ -139,26 +113,6 @@ def test_turns_bring_their_advantages_and_credits_lie_at_their_tokens():
     assert make_micro_batch([plain], 0).credits is None
 
 
-def test_a_bundle_larger_than_the_budget_is_split_and_repeats_its_prompt():
-    # prompt 10 and 4 inputs each: 10 + 4 + 4 fit into 20, a third does not
-    bundles = make_bundles([sequence([1] * 10, [first] * 5) for first in (2, 3, 4)], max_tokens=20)
-    assert [(bundle.indices, bundle.num_tokens) for bundle in bundles] == [((0, 1), 18), ((2,), 14)]
-
-
-def test_what_responses_share_is_counted_once():
-    responses = [[2, 3, 4, 5], [2, 9], [2, 3, 4, 6], [2, 3, 4, 5]]
-    bundles = make_bundles([sequence([1] * 10, response) for response in responses], max_tokens=100)
-    # inputs 2, 3, 4 of the first, third and fourth, of which the second has the 2
-    assert [(bundle.indices, bundle.num_tokens) for bundle in bundles] == [((0, 3, 2, 1), 13)]
-
-
-def test_the_plan_depends_on_the_batch_alone():
-    sequences = random_batch(4).sequences
-    plans = [plan_micro_batches(sequences, budget_tokens=40, num_ranks=2) for _ in range(2)]
-    assert plans[0] == plans[1]
-    assert np.unique([i for rank in plans[0] for chosen in rank for i in chosen]).size == len(sequences)
-
-
 def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
     # The prompt is the padding's own token, which must not be taken for it.
     sequence = ScoredSequence("", [0, 0], [3, 4, 5], [-1.0] * 3, [0] * 3, [False] * 3, 1.0, 1.0)
@@ -168,14 +122,6 @@ def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
     assert padded.sequences.rows.buckets in (((1, 4), (1, 2)), ((2, 4),))
     for name in ("predicting", "targets", "behavior", "sequence_ids"):
         assert torch.equal(getattr(padded, name), getattr(plain, name))
-
-
-def test_interleaved_stages_get_micro_batches_in_turns():
-    batch = random_batch(0, num_groups=5, group_size=2)
-    for multiple in (1, 2, 3):
-        plan = plan_micro_batches(batch.sequences, budget_tokens=40, num_ranks=2, multiple=multiple)
-        assert [len(rank) % multiple for rank in plan] == [0, 0]
-        assert sorted(i for rank in plan for micro in rank for i in micro) == list(range(10))
 
 
 def test_attention_and_output_layer_are_counted_where_they_are_computed():
