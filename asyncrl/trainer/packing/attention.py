@@ -53,6 +53,8 @@ class PackedSequences(PackedSeqParams):
     """[P] int64, one place of each packed token."""
     kernel: str
     """One of `attention_kernels.KERNELS`."""
+    is_laid_out: bool
+    """Whether each place is the packed token of its number: nothing is shared, padded or in another order."""
     routes: GivenRoutes | RecordedRoutes | None = None
     """The experts that a policy with `network/routing_replay.py` takes; None: those of its router."""
     turns: tuple[Tensor, Tensor] | None = None
@@ -79,9 +81,11 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
     pads = KERNELS[kernel].pads
     takes_masks = KERNELS[kernel].takes_masks and not torch.cuda.is_available()
     blocks = make_blocks(rows) if takes_masks else [Block(row) for row in rows]
-    blocks = sorted(blocks, key=lambda block: -len(block.tokens))
+    if pads:
+        blocks = sorted(blocks, key=lambda block: -len(block.tokens))
     lengths = np.fromiter((len(block.tokens) for block in blocks), np.int64, len(blocks))
-    edges = bucket_edges(lengths) if pads else equal_edges(lengths)
+    # In the order of the pack places are tokens, where no token is shared.
+    edges = bucket_edges(lengths) if pads else list(range(len(blocks) + 1))
     buckets = [(b - a, int(lengths[a])) for a, b in pairwise(edges)]
     of_buckets = [blocks[a:b] for a, b in pairwise(edges)]
     places = np.concatenate([_pad(bucket) for bucket in of_buckets])
@@ -97,6 +101,7 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
         places=torch.from_numpy(places),
         packed=torch.from_numpy(packed),
         kernel=kernel,
+        is_laid_out=np.array_equal(places, np.arange(len(positions))),
         lines=tuple(rows),
     )
 
@@ -321,6 +326,8 @@ class PackedAttention(MegatronModule):
     def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
         scale = self.scale or query.shape[-1] ** -0.5
+        if sequences.is_laid_out:
+            return self._attend(query, key, value, sequences, scale).flatten(1)
         # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it.
         query, key, value = (pick_rows(each, sequences.places) for each in (query, key, value))
         output = self._attend(query, key, value, sequences, scale)

@@ -5,6 +5,7 @@ from fakes.shapes import tiny_shape
 from torch import Tensor
 
 from asyncrl.trainer.network.model import transformer_config
+from asyncrl.trainer.packing import attention
 from asyncrl.trainer.packing.attention import CALL_COST, PackedAttention, bucket_edges, describe_pack
 
 
@@ -109,13 +110,25 @@ def test_short_responses_to_one_prompt_attend_as_if_each_had_its_own(kernel: str
         assert (got - wanted).norm() <= tolerance * wanted.norm()
 
 
+def test_nothing_is_copied_where_no_token_is_shared(monkeypatch: pytest.MonkeyPatch):
+    rows, positions = rows_of([3, 17, 4])
+    heads = random_heads(24)
+    pack = describe_pack(rows, positions, kernel="formula")
+    assert pack.is_laid_out and not describe_pack(rows, positions, kernel="sdpa").is_laid_out
+    monkeypatch.setattr(attention, "pick_rows", None)
+    packed = make_attention()(*heads, None, packed_seq_params=pack).squeeze(1)
+    assert_same(packed, torch.cat(naive_attention(*heads, rows)), heads)
+    shared = describe_pack([*rows[:2], np.append(rows[1][:5], rows[2])], positions, kernel="formula")
+    assert not shared.is_laid_out
+
+
 def test_a_shared_prompt_is_expanded_into_cumulative_lengths_without_padding():
     rows = [np.array([0, 1, 2]), np.array([0, 1, 3, 4, 5]), np.array([6])]
     pack = describe_pack(rows, np.array([0, 1, 2, 2, 3, 4, 0]), kernel="flash_attn")
-    # Longest first: the second sequence with its copy of the prompt, the first, the third.
-    assert pack.rows.cumulative.tolist() == [0, 5, 8, 9]
-    assert pack.places.tolist() == [0, 1, 3, 4, 5, 0, 1, 2, 6]
-    assert pack.packed.tolist() == [0, 1, 7, 2, 3, 4, 8]
+    # The first sequence, the second with its copy of the prompt, the third.
+    assert pack.rows.cumulative.tolist() == [0, 3, 8, 9]
+    assert pack.places.tolist() == [0, 1, 2, 0, 1, 3, 4, 5, 6]
+    assert pack.packed.tolist() == [0, 1, 2, 5, 6, 7, 8]
     assert (pack.rows.longest, pack.rows.cumulative.dtype) == (5, torch.int32)
 
 
