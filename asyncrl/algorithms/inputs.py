@@ -85,6 +85,9 @@ class LossInputs:
     sources: tuple[str, ...] | None = None
     """[N] the source of each sequence's row: a file's stem, or a name and a split."""
 
+    sequence_count: int | None = None
+    """N, where the host knows it: to read it off `sequence_ids` makes the host wait for a GPU."""
+
     def unfiltered(self) -> Tensor:
         """[T] log-probs of the current policy over all tokens, with gradient."""
         return self.current if self.whole is None else self.whole
@@ -94,6 +97,8 @@ class LossInputs:
         return self.proximal if self.evaluated is None else self.evaluated
 
     def num_sequences(self) -> int:
+        if self.sequence_count is not None:
+            return self.sequence_count
         return int(self.sequence_ids.max()) + 1 if len(self.sequence_ids) else 0
 
 

@@ -27,8 +27,9 @@ def dr_grpo_constant(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, T
     Use: independent of the lengths sampled: neither short right nor long wrong answers are favored.
     Fails: steps are small where responses are far shorter than L; the learning rate must make up for it.
     """
-    num_sequences = torch.bincount(inputs.sequence_ids).count_nonzero()
-    return torch.ones_like(inputs.proximal), num_sequences * max_new_tokens
+    ones = torch.ones_like(inputs.proximal)
+    num_tokens = ones.new_zeros(inputs.num_sequences()).index_add(0, inputs.sequence_ids, ones)
+    return ones, num_tokens.count_nonzero() * max_new_tokens
 
 
 def sequence_mean(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, Tensor]:

@@ -22,24 +22,30 @@ class KeptSets:
     """[E] int64 into K, ascending."""
     tokens: Tensor
     """[E] int64 ids."""
+    starts: np.ndarray
+    """[K + 1] int64, where the ids of each row begin, and E: on the host, which would wait for a GPU's."""
+
+    @classmethod
+    def of(cls, rows: Tensor, tokens: Tensor, num_rows: int) -> "KeptSets":
+        return cls(rows, tokens, np.searchsorted(rows.cpu().numpy(), np.arange(num_rows + 1)))
 
     def of_rows(self, own: Tensor, num_rows: int) -> "KeptSets":
         """Those of the rows `own` [k], ascending, of `num_rows`; numbered as in `own`."""
         places = torch.full((num_rows,), -1, dtype=torch.int64, device=own.device)
         places[own] = torch.arange(len(own), device=own.device)
         rows = places[self.rows]
-        return KeptSets(rows[rows >= 0], self.tokens[rows >= 0])
+        return KeptSets.of(rows[rows >= 0], self.tokens[rows >= 0], len(own))
 
     def of_columns(self, first: int, count: int) -> "KeptSets":
         """Those of `count` ids from `first`, numbered from there: a tensor rank's part of the vocabulary."""
         is_own = (self.tokens >= first) & (self.tokens < first + count)
-        return KeptSets(self.rows[is_own], self.tokens[is_own] - first)
+        return KeptSets.of(self.rows[is_own], self.tokens[is_own] - first, len(self.starts) - 1)
 
     def of_slice(self, part: slice) -> "KeptSets":
         """Those of neighbouring rows, numbered from 0."""
-        ends = torch.tensor([part.start, part.stop], device=self.rows.device)
-        first, last = torch.searchsorted(self.rows, ends).tolist()
-        return KeptSets(self.rows[first:last] - part.start, self.tokens[first:last])
+        starts = self.starts[part.start : part.stop + 1]
+        first, last = int(starts[0]), int(starts[-1])
+        return KeptSets(self.rows[first:last] - part.start, self.tokens[first:last], starts - first)
 
 
 def told_apart(copies: np.ndarray, told: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
@@ -70,7 +76,7 @@ def unpack_kept_sets(sets: Sequence[bytes], targets: np.ndarray) -> KeptSets:
     before = np.concatenate([[0], sums[is_end]])
     ids = sums - before[rows] - 1
     ids[is_end] = targets
-    return KeptSets(torch.from_numpy(rows), torch.from_numpy(ids))
+    return KeptSets.of(torch.from_numpy(rows), torch.from_numpy(ids), len(sets))
 
 
 def _numbers(packed: bytes) -> np.ndarray:

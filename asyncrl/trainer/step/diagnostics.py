@@ -54,18 +54,22 @@ def micro_batch_sums(
     *,
     algorithm: Algorithm,
 ) -> tuple[Tensor, Tensor]:
-    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
+    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count.
+
+    Other tokens become zeros: choosing by a mask would make the host wait for a GPU."""
     mask = inputs.mask
     assert inputs.entropies is not None
-    # On a GPU each choice by a mask waits for the number of what it chooses: one wait for all of them.
-    places = mask.nonzero().squeeze(1)
-    kinds = token_kinds(micro.lags, micro.are_continued)[places]
-    log_ratio = (inputs.policy() - inputs.behavior)[places].double()
-    ratio = bounded_ratio(inputs.policy(), inputs.behavior)[places].double()
+
+    def counted(values: Tensor) -> Tensor:
+        return torch.where(mask, values.detach().double(), 0.0)
+
+    kinds = token_kinds(micro.lags, micro.are_continued)
+    log_ratio = counted(inputs.policy() - inputs.behavior)
+    ratio = counted(bounded_ratio(inputs.policy(), inputs.behavior))
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
-    k1, k3 = -log_ratio, ratio - 1 - log_ratio
-    lags = micro.lags[places].double()
+    k1, k3 = -log_ratio, counted(ratio - 1 - log_ratio)
+    lags = counted(micro.lags)
     is_finite = micro.behavior.isfinite()
     is_masked = torch.zeros_like(is_finite) if micro.is_masked is None else micro.is_masked
     totals = [
@@ -75,30 +79,28 @@ def micro_batch_sums(
         (~is_finite).sum(),
         (~mask & is_finite & ~is_masked).sum(),
         (is_finite & is_masked).sum(),
-        lags.new_tensor(len(micro.tokens)),
+        lags.new_full((), len(micro.tokens)),
         (mask & (parts.weights != 0)).sum(),
         sum((faults.number for faults in parts.faults), lags.new_zeros(())),
         (_held_back(inputs) & mask).sum(),
     ]
-    entropies = inputs.entropies[places].detach().double()
-    capped, *interventions = _interventions(inputs, parts, algorithm, places)
-    per_token = torch.stack([entropies, ratio, ratio.square(), lags, capped, *interventions])
-    num_counted = sequence_sum(mask.double(), inputs)
-    sequences = (num_counted > 0).nonzero().squeeze(1)
-    log_ratios = sequence_sum((inputs.policy() - inputs.behavior).double(), inputs)[sequences]
-    oldest = effective_samples.oldest_lags(inputs, micro.lags, len(num_counted))[sequences]
-    per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square(), capped], dim=1)
-    quarters = response_quarters(inputs.sequence_ids)[places] * len(KINDS) + kinds
-    split, largest_factors = exact_split.token_sums(inputs, micro, places)
+    capped, *interventions = map(counted, _interventions(inputs, parts, algorithm))
+    per_token = torch.stack([counted(inputs.entropies), ratio, ratio.square(), lags, capped, *interventions])
+    are_there = sequence_sum(mask.double(), inputs).clamp(max=1)
+    log_ratios = sequence_sum(log_ratio, inputs)
+    oldest = effective_samples.oldest_lags(inputs, micro.lags, len(are_there))
+    per_kind = torch.stack([mask.double(), k1, k3, ratio, ratio.square(), capped], dim=1)
+    quarters = response_quarters(inputs.sequence_ids, len(are_there)) * len(KINDS) + kinds
+    split, largest_factors = exact_split.token_sums(inputs, micro)
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),
-        _sequence_sums(log_ratios),
+        _sequence_sums(log_ratios, are_there),
         _sum_by(kinds, per_kind, len(KINDS)),
-        _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
-        effective_samples.sequence_sums(log_ratios, oldest),
+        _sum_by(quarters, per_kind[:, :3:2], NUM_QUARTERS * len(KINDS)),
+        effective_samples.sequence_sums(log_ratios, oldest, are_there),
         split,
-        teacher_distance.token_sums(inputs, micro, places),
+        teacher_distance.token_sums(inputs, micro),
         # Last: its end is filled in by the backward pass.
         quadrants.token_sums(inputs),
     ]
@@ -122,38 +124,35 @@ def token_kinds(lags: Tensor, are_continued: Tensor) -> Tensor:
     return torch.where(lags > 0, stale_buckets(lags) + KINDS.index(LAGS[0]), are_continued.long())
 
 
-def response_quarters(sequence_ids: Tensor) -> Tensor:
+def response_quarters(sequence_ids: Tensor, num_sequences: int) -> Tensor:
     """[T] int64, 0 for the first quarter of the token's response to 3 for its last."""
-    sizes = torch.bincount(sequence_ids)
+    ones = torch.ones_like(sequence_ids)
+    sizes = ones.new_zeros(num_sequences).index_add(0, sequence_ids, ones)
     starts = sizes.cumsum(0) - sizes
     positions = torch.arange(len(sequence_ids), device=sequence_ids.device) - starts[sequence_ids]
     return positions * NUM_QUARTERS // sizes[sequence_ids]
 
 
-def _sequence_sums(log_ratios: Tensor) -> Tensor:
-    """[len(SEQUENCE_SUMS)] float64, of log(pi / mu) summed over each sequence with a token that counts."""
-    squares = bounded_exp(2 * log_ratios)
-    parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)
+def _sequence_sums(log_ratios: Tensor, are_there: Tensor) -> Tensor:
+    """[len(SEQUENCE_SUMS)] float64, of log(pi / mu) summed over each sequence; `are_there` is 1 of one with a
+    token that counts, else 0."""
+    parts = (are_there, log_ratios, log_ratios.abs(), are_there * bounded_exp(2 * log_ratios))
     return torch.stack([part.sum() for part in parts])
 
 
-def _interventions(
-    inputs: LossInputs, parts: LossParts, algorithm: Algorithm, places: Tensor
-) -> list[Tensor]:
-    """Effects of the loss on the tokens that count, those at `places`: capped, masked, clipped, outside a
-    trust region, its weight and the weight's square; and how far the policy moved."""
-    weights, applied = parts.weights[places], parts.applied[places].double()
+def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
+    """Effects of the loss on each token, [T] each: capped, masked, clipped, outside a trust region, its
+    weight and the weight's square; and how far the policy moved."""
+    weights, applied = parts.weights, parts.applied.double()
     is_capped = weights >= algorithm.importance_cap
     if algorithm.importance_weight not in CAPPED:
         is_capped = torch.zeros_like(is_capped)
     current = inputs.current.detach()
-    moved = (current - inputs.proximal)[places].double()
-    policy_kl = bounded_ratio(current, inputs.proximal)[places].double() - 1 - moved
+    moved = (current - inputs.proximal).double()
+    policy_kl = bounded_ratio(current, inputs.proximal).double() - 1 - moved
     # A surrogate that does not report what it clipped has no share: NaN.
-    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[places].double()
-    is_masked = (weights == 0).double()
-    outside = parts.outside[places].double()
-    return [is_capped.double(), is_masked, clipped, outside, applied, applied.square(), policy_kl]
+    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped
+    return [is_capped, weights == 0, clipped, parts.outside, applied, applied.square(), policy_kl]
 
 
 def _sum_by(buckets: Tensor, values: Tensor, num_buckets: int) -> Tensor:
@@ -191,8 +190,8 @@ class Tally:
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
-    # One wait for the device each, however many numbers follow.
-    sums, maxima = sums.cpu(), maxima.cpu()
+    # One wait for the device, however many numbers follow.
+    sums, maxima = torch.cat([sums, maxima]).cpu().split([NUM_SUMS, len(MAXIMA)])
     totals, per_token, per_sequence, per_kind, per_quarter, effective, split, gaps, by_quadrant = sums.split(
         SIZES
     )

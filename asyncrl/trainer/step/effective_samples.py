@@ -37,12 +37,12 @@ def oldest_lags(inputs: LossInputs, lags: Tensor, num_sequences: int) -> Tensor:
     return lags.new_zeros(num_sequences).scatter_reduce(0, inputs.sequence_ids, counted, "amax")
 
 
-def sequence_sums(log_ratios: Tensor, oldest: Tensor) -> Tensor:
-    """[NUM_SUMS] float64 of sequences that have a token that counts, from [N] float64 sums of their tokens'
-    log-ratios and [N] `oldest_lags`."""
-    weights = log_ratios.clamp(-MAX_SEQUENCE_LOG_RATIO, MAX_SEQUENCE_LOG_RATIO).exp()
+def sequence_sums(log_ratios: Tensor, oldest: Tensor, are_there: Tensor) -> Tensor:
+    """[NUM_SUMS] float64 from [N] float64 sums of the sequences' log-ratios and [N] `oldest_lags`;
+    `are_there` [N] is 1 of a sequence that has a token that counts, and 0 of others."""
+    weights = are_there * log_ratios.clamp(-MAX_SEQUENCE_LOG_RATIO, MAX_SEQUENCE_LOG_RATIO).exp()
     ages = torch.where(oldest > 0, stale_buckets(oldest) + 1, 0)
-    columns = torch.stack([torch.ones_like(weights), weights, weights.square()], dim=1)
+    columns = torch.stack([are_there, weights, weights.square()], dim=1)
     return weights.new_zeros(len(AGES), len(SUMS)).index_add(0, ages, columns).flatten()
 
 

@@ -7,7 +7,7 @@ second factor 1. Tokens that were sampled on a cache of an older version belong 
 first factor is told apart. KL by the estimator k3, over tokens of mu_v: that of staleness takes them for
 tokens of pi_v.
 
-Shapes: T response tokens of one micro-batch, C those of them that count.
+Shapes: T response tokens of one micro-batch.
 """
 
 import math
@@ -25,27 +25,27 @@ NUM_SUMS = len(SUMS)
 MAXIMA = ("exact_mismatch_ratio", "exact_staleness_ratio")
 
 
-def token_sums(inputs: LossInputs, micro: MicroBatch, places: Tensor) -> tuple[Tensor, Tensor]:
-    """([NUM_SUMS] float64, [len(MAXIMA)] float64), 0 without `inputs.sampled`. `places` [C] into T."""
+def token_sums(inputs: LossInputs, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    """([NUM_SUMS] float64, [len(MAXIMA)] float64) over the tokens that count, 0 without `inputs.sampled`."""
     sampled = inputs.sampled
     if sampled is None:
         zeros = inputs.proximal.new_zeros(NUM_SUMS + len(MAXIMA), dtype=torch.float64)
         return zeros[:NUM_SUMS], zeros[NUM_SUMS:]
-    policy, behavior = inputs.policy()[places], inputs.behavior[places]
-    is_stale = micro.lags[places] > 0
-    own = torch.where(is_stale, sampled[places], policy)
-    is_known = own.isfinite()
+    policy, behavior, is_counted = inputs.policy(), inputs.behavior, inputs.mask
+    is_stale = micro.lags > 0
+    own = torch.where(is_stale, sampled, policy)
+    is_known = own.isfinite() & is_counted
     own = torch.where(is_known, own, behavior)
-    is_continued = micro.are_continued[places] & is_known
+    is_continued = micro.are_continued & is_known
     is_plain, is_stale = is_known & ~is_continued, is_stale & is_known
     mismatch, of_engines = _k3(own, behavior)
     drift, of_steps = _k3(policy, own)
-    sums = [torch.ones_like(mismatch), (~is_known).double()]
+    sums = [is_counted.double(), (is_counted & ~is_known).double()]
     for kind, values in ((is_plain, mismatch), (is_continued, mismatch), (is_stale, drift)):
         sums += [kind.double(), torch.where(kind, values, 0.0)]
     zero = of_engines.new_zeros(1)
     largest = [
-        torch.cat([ratio * kind, zero]).max()
+        torch.cat([torch.where(kind, ratio, 0.0), zero]).max()
         for ratio, kind in ((of_engines, is_plain), (of_steps, is_stale))
     ]
     return torch.stack(sums).sum(1), torch.stack(largest)
@@ -71,6 +71,6 @@ def _mean(total: dict[str, float], kind: str) -> float:
 
 
 def _k3(policy: Tensor, sampler: Tensor) -> tuple[Tensor, Tensor]:
-    """[C] float64 each: r - 1 - ln r of r = policy / sampler, and r."""
+    """[T] float64 each: r - 1 - ln r of r = policy / sampler, and r."""
     ratio = bounded_ratio(policy, sampler).double()
     return ratio - 1 - (policy - sampler).double(), ratio

@@ -144,4 +144,5 @@ class Objective:
             sequence_ids=micro.sequence_ids,
             prompt_lengths=micro.prompt_lengths,
             imitated=micro.imitated,
+            sequence_count=len(micro.names) or None,
         )

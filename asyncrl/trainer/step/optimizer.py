@@ -16,9 +16,10 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 from megatron.core.transformer.module import Float16Module
+from megatron.core.utils import local_multi_tensor_l2_norm
 from torch import Tensor
 
 from asyncrl.errors import Diverged
@@ -101,7 +102,7 @@ def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[Di
     )
     config = policy.config
     wrapped = [Float16Module(config, chunk) if dtype is not torch.float32 else chunk for chunk in policy]
-    config.finalize_model_grads_func = finalize_model_grads
+    config.finalize_model_grads_func = _finalize
     chunks = [
         DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
         for i, chunk in enumerate(wrapped)
@@ -111,6 +112,11 @@ def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[Di
         waits = [chunk.no_sync for chunk in chunks]
         config.no_sync_func = waits if len(waits) > 1 else waits[0]
     return chunks
+
+
+def _finalize(model: list[Any], num_tokens: Tensor | None = None, **options: Any) -> None:
+    """Without Megatron's count of tokens, to which `divide_gradients` gives none: it would be waited for."""
+    finalize_model_grads(model, None, **options)
 
 
 def gather_weights(chunks: list[DistributedDataParallel]) -> None:
@@ -140,6 +146,8 @@ def make_optimizer(
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping; with
     trainer.optimizer muon for what is no matrix inside a layer."""
     settings = chunks[0].ddp_config
+    if clip_grads.l2_norm_impl is local_multi_tensor_l2_norm:
+        clip_grads.l2_norm_impl = _norm
     config = OptimizerConfig(
         optimizer="adam",
         lr=section.learning_rate,
@@ -169,6 +177,12 @@ def make_optimizer(
     if dtype is not torch.float32:
         policy.config.grad_scale_func = optimizer.scale_loss
     return optimizer
+
+
+def _norm(_: int, __: Tensor, tensors: list[list[Tensor]], ___: bool) -> tuple[Tensor, None]:
+    """Norm of all `tensors`, [1]. Megatron's own, for want of Transformer Engine and apex, waits for each."""
+    norms = torch.stack(torch._foreach_norm([each for row in tensors for each in row]))
+    return torch.linalg.vector_norm(norms)[None], None
 
 
 def state_settings(section: Trainer) -> dict[str, Any]:

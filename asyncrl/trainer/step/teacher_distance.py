@@ -1,7 +1,7 @@
 """How far the policy is from its teacher: by the tokens that it sampled, and by those that the teacher finds
 likeliest there.
 
-Shapes: T response tokens of one micro-batch, C those of them that count.
+Shapes: T response tokens of one micro-batch.
 """
 
 import torch
@@ -15,19 +15,22 @@ NUM_SUMS = 5
 likeliest tokens; the forward KL over these, and their probability."""
 
 
-def token_sums(inputs: LossInputs, micro: MicroBatch, places: Tensor) -> Tensor:
-    """[NUM_SUMS] float64; 0 without a teacher. `places` [C] into T."""
+def token_sums(inputs: LossInputs, micro: MicroBatch) -> Tensor:
+    """[NUM_SUMS] float64 over the tokens that count; 0 without a teacher."""
     found = inputs.proximal.new_zeros(NUM_SUMS, dtype=torch.float64)
     if micro.teacher is None:
         return found
-    teacher = micro.teacher.to(places.device)[places].double()
-    gaps = inputs.behavior[places].double() - teacher
-    found[:2] = torch.stack([torch.ones_like(gaps), gaps]).sum(1)
+    gaps = inputs.behavior.double() - micro.teacher.to(found.device).double()
+    found[:2] = _counted(inputs, torch.ones_like(gaps), gaps)
     if micro.top is not None and inputs.forward_kl is not None:
-        masses = micro.top.masses()[micro.copies][places].double()
-        kl = inputs.forward_kl.detach()[places].double()
-        found[2:] = torch.stack([torch.ones_like(kl), kl, masses]).sum(1)
+        masses, kl = micro.top.masses()[micro.copies], inputs.forward_kl.detach()
+        found[2:] = _counted(inputs, torch.ones_like(kl), kl, masses)
     return found
+
+
+def _counted(inputs: LossInputs, *values: Tensor) -> Tensor:
+    """[len(values)] float64 sums of [T] each over the tokens that count."""
+    return torch.where(inputs.mask, torch.stack(values).double(), 0.0).sum(1)
 
 
 def metrics(sums: Tensor) -> dict[str, float]:

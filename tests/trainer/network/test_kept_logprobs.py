@@ -14,7 +14,7 @@ from asyncrl.trainer.packing.kept_sets import KeptSets
 
 def kept_sets(*sets: list[int]) -> KeptSets:
     rows = [row for row, ids in enumerate(sets) for _ in ids]
-    return KeptSets(torch.tensor(rows), torch.tensor([each for ids in sets for each in ids]))
+    return KeptSets.of(torch.tensor(rows), torch.tensor([each for ids in sets for each in ids]), len(sets))
 
 
 def over_kept(values: tuple[Tensor, ...]) -> Tensor:

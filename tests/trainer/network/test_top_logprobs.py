@@ -73,7 +73,7 @@ def test_log_probs_and_entropies_are_to_the_bit_what_they_are_without_it(monkeyp
 
 def test_kept_sets_may_be_beside_it(monkeypatch: pytest.MonkeyPatch):
     hidden, weight, targets, top = problem()
-    kept = KeptSets(torch.arange(11), targets)
+    kept = KeptSets.of(torch.arange(11), targets, 11)
     found = []
     for at_once in (2**26, 40):
         monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", at_once)

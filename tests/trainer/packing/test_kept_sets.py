@@ -58,7 +58,7 @@ def test_equal_tokens_share_a_prediction_unless_their_kept_sets_differ() -> None
 
 
 def test_parts_of_kept_sets_are_those_of_their_rows_and_columns() -> None:
-    kept = KeptSets(torch.tensor([0, 0, 2, 2, 3]), torch.tensor([1, 8, 8, 9, 4]))
+    kept = KeptSets.of(torch.tensor([0, 0, 2, 2, 3]), torch.tensor([1, 8, 8, 9, 4]), 4)
     assert by_row(kept.of_rows(torch.tensor([2, 3]), 4), 2) == [{8, 9}, {4}]
     assert by_row(kept.of_columns(8, 1), 4) == [{0}, set(), {0}, set()]
     assert by_row(kept.of_slice(slice(1, 3)), 2) == [set(), {8, 9}]

@@ -25,8 +25,8 @@ def sums_of(log_ratios: list[float], ids: list[int], lags: list[int], mask: list
     )
     totals = sequence_sum(torch.tensor(log_ratios, dtype=torch.float64), inputs)
     oldest = oldest_lags(inputs, torch.tensor(lags, dtype=torch.int64), len(totals))
-    counts = sequence_sum(inputs.mask.double(), inputs) > 0
-    return sequence_sums(totals[counts], oldest[counts])
+    are_there = (sequence_sum(inputs.mask.double(), inputs) > 0).double()
+    return sequence_sums(totals, oldest, are_there)
 
 
 def test_weights_of_3_and_three_times_1_are_three_effective_sequences_of_four():
