@@ -178,11 +178,10 @@ def check_fits(
     world = recipe.trainer.num_processes
     on_gpu = gpu_memory_gb is not None
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu or None)
-    is_recomputing = recipe.trainer.recompute == "full"
     server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
-        rank = memory.computing(is_recomputing=is_recomputing)
+        rank = memory.computing(recipe.trainer.recompute)
         if recipe.placement.colocated:
             both = memory.resident() + server
             _check_device("a trainer's state with a server", both, room, "serving.max_total_tokens")
@@ -195,7 +194,7 @@ def check_fits(
     total = machine_memory().total
     there = total if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if needed > there:
-        rank = memory.total(is_recomputing=is_recomputing)
+        rank = memory.total(recipe.trainer.recompute)
         raise InputError(
             f"the run needs about {_size(needed)} ({world} trainer rank(s) of {_size(rank)}, {num_servers} "
             f"server(s) of {_size(server * ranks_per_server)}), this machine has {_size(there)}. Lower "
@@ -248,12 +247,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
 def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
     section = recipe.trainer
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
-    sizes = [
-        _size(
-            memory.computing(is_recomputing=recomputes) if on_gpu else memory.total(is_recomputing=recomputes)
-        )
-        for recomputes in (False, True)
-    ]
+    sizes = [_size(memory.computing(kind) if on_gpu else memory.total(kind)) for kind in ("none", "full")]
     host = TRAINER_PROCESS_BYTES + memory.copies() + memory.beside()
     where = f" on its GPU, {_size(host)} of host memory" if on_gpu else ""
     lines = [
@@ -271,7 +265,8 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         *([("critic", memory.critic, critic)] if memory.critic else []),
         *([("reference", memory.reference, "frozen weights, for the KL")] if memory.reference else []),
         ("activations", memory.activations, packed),
-        ("  recomputed", memory.activations_recomputed, "in place of them: one layer at a time"),
+        ("  recomputed, selective", memory.activations_selective, "in place of them: norms and MLP again"),
+        ("  recomputed, full", memory.activations_recomputed, "one layer at a time"),
         ("logits", memory.logits, "of a chunk of tokens"),
         *(
             [("output layer's gradient", memory.output_gradient, "while it is summed up")]
@@ -349,7 +344,7 @@ def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None,
     if not recipe.placement.colocated:
         return []
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
-    rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
+    rank = memory.computing(recipe.trainer.recompute)
     server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     where = "each shared GPU" if on_gpu else "a rank and a server"
     return [

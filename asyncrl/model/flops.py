@@ -28,18 +28,18 @@ PEAK_TERAFLOPS = {
 
 def token_flops(shape: ModelShape) -> float:
     """FLOPs of one packed token in forward and backward, without attention's scores and the output layer."""
-    attention = shape.attention_weights()
+    attention = shape.attention_layers() * shape.attention_weights()
+    return 6.0 * (attention + len(shape.delta_layers) * _linear_attention(shape)) + feed_forward_flops(shape)
+
+
+def feed_forward_flops(shape: ModelShape) -> float:
+    """The part of `token_flops` that feed-forward networks have, with their routers."""
     num_sparse = shape.expert_layers()
     dense = 3 * shape.hidden_size * shape.ffn_size
     width = shape.expert_ffn_size * shape.experts_per_token + shape.shared_expert_size
     outputs_of_gates = (shape.num_experts or 0) + int(shape.has_shared_expert_gate)
     sparse = shape.hidden_size * (3 * width + outputs_of_gates)
-    return 6.0 * (
-        shape.attention_layers() * attention
-        + len(shape.delta_layers) * _linear_attention(shape)
-        + (shape.num_layers - num_sparse) * dense
-        + num_sparse * sparse
-    )
+    return 6.0 * ((shape.num_layers - num_sparse) * dense + num_sparse * sparse)
 
 
 def _linear_attention(shape: ModelShape) -> int:

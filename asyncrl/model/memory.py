@@ -65,6 +65,8 @@ class RankMemory:
     activations: int
     activations_recomputed: int
     """With full recomputation in place of `activations`."""
+    activations_selective: int
+    """With norms and feed-forward parts recomputed."""
     logits: int
     output_gradient: int
     """Gradient of the output layer, while its backward pass sums it up in float32, apart from `gradients`."""
@@ -85,9 +87,11 @@ class RankMemory:
     """Host memory of Adam on the CPU of a rank that computes on a GPU, that of the critic included: states,
     float32 weights, and room for the gradients."""
 
-    def computing(self, *, is_recomputing: bool = False) -> int:
-        """Where the rank computes: all but the copies, which a rank on a GPU has in host memory."""
-        activations = self.activations_recomputed if is_recomputing else self.activations
+    def computing(self, recompute: str = "none") -> int:
+        """Where the rank computes with trainer.recompute: all but the copies, which a rank on a GPU has in
+        host memory."""
+        fewer = {"selective": self.activations_selective, "full": self.activations_recomputed}
+        activations = fewer.get(recompute, self.activations)
         return self.resident() + activations + self.logits + self.output_gradient + self.merging
 
     def resident(self) -> int:
@@ -103,9 +107,9 @@ class RankMemory:
         """Host memory of a rank that computes on a GPU too, without `copies`."""
         return self.offloaded + self.past_versions
 
-    def total(self, *, is_recomputing: bool = False) -> int:
+    def total(self, recompute: str = "none") -> int:
         """All of it, as on a CPU."""
-        return self.computing(is_recomputing=is_recomputing) + self.copies() + self.beside()
+        return self.computing(recompute) + self.copies() + self.beside()
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -145,7 +149,8 @@ def rank_memory(
     layers = math.ceil(shape.num_layers / layout.pipeline)
     # Under 1F1B the first stage holds as many micro-batches as there are stages.
     tokens = tokens_per_micro_batch * layout.pipeline // layout.context
-    layer = _layer_floats(shape, layout.tensor) * width * tokens
+    attention, feed_forward = (part * width * tokens for part in _layer_floats(shape, layout.tensor))
+    layer = attention + feed_forward
     # Data-parallel ranks share what they all hold: each writes a part of it, and optimizes it if distributed.
     share = _data_share(shape, layout)
     values_share = _data_share(shape, layout, is_critic=True) if has_critic else 0
@@ -173,6 +178,7 @@ def rank_memory(
         checkpoint_copy=(copied + int(saves_in_background and saves_reference) * width) * share - saved_copy,
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
+        activations_selective=round(layers * attention + feed_forward),
         # A CPU has no product of 16 bits that is summed in float32, and converts the layer.
         logits=LOGIT_COPIES * 4 * min(logits // layout.tensor, at_once)
         + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
@@ -321,8 +327,9 @@ def _fullest_stage(shape: ModelShape, layout: Layout) -> tuple[int, int]:
     return max(ranks, key=sum)
 
 
-def _layer_floats(shape: ModelShape, tensor: int) -> float:
-    """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided)."""
+def _layer_floats(shape: ModelShape, tensor: int) -> tuple[float, float]:
+    """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided); the
+    second those of norms and feed-forward part, which trainer.recompute: selective computes again."""
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
     full = 7 * query + 2 * key_value + (3 * query if shape.has_output_gate else 0)
@@ -338,7 +345,7 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
         sparse = 5 * width + 2 * shape.experts_per_token * shape.hidden_size
     num_sparse = shape.expert_layers()
     feed_forward = ((shape.num_layers - num_sparse) * dense + num_sparse * sparse) / shape.num_layers
-    return 6 * shape.hidden_size + (attention + feed_forward) / tensor
+    return 4 * shape.hidden_size + attention / tensor, 2 * shape.hidden_size + feed_forward / tensor
 
 
 def _state_bytes(shape: ModelShape) -> int:

@@ -54,7 +54,7 @@ def test_half_of_what_transformers_keeps_in_one_tensor_of_experts_is_refused(tmp
 def test_seven_billion_parameters_with_adapters_leave_a_gpu_room_for_their_server():
     memory = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, lora=Lora(rank=32))
     server = num_parameters(QWEN_7B) * 2 + 16 * 2**30
-    assert memory.computing(is_recomputing=True) + server < 0.9 * 80e9
+    assert memory.computing("full") + server < 0.9 * 80e9
     full = rank_memory(QWEN_7B, dtype="bfloat16", tokens_per_micro_batch=16384, has_reference=True)
     assert full.resident() > 1.5 * 80e9
 

@@ -10,7 +10,7 @@ from fakes.recipes import make_recipe
 from asyncrl.model.folder import check_model_folder, read_shape
 from asyncrl.model.memory import RankMemory, parameters_by_kind, rank_memory
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.packing.batch import rank_micro_batches
+from asyncrl.trainer.packing.batch import MicroBatch, rank_micro_batches
 from asyncrl.trainer.parts.table import build_learner
 from asyncrl.trainer.step.learner import Learner
 
@@ -85,6 +85,43 @@ def test_state_is_as_large_as_planned(tmp_path: Path, dtype: str):
     assert planned.checkpoint_copy < written < 1.5 * planned.checkpoint_copy
 
 
+def held_bytes(learner: Learner, micro: MicroBatch) -> int:
+    """What autograd holds of a pass, without the weights."""
+    own = {p.untyped_storage().data_ptr() for p in learner.model.parameters()}
+    held: dict[int, torch.UntypedStorage] = {}
+
+    def hold(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            held[id(storage)] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
+        learner.model[0](micro, temperature=1.0)
+    # Norms that are computed again have given their memory back.
+    return sum({each.data_ptr(): each.nbytes() for each in held.values() if each.nbytes()}.values())
+
+
+@pytest.mark.parametrize("overrides", [{}, EXPERTS, NEXT, DEEPSEEK])
+def test_recomputation_holds_what_the_plan_says(tmp_path: Path, overrides: dict):
+    family = next((name for key, name in FAMILIES.items() if key in overrides), "Qwen3")
+    folder = write_model(tmp_path, family, **{"intermediate_size": 128, **overrides})
+    batch = random_batch(0, num_groups=8, group_size=8, longest=60)
+    (micro,) = rank_micro_batches(batch, budget_tokens=10**6, rank=0, num_ranks=1)
+    held = {}
+    for kind in ("none", "selective", "full"):
+        trainer = {"recompute": kind}
+        learner = build_learner(check_model_folder(folder), make_recipe(folder, trainer=trainer))
+        held[kind] = held_bytes(learner, micro)
+    planned = memory_of(learner, tokens=len(micro.tokens))
+    # What one layer holds that is computed again comes and goes in the backward pass.
+    again = (planned.activations - planned.activations_selective) / (learner.shape.num_layers - 1)
+    kept = planned.activations_selective - again
+    assert held["selective"] / 1.5 < kept < 1.5 * held["selective"], (kept, held)
+    # Linear attention keeps most of what it computes with.
+    assert held["full"] < held["selective"] < (0.9 if overrides is NEXT else 0.6) * held["none"]
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -105,17 +142,6 @@ def test_activations_are_within_one_and_a_half_of_what_autograd_holds(tmp_path: 
     learner = learner_of(write_model(tmp_path, family, **overrides))
     batch = random_batch(0, num_groups=8, group_size=8, longest=60)
     (micro,) = rank_micro_batches(batch, budget_tokens=10**6, rank=0, num_ranks=1)
-    own = {p.untyped_storage().data_ptr() for p in learner.model.parameters()}
-    held: dict[int, torch.UntypedStorage] = {}
-
-    def hold(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            held[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
-        learner.model[0](micro, temperature=1.0)
-    measured = sum(storage.nbytes() for storage in held.values())
+    measured = held_bytes(learner, micro)
     planned = memory_of(learner, tokens=len(micro.tokens)).activations
     assert measured / 1.5 < planned < 1.5 * measured, (measured, planned)

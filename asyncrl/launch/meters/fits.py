@@ -205,7 +205,7 @@ class _Search:
         if recipe.serving.max_total_tokens is None:
             cache = round(CACHE_SHARE * self.room)
         server = self._weights(size) + cache
-        rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
+        rank = memory.computing(recipe.trainer.recompute)
         beside = memory.resident() + server if in_turns else server
         if max(rank, beside) > self.room:
             return None

@@ -95,7 +95,7 @@ def gpu_bytes(
     """(GPU, bytes, whose they are) of each GPU that something computes on. Where trainer and server take
     turns, of the turn that needs more: next to a server there is a rank's state between two steps."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
-    rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
+    rank = memory.computing(recipe.trainer.recompute)
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
     teacher = teacher_bytes(recipe, on_gpu=True)
     owners: dict[Gpu, list[str]] = {}
@@ -133,7 +133,7 @@ def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None =
     processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
     taught = recipe.teacher.tensor_parallel_size * teacher_bytes(recipe)
     processes += recipe.teacher.num_started() * SERVER_PROCESS_BYTES + taught
-    training = num_ranks * memory.total(is_recomputing=recipe.trainer.recompute == "full")
+    training = num_ranks * memory.total(recipe.trainer.recompute)
     serving = server_memory(shape, recipe)
     # On a CPU a second copy of the weights, in the layout of the products.
     server = recipe.serving.tensor_parallel_size * (sum(serving.values()) + serving["weights"])

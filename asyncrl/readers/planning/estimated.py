@@ -5,7 +5,7 @@ Decoding reads the weights once per step and each request's keys and values; tra
 measurement is behind it; the others are guesses.
 """
 
-from asyncrl.model.flops import score_flops, token_flops
+from asyncrl.model.flops import feed_forward_flops, score_flops, token_flops
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.devices import Device
@@ -54,11 +54,12 @@ def estimate_costs(
     per_request = held / (tensor * bandwidth) + prefill
     # Scores, three times with the backward pass.
     looks = 3.0 * score_flops(shape, lengths.tokens_held)
-    recomputed = 4.0 / 3.0 if recipe.trainer.recompute == "full" else 1.0
+    again = {"none": 0.0, "selective": feed_forward_flops(shape), "full": 6.0 * active + looks}
     is_measured = num_parameters(shape) <= MEASURED_PARAMETERS
     known = "16 to 18% were measured of Qwen3 0.6 B on one H200" if is_measured else "a guess"
     training = MEASURED_SHARE if is_measured else GUESSED_SHARE
-    per_token = recomputed * (6.0 * active + looks) / (peak * training * num_ranks)
+    per_token = 6.0 * active + looks + again[recipe.trainer.recompute] / 3.0
+    per_token /= peak * training * num_ranks
     # Gradients in float32, sent and received; the optimizer reads and writes its state of 18 bytes.
     share = num_parameters(shape) * copies / num_ranks
     reduced = 0.0 if copies == 1 else 8.0 * share / LINK_BYTES_PER_SECOND

@@ -63,7 +63,7 @@ class Trainer(Section):
     recompute: Annotated[Literal["none", "selective", "full"], CHANGEABLE] = "none"
     """Activation recomputation in the backward pass, to save memory.
     none: keep all activations.
-    selective: recompute attention.
+    selective: recompute norms and feed-forward parts: most of what is kept, a fifth more computing.
     full: recompute whole layers."""
     attention: Annotated[
         Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"], CHANGEABLE, LAYOUT

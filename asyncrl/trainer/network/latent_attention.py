@@ -13,7 +13,7 @@ import functools
 from typing import Any
 
 import torch
-from megatron.core import parallel_state, tensor_parallel
+from megatron.core import parallel_state
 from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -133,7 +133,8 @@ class LatentSelfAttention(MegatronModule):
         )
         turned = rotations[0].rotate(self._of_all_ranks(shared)).unsqueeze(1)
         key = torch.cat([plain, turned.expand(-1, -1, self.num_heads, -1)], -1)
-        output, _ = self.linear_proj(self._attend(query, key, value, packed_seq_params))
+        attended = self.core_attention(query, key, value, None, packed_seq_params=packed_seq_params)
+        output, _ = self.linear_proj(attended)
         return output, None
 
     def _queries(self, hidden: Tensor) -> Tensor:
@@ -152,11 +153,3 @@ class LatentSelfAttention(MegatronModule):
             return gathered
         copied: Tensor = copy_to_tensor_model_parallel_region(shared, group=self.group)
         return copied
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
-        """[C, 1, H, D], [C, 1, H, D], [C, 1, H, V] -> [C, 1, H * V]."""
-        attend = functools.partial(self.core_attention.forward, packed_seq_params=sequences)
-        if self.config.recompute_granularity == "selective" and self.training:
-            attended: Tensor = tensor_parallel.checkpoint(attend, False, query, key, value, None)
-            return attended
-        return attend(query, key, value, None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
@@ -147,4 +148,9 @@ def _further_expert_settings(shape: ModelShape) -> dict[str, Any]:
 def _recompute_settings(recompute: str) -> dict[str, Any]:
     if recompute == "full":
         return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    return {"recompute_granularity": "selective"} if recompute == "selective" else {}
+    if recompute == "none":
+        return {}
+    # Megatron's default, False, is not None: it would ask Transformer Engine for FP8, which may not be there.
+    CheckpointWithoutOutput.__init__.__defaults__ = (None,)
+    # Attention kernels store no scores: to compute these again would save nothing.
+    return {"recompute_granularity": "selective", "recompute_modules": ["layernorm", "mlp", "moe"]}

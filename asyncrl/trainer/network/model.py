@@ -309,7 +309,7 @@ def _build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool
 def _train_adapters_alone(model: GPTModel) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_of_adapter(name))
-    if model.pre_process and model.config.recompute_granularity == "full":
+    if model.pre_process and model.config.recompute_granularity is not None:
         # What is computed again has a gradient only if something that it is given has one.
         model.embedding.register_forward_hook(
             lambda _, __, hidden: hidden.requires_grad_(torch.is_grad_enabled())

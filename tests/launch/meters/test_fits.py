@@ -82,7 +82,7 @@ EIGHT = {"num_processes": 8, "parallel": {"expert": 8}, "recompute": "full"}
 def test_experts_that_one_set_of_ranks_holds_are_offered_what_their_states_need() -> None:
     found, read = offers(MOE, trainer=EIGHT, serving={"num_servers": 1, "tensor_parallel_size": 2})
     # 18 bytes for each of 3.6 billion parameters of experts, which no other rank shares.
-    needed = trainer_memory(recipe_of(trainer=EIGHT), MOE, on_gpu=True).computing(is_recomputing=True)
+    needed = trainer_memory(recipe_of(trainer=EIGHT), MOE, on_gpu=True).computing("full")
     assert needed > ROOM and "other parallel sizes" not in found
     assert found["Adam on the host"].settings == {"trainer.optimizer_cpu_offload": True}
     assert found["Adam on the host"].num_gpus == 10 and found["Adam on the host"].host_bytes > 100e9
@@ -98,7 +98,7 @@ def test_each_offer_fits_by_the_plans_own_count_and_is_a_recipe() -> None:
     for fit in found.values():
         recipe = read(fit.settings)
         memory = trainer_memory(recipe, MOE, on_gpu=True)
-        assert memory.computing(is_recomputing=recipe.trainer.recompute == "full") <= fit.rank_bytes <= ROOM
+        assert memory.computing(recipe.trainer.recompute) <= fit.rank_bytes <= ROOM
         check_layout(recipe, MOE, on_gpu=True)
 
 

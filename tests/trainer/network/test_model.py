@@ -37,7 +37,10 @@ def test_recomputed_activations_give_the_same_gradient(recompute: str, architect
         policy[0](micro, 1.0)[0].sum().backward()
         gradients.append(dict(export_weights(policy, lambda parameter: parameter.grad)))
     stored, again = gradients
-    assert all(torch.equal(again[name], tensor) for name, tensor in stored.items())
+    for name, tensor in stored.items():
+        # A norm that is computed again gives its input one gradient, where autograd adds two to the residual.
+        assert torch.equal(again[name], tensor) or recompute == "selective"
+        assert torch.allclose(again[name], tensor, rtol=1e-5, atol=1e-6 * tensor.abs().max())
 
 
 def test_only_bfloat16_on_a_gpu_has_a_peak_to_compare_with(monkeypatch: pytest.MonkeyPatch):
