@@ -66,11 +66,14 @@ class Trainer(Section):
     selective: recompute norms and feed-forward parts: most of what is kept, a fifth more computing.
     full: recompute whole layers."""
     attention: Annotated[
-        Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"], CHANGEABLE, LAYOUT
+        Literal["auto", "flash_attn_4", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"],
+        CHANGEABLE,
+        LAYOUT,
     ] = "auto"
     """The kernel of causal attention over packed sequences. Each is tried at the start, forward and backward,
     against the formula; torch's math kernel is never used on a GPU.
     auto: on a GPU the first of the following that is installed and works, on a CPU sdpa.
+    flash_attn_4: the package flash-attn-4; 16-bit models, compute capability 9.0.
     flash_attn: the package flash-attn; 16-bit models.
     transformer_engine: cuDNN or FlashAttention, by its own choice; 16-bit models.
     torch_varlen: the FlashAttention that torch is built with; 16-bit models.

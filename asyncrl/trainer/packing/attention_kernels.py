@@ -87,6 +87,10 @@ class Kernel:
     """Which `Limits` it knows on a GPU; on a CPU `sdpa` knows all."""
     package: str = "torch"
     """The module that it needs."""
+    capability: tuple[int, int] = (8, 0)
+    """Least compute capability of the GPU."""
+    flash: str | None = None
+    """torch's implementation of FlashAttention that it needs; None: the one torch is built with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,14 @@ def _on_gpu(attend: Attend) -> Attend:
 
 
 KERNELS = {
+    "flash_attn_4": Kernel(
+        _on_gpu(gpu_attention.torch_varlen),
+        has_windows=True,
+        has_sinks=True,
+        package="flash_attn.cute",
+        capability=(9, 0),
+        flash="FA4",
+    ),
     "flash_attn": Kernel(
         _on_gpu(gpu_attention.flash_attn),
         has_windows=True,
@@ -294,19 +306,23 @@ def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
     package = KERNELS[name].package
     if device.type == "cpu":
         return "it runs on a GPU only"
-    if not _is_installed(package):
+    if not is_installed(package):
         return f"{package.partition('.')[0]} is not installed"
     if heads.dtype is torch.float32:
         return "it takes 16-bit numbers only (model.dtype is float32)"
     if heads.size > LARGEST_HEAD or heads.size % 8:
         return f"it takes head sizes up to {LARGEST_HEAD} divisible by 8"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "it needs compute capability 8.0 (Ampere) or newer"
+    if torch.cuda.get_device_capability(device) < KERNELS[name].capability:
+        return "it needs compute capability {}.{} or newer".format(*KERNELS[name].capability)
     return None
 
 
 def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
     """Tests the kernel's outputs and gradients on a small input; returns the defect, or None."""
+    try:
+        gpu_attention.route_flash_attention(kernel.flash)
+    except Exception as error:
+        return _in_words(error)
     generator = torch.Generator().manual_seed(0)
     edges = torch.tensor([0, *TRIED_LENGTHS]).cumsum(0)
     buckets = ((1, TRIED_LENGTHS[0]), (2, TRIED_LENGTHS[1]), (1, TRIED_LENGTHS[3]))
@@ -335,7 +351,7 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
         found = _outputs_and_gradients(attend, inputs, rows, scale)
     # Packages of others: whatever they raise is the reason why they do not serve.
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return _in_words(error)
     expected = _outputs_and_gradients(formula, inputs, rows, scale)
     names = ("outputs", "queries", "keys", "values", "sinks")[: len(expected)]
     for what, left, right in zip(names, found, expected, strict=True):
@@ -344,6 +360,10 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
         if not distance <= TOLERANCES[inputs[0].dtype]:
             return f"its {what} differ from the formula's by {distance:.2g} of their norm"
     return None
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> list[Tensor]:
@@ -357,7 +377,8 @@ def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, sca
     return [x.detach().float() for x in (output, *gradients)]
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether `module` can be imported; imports its parents."""
     try:
         return importlib.util.find_spec(module) is not None
     # Its parent is not.

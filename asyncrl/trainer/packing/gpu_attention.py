@@ -148,7 +148,7 @@ def torch_varlen(
     cap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """The FlashAttention 2 that torch is built with."""
+    """The FlashAttention 2 that torch is built with, or what `route_flash_attention` put in its place."""
     from torch.nn.attention.varlen import varlen_attn
 
     assert cap is None
@@ -160,6 +160,16 @@ def torch_varlen(
     output = varlen_attn(query, key, value, *ends, scale=scale, window_size=reach, enable_gqa=True)
     assert isinstance(output, Tensor)
     return output
+
+
+def route_flash_attention(implementation: str | None) -> None:
+    """Sets what computes torch's FlashAttention in this process, backward passes included: FA4 (its own
+    package), or None for the one torch is built with."""
+    current = torch.nn.attention.current_flash_attention_impl()
+    if implementation is not None and current != implementation:
+        torch.nn.attention.activate_flash_attention_impl(implementation)
+    elif implementation is None and current is not None:
+        torch.nn.attention.restore_flash_attention_impl()
 
 
 def _torch_with_sinks(

@@ -1,6 +1,7 @@
 """The kernels of attention: one interface, the same numbers, and what is refused."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Trainer
-from asyncrl.trainer.packing import attention_kernels
+from asyncrl.trainer.packing import attention_kernels, gpu_attention
 from asyncrl.trainer.packing.attention_kernels import (
     CHOICES,
     KERNELS,
+    Attend,
     Heads,
     Kernel,
     Rows,
@@ -66,7 +68,7 @@ def test_on_a_cpu_auto_is_sdpa_and_it_passes_the_trial_of_kernels(dtype: torch.d
     assert find_kernel("auto", CPU, heads) == find_kernel("sdpa", CPU, heads) == "sdpa"
 
 
-@pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen"])
+@pytest.mark.parametrize("name", [name for name in CHOICES if name != "sdpa"])
 def test_a_kernel_of_gpus_is_refused_on_a_cpu(name: str):
     with pytest.raises(InputError, match=f"{name}: it runs on a GPU only.*trainer.attention to auto"):
         find_kernel(name, CPU, HEADS)
@@ -120,13 +122,52 @@ def test_auto_takes_the_first_kernel_that_is_installed_and_works(
     heads = dataclasses.replace(HEADS, dtype=torch.bfloat16)
     for name in CHOICES:
         monkeypatch.setitem(KERNELS, name, Kernel(attend_by_formula))
-    assert find_kernel("auto", CUDA, heads) == "flash_attn"
-    monkeypatch.setitem(KERNELS, "flash_attn", Kernel(attend_by_formula, package="no_such_package.kernels"))
+    assert find_kernel("auto", CUDA, heads) == "flash_attn_4"
+    for name in ("flash_attn_4", "flash_attn"):
+        monkeypatch.setitem(KERNELS, name, Kernel(attend_by_formula, package="no_such_package.kernels"))
     assert find_kernel("auto", CUDA, heads) == "transformer_engine"
     monkeypatch.setitem(KERNELS, "transformer_engine", broken("scaled"))
     assert find_kernel("auto", CUDA, heads) == "torch_varlen"
     assert "transformer_engine does not work here: its outputs differ" in caplog.text
     assert "flash_attn does not work" not in caplog.text
+
+
+class Route:
+    """What torch keeps of an implementation of FlashAttention while its calls are routed to it."""
+
+    def remove(self) -> None:
+        pass
+
+
+def no_package() -> Route:
+    raise ModuleNotFoundError("No module named 'flash_attn.cute'")
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize(
+    ("attend", "register", "chosen", "routed"),
+    [
+        (attend_by_formula, Route, "flash_attn_4", "FA4"),
+        (broken("scaled").attend, Route, "torch_varlen", None),
+        (attend_by_formula, no_package, "torch_varlen", None),
+    ],
+)
+def test_flash_attention_4_computes_torchs_calls_where_it_works_and_is_left_where_it_does_not(
+    attend: Attend,
+    register: Callable[[], Route],
+    chosen: str,
+    routed: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(torch.nn.attention._registry._FLASH_ATTENTION_IMPLS, "FA4", register)
+    four = dataclasses.replace(KERNELS["flash_attn_4"], attend=attend, package="torch")
+    monkeypatch.setitem(KERNELS, "flash_attn_4", four)
+    monkeypatch.setitem(KERNELS, "torch_varlen", Kernel(attend_by_formula))
+    try:
+        assert find_kernel("auto", CUDA, dataclasses.replace(HEADS, dtype=torch.bfloat16)) == chosen
+        assert torch.nn.attention.current_flash_attention_impl() == routed
+    finally:
+        gpu_attention.route_flash_attention(None)
 
 
 @pytest.mark.usefixtures("pretended_gpu")
