@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | pictures | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [TRITON=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | pictures | algorithms | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -14,6 +14,7 @@ RAY_READY := .venv/.ready-ray
 TRACKERS_READY := .venv/.ready-trackers
 AGENTS_READY := .venv/.ready-agents
 DOCS_READY := .venv/.ready-docs
+TRITON_READY := .venv/.ready-triton
 TE_READY := .venv/.ready-te
 # Megatron-core 0.19.2 asks Transformer Engine for its version up to 2.14. Not compiled yet.
 TE_VERSION ?= 2.14.1
@@ -55,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup docs pictures gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
 
-setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TE),$(TE_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TRITON),$(TRITON_READY)) $(if $(TE),$(TE_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (2 GB): half a minute at 200 Mbit/s, 10 seconds with its packages in a cache"
@@ -125,6 +126,10 @@ $(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
 
 # The site of docs/, in .bench/site/html.
 docs: $(DOCS_READY)
+# Of `make setup TRITON=1`: the interpreter of Triton's kernels, for tests without a GPU.
+$(TRITON_READY): triton.lock $(if $(GPU),$(GPU_READY),$(READY))
+	@$(call EXTRA,-r triton.lock)
+
 	@$(BIN)/python .make/site.py
 
 # Every picture of docs/images, of real runs that it trains in .bench/pictures (needs Chromium); ARGS="compare log" takes some again.

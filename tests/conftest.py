@@ -17,12 +17,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from asyncrl.journal.writer import Journal, JournalError
+from asyncrl.system.machine import torch_is_cpu_build
 
 # What `make test` was given is not for the makes that tests call.
 for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
     os.environ.pop(_name, None)
 # Three processes share two cores: their threads would wait for each other, busily. Runs set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before Triton is imported anywhere: a CPU runs its kernels by the interpreter (`make setup TRITON=1`).
+if torch_is_cpu_build():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 # A script starts what is in its background with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

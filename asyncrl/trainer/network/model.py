@@ -35,6 +35,7 @@ from asyncrl.trainer.network.layer_specs import block_spec
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
 from asyncrl.trainer.network.multipliers import multiply_embedding
+from asyncrl.trainer.network.output_kernels import find_kernel
 from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedRotary, own_tokens, pick_rows
 from asyncrl.trainer.packing.attention_kernels import Heads, Limits
@@ -53,7 +54,9 @@ class PolicyModel(GPTModel):
 
     shape: ModelShape
     unsampled: Tensor | None
-    """[U] int64, ids that are never sampled."""
+    """[U] int64, columns of this tensor rank's logits that are never sampled."""
+    output_kernel = "torch"
+    """One of `output_kernels.KERNELS`."""
     float32_logits = False
     is_bitwise = False
     """Whether log-probs are, bit for bit, those of servers (model.bitwise_agreement)."""
@@ -97,6 +100,7 @@ class PolicyModel(GPTModel):
             kept=kept,
             top=top,
             cap=self.shape.logits_cap,
+            kernel=self.output_kernel,
         )
         if own is not None:
             values = tuple(fill_in(torch.stack(values), own, len(targets)))
@@ -198,9 +202,14 @@ def build_policy(
     policy.lora = lora
     if has_frozen_routers:
         freeze_routers(policy)
+    num_rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
+    first = num_rows * parallel_state.get_tensor_model_parallel_rank()
     ids = unsampled.ids if unsampled is not None else ()
+    columns = [each - first for each in ids if first <= each < first + num_rows]
+    kernel = find_kernel(device(), dtype)
     for chunk in policy:
-        chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
+        chunk.unsampled = torch.tensor(columns, device=device()) if columns else None
+        chunk.output_kernel = kernel
         chunk.float32_logits = float32_logits
         chunk.is_bitwise = is_bitwise
     return policy

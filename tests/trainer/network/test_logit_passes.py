@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import asyncrl.trainer.network.logprobs as logprobs_module
+import asyncrl.trainer.network.output_kernels as kernels_module
 from asyncrl.trainer.network.logprobs import output_logprobs
 
 TOKENS, VOCABULARY = 40, 300
@@ -38,7 +39,7 @@ class Passes(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one chunk and one slice, and 16-bit numbers are converted as they are read."""
-    monkeypatch.setattr(logprobs_module, "converts_as_it_computes", lambda tensor: True)
+    monkeypatch.setattr(kernels_module, "converts_as_it_computes", lambda tensor: True)
     monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", TOKENS * VOCABULARY)
 
 
