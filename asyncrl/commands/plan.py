@@ -33,9 +33,10 @@ from asyncrl.model.source import is_of_hub
 from asyncrl.model.top_tokens import ENTRY_BYTES
 from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters
-from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU
+from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU, find_device
 from asyncrl.readers.planning.report import forecast
 from asyncrl.readers.planning.sources import find_source
+from asyncrl.readers.planning.step_budget import budget_table, load_of
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.system.machine import machine_memory
@@ -75,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how the recipe fits N GPUs of --gpu-memory-gb (default: those of --device, else of an "
         f"{LIKELY_GPU}), for each N",
     )
+    parser.add_argument(
+        "--step-budget",
+        action="store_true",
+        help="operations, bytes and time of the trainer's step per packed token, part by part, on paper",
+    )
     group = parser.add_argument_group("simulation")
     group.add_argument(
         "--simulate",
@@ -112,6 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
     longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
     if arguments.fit:
         print(fit_table(recipe, shape, arguments))
+        return 0
+    if arguments.step_budget:
+        device, why = find_device(recipe, name=arguments.device, is_elsewhere=size is not None)
+        print("\n".join([f"{device.name}: {why}", *budget_table(shape, device, load_of(recipe))]))
         return 0
     # This machine's, unless the plan is for another one.
     gpus = place(recipe) if size is None else None

@@ -1,4 +1,5 @@
-"""The tables of docs/planning.md, made by `asyncrl plan`: `python tests/docs/planned_models.py` prints them.
+"""The tables of docs/planning.md and of a step in docs/measurements/speed.md, made by `asyncrl plan`:
+`python tests/docs/planned_models.py` prints them.
 
 A model is what its published config.json says, as far as memory and speed depend on it. Another one joins by
 an entry in MODELS.
@@ -21,6 +22,9 @@ from fakes.published import SHAPES
 from families.known import TINY
 
 from asyncrl.commands import main as cli
+from asyncrl.model.folder import read_shape
+from asyncrl.readers.planning.devices import GPUS
+from asyncrl.readers.planning.step_budget import Load, budget_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED_CONFIGS = {name: config for tiny in TINY.values() for name, (config, _) in tiny.published.items()}
@@ -32,6 +36,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "DeepSeek-V3 (671B-A37B)": PUBLISHED_CONFIGS["deepseek-ai/DeepSeek-V3"],
 }
 """Rows of the first table, smallest first."""
+QWEN3 = PUBLISHED_CONFIGS["Qwen/Qwen3-8B"] | {"num_attention_heads": 16, "num_hidden_layers": 28}
+QWEN3 |= {"tie_word_embeddings": True, "hidden_size": 1024, "intermediate_size": 3072}
+BUDGETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Qwen3-0.6B": (QWEN3, {}),
+    "Qwen3-1.7B": (QWEN3 | {"hidden_size": 2048, "intermediate_size": 6144}, {}),
+    "Qwen2.5-7B": (MODELS["Qwen2.5-7B"], {"recompute": "selective"}),
+    "Qwen3-30B-A3B": (MODELS["Qwen3-30B-A3B"], {"recompute": "selective", "expert": 8}),
+}
+"""Models of the table in docs/measurements/speed.md, and how they are trained."""
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
 RECIPE = {
     "name": "plan",
@@ -103,6 +116,23 @@ def fit_lines(folder: Path) -> list[str]:
     return lines
 
 
+def budget_lines(folder: Path) -> list[str]:
+    """A column per model: operations, kilobytes, what bounds the part, microseconds by torch's kernels and by
+    fused ones."""
+    columns: dict[str, dict[str, str]] = {}
+    for name, (config, keys) in BUDGETS.items():
+        shape = read_shape(write_config(folder / name, config))
+        for line in budget_table(shape, GPUS["H100"], Load(**keys))[2:]:
+            part, flops, size, bound, now, fused = (cell.strip() for cell in line.strip("|").split("|"))
+            found = f"{flops} GFLOP, {size} KB, {bound}: {now}".removeprefix("0 GFLOP, ") if bound else now
+            columns.setdefault(part, {})[name] = found if now == fused else f"{found} -> {fused}"
+    lines = ["| part | " + " | ".join(BUDGETS) + " |", "|---" * (len(BUDGETS) + 1) + "|"]
+    last = columns.pop("all")
+    for part, cells in [*columns.items(), ("all", last)]:
+        lines.append(f"| {part} | " + " | ".join(cells.get(name, "") for name in BUDGETS) + " |")
+    return lines
+
+
 def hours_lines(folder: Path) -> list[str]:
     lines = ["| recipe | published | planned | seconds per step |", "|---|---|---|---|"]
     for name, (model, device) in PUBLISHED.items():
@@ -125,3 +155,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         print("\n".join(fit_lines(Path(temporary) / "fits")))
         print("\n".join(hours_lines(Path(temporary) / "hours")))
+        print("\n".join(budget_lines(Path(temporary) / "budgets")))

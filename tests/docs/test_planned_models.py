@@ -7,7 +7,7 @@ DOCS = Path(__file__).parent
 PAGE = (DOCS.parents[1] / "docs" / "planning.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(DOCS))
 
-from planned_models import MODELS, PUBLISHED, cell, fit_lines, hours_lines  # noqa: E402
+from planned_models import MODELS, PUBLISHED, budget_lines, cell, fit_lines, hours_lines  # noqa: E402
 
 
 def test_models_fit_as_the_page_says(tmp_path: Path) -> None:
@@ -18,6 +18,11 @@ def test_models_fit_as_the_page_says(tmp_path: Path) -> None:
 def test_published_runs_are_planned_as_the_page_says(tmp_path: Path) -> None:
     lines = hours_lines(tmp_path)
     assert "\n".join(lines) in PAGE and len(lines) == 2 + len(PUBLISHED)
+
+
+def test_a_step_costs_what_the_page_says(tmp_path: Path) -> None:
+    page = (DOCS.parents[1] / "docs" / "measurements" / "speed.md").read_text(encoding="utf-8")
+    assert "\n".join(budget_lines(tmp_path)) in page
 
 
 def test_a_line_of_the_command_becomes_a_cell() -> None:
