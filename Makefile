@@ -38,6 +38,8 @@ INSTALL := $(if $(UV),$(if $(UV_IS_OURS),$$(test -x $(UV) && echo $(WITH_UV) || 
 # What pip is told by its environment, for uv.
 $(if $(PIP_FIND_LINKS),$(eval export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)))
 $(if $(PIP_INDEX_URL),$(eval export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)))
+# WHEELS=folder: packages come from there alone, and no network is asked.
+$(if $(WHEELS),$(eval export PIP_NO_INDEX := 1)$(eval export UV_OFFLINE := 1)$(foreach tool,PIP UV,$(eval export $(tool)_FIND_LINKS := $(abspath $(WHEELS)))))
 # Of gpu.lock. A PYTHON that was not named is looked for: on PATH, then by uv, which fetches it.
 GPU_PYTHON := 3.12
 GPU_PACKAGES := --no-deps --require-hashes --only-binary :all: -r gpu.lock
@@ -124,12 +126,12 @@ $(AGENTS_READY): agents.lock $(if $(GPU),$(GPU_READY),$(READY))
 $(DOCS_READY): docs.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(call EXTRA,-r docs.lock)
 
-# The site of docs/, in .bench/site/html.
-docs: $(DOCS_READY)
 # Of `make setup TRITON=1`: the interpreter of Triton's kernels, for tests without a GPU.
 $(TRITON_READY): triton.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(call EXTRA,-r triton.lock)
 
+# The site of docs/, in .bench/site/html.
+docs: $(DOCS_READY)
 	@$(BIN)/python .make/site.py
 
 # Every picture of docs/images, of real runs that it trains in .bench/pictures (needs Chromium); ARGS="compare log" takes some again.
@@ -182,8 +184,8 @@ check: lint
 bench: setup
 	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
 
-# Whether the GPUs of this machine can be trusted, in at most 22 minutes and one table. MODELS=folder runs that model;
-# ARGS="--parts engine" repeats a part, ARGS="--device cpu" rehearses on a CPU.
+# Whether the GPUs of this machine can be trusted, in at most 23 minutes and one table. MODELS=folder runs that model;
+# ARGS="--piece 1" is the first nine minutes of it, ARGS="--parts engine" repeats a part, ARGS="--device cpu" rehearses on a CPU.
 gpu-check: setup
 	@$(BIN)/python tests/benchmarks/gpu_check.py $(if $(MODELS),--model $(MODELS)) $(ARGS)
 

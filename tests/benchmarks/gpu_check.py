@@ -1,12 +1,14 @@
-"""Whether this machine with GPUs can be trusted, in at most 22 minutes and one table: `make gpu-check`.
+"""Whether this machine with GPUs can be trusted, in at most 23 minutes and one table: `make gpu-check`.
 
-    python tests/benchmarks/gpu_check.py [--parts engine,kill] [--model FOLDER] [--minutes N] [--device cpu]
+    python tests/benchmarks/gpu_check.py [--piece N | --parts engine,kill] [--folder FOLDER] [--model FOLDER]
+                                         [--minutes N] [--device cpu]
 
 Each part is a process with a time limit (tests/benchmarks/acceptance/parts.py); one that fails or is late
 stops no other. FOLDER/page.md has the table, with a sentence on what to do for each row that failed, and is
-written after each part; FOLDER/result.json has the same for programs. --model names a folder with weights
-for the real run, which else has random ones. --device cpu rehearses all of it that a CPU can do, with small
-models. Exit code 0 when every row passed, 1 when one did not, 2 without a GPU.
+written after each part; FOLDER/result.json has the same for programs. With --piece or --parts rows of other
+parts stay in it: pieces, of at most nine minutes each, make one table in the end. --model names a folder with
+weights for the real run, which else has random ones. --device cpu rehearses all of it that a CPU can do, with
+small models. Exit code 0 when every row passed, 1 when one did not, 2 without a GPU.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from asyncrl.errors import InputError
 from asyncrl.system.gpus import find_gpus
 from asyncrl.system.machine import torch_is_cpu_build
 from tests.benchmarks.acceptance.checks import FAIL, NOT_RUN, Row, read_rows
-from tests.benchmarks.acceptance.parts import PARTS, Part, minutes_of
+from tests.benchmarks.acceptance.parts import PARTS, Part, minutes_of, pieces
 from tests.benchmarks.acceptance.processes import ROOT, last_lines, run_in_time
 from tests.benchmarks.acceptance.table import page, summary
 
@@ -44,8 +46,8 @@ class Acceptance:
         self, parts: Sequence[Part], folder: Path, *, device: str, num_gpus: int, model: Path | None
     ) -> None:
         self.folder = folder
-        self.rows: list[tuple[str, Row]] = []
         self._parts = parts
+        self.rows = earlier_rows(folder, parts)
         self._device = device
         self._options = ["--device", device, "--num-gpus", str(num_gpus)]
         self._options += [] if model is None else ["--model", str(model)]
@@ -130,6 +132,13 @@ class Acceptance:
         (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
+def earlier_rows(folder: Path, parts: Sequence[Part]) -> list[tuple[str, Row]]:
+    """Rows of parts other than `parts` that FOLDER/result.json has."""
+    path, own = folder / "result.json", {part.name for part in parts}
+    rows = json.loads(path.read_text())["rows"] if path.is_file() else []
+    return [(row.pop("part"), Row(**row)) for row in rows if row["part"] not in own]
+
+
 def describe(device: str) -> dict[str, str]:
     kinds = ", ".join(gpu.name for gpu in find_gpus()) if device == "gpu" else "none: a rehearsal on the CPU"
     return {
@@ -146,8 +155,14 @@ def installed(name: str) -> str:
         return "not installed"
 
 
-def chosen(names: str | None) -> list[Part]:
-    """Those that --parts names, in their order; all without it. Raises InputError at an unknown name."""
+def chosen(names: str | None, piece: int | None = None) -> list[Part]:
+    """Those of --piece, or that --parts names, in their order; all without. Raises InputError at an unknown
+    one."""
+    if piece is not None:
+        found = pieces()
+        if not 1 <= piece <= len(found):
+            raise InputError(f"--piece is {piece}, but the pieces are 1 to {len(found)}.")
+        return found[piece - 1]
     if names is None:
         return list(PARTS)
     asked, known = names.split(","), [part.name for part in PARTS]
@@ -176,7 +191,9 @@ def check_model(model: Path | None) -> Path | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "gpu-check")
-    parser.add_argument("--parts", help="names of parts, with commas between; default: all")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--parts", help="names of parts, with commas between; default: all")
+    some.add_argument("--piece", type=int, metavar="N", help="the N-th piece, of at most nine minutes")
     parser.add_argument("--model", type=Path, help="folder of the real run's model; default: random weights")
     parser.add_argument(
         "--minutes", type=float, help="for all parts together; default: the sum of their limits"
@@ -184,7 +201,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: a rehearsal")
     arguments = parser.parse_args()
     try:
-        parts, model = chosen(arguments.parts), check_model(arguments.model)
+        parts, model = chosen(arguments.parts, arguments.piece), check_model(arguments.model)
         num_gpus = check_gpus(arguments.device)
         acceptance = Acceptance(
             parts, arguments.folder.absolute(), device=arguments.device, num_gpus=num_gpus, model=model

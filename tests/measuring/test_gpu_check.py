@@ -25,7 +25,7 @@ from tests.benchmarks.acceptance.handover import MemoryWatch
 from tests.benchmarks.acceptance.kernels import read_suite
 from tests.benchmarks.acceptance.load import Proof
 from tests.benchmarks.acceptance.models import VOCABULARY, token_of
-from tests.benchmarks.acceptance.parts import PARTS, Part, minutes_of
+from tests.benchmarks.acceptance.parts import PARTS, Part, minutes_of, pieces
 from tests.benchmarks.acceptance.processes import part_environment, run_in_time
 from tests.benchmarks.acceptance.server_log import GIVES, TAKES, graphs_in, num_calls
 from tests.benchmarks.acceptance.table import page, table
@@ -144,7 +144,7 @@ def test_parts_behind_the_end_of_the_time_are_named_and_not_begun(
     acceptance = Acceptance(PARTS[:2], tmp_path, device="gpu", num_gpus=1, model=None)
     assert acceptance.run(seconds=10.0) == 1
     assert [row.verdict for _, row in acceptance.rows] == [NOT_RUN, NOT_RUN]
-    assert acceptance.rows[0][1].advice == "Repeat with ARGS='--parts kernels'."
+    assert acceptance.rows[0][1].advice == "Repeat with ARGS='--parts real'."
 
 
 def test_all_parts_are_programs_and_fit_into_the_time() -> None:
@@ -153,9 +153,32 @@ def test_all_parts_are_programs_and_fit_into_the_time() -> None:
     assert minutes_of(PARTS) == pytest.approx(sum(part.limit_seconds for part in PARTS) / 60)
     assert f"in at most {math.ceil(minutes_of(PARTS))} minutes" in (ROOT / "docs" / "gpus.md").read_text()
     assert chosen(None) == list(PARTS)
-    assert [part.name for part in chosen("real,kill")] == ["kill", "real"]
-    with pytest.raises(InputError, match=r"names speed, but the parts are kernels, .* throughput"):
+    assert [part.name for part in chosen("kill,real")] == ["real", "kill"]
+    with pytest.raises(InputError, match=r"names speed, but the parts are real, .* handover"):
         chosen("real,speed")
+
+
+def test_pieces_take_nine_minutes_at_most_and_have_each_part_once_the_run_first() -> None:
+    found = pieces()
+    assert (
+        [part for piece in found for part in piece]
+        == list(PARTS)
+        == [p for n in (1, 2, 3) for p in chosen(None, n)]
+    )
+    assert all(minutes_of(piece) <= 9 for piece in found)
+    assert [part.name for part in found[0]] == ["real", "throughput"]
+    with pytest.raises(InputError, match="--piece is 4, but the pieces are 1 to 3"):
+        chosen(None, 4)
+
+
+def test_pieces_in_one_folder_make_one_table(rehearse: Callable[..., tuple[int, Path]]) -> None:
+    assert rehearse(first="raise SystemExit(3)", second=GOOD)[0] == 1
+    code, folder = rehearse(first=GOOD)
+    rows = json.loads((folder / "result.json").read_text())["rows"]
+    assert code == 0 and [(row["part"], row["verdict"]) for row in rows] == [
+        ("second", PASS),
+        ("first", PASS),
+    ]
 
 
 def test_paths_of_packages_stay_and_a_part_for_the_cpu_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
