@@ -1,5 +1,5 @@
-"""What a step of the trainer consists of, on paper: operations and bytes per packed token of each part, which
-of them bounds it, and its time, to hold a measurement against.
+"""Budget of a trainer's step on paper: operations and bytes per packed token of each part, which of them
+bounds it, and its time, to hold a measurement against.
 
 Counts what one GPU does to a token in bfloat16 with whole layers, and with experts dealt among `expert`
 ranks. A part takes what its operations or its bytes take, whichever is longer, at the shares of a device's
@@ -26,14 +26,14 @@ MEMORY_SHARE = 0.8
 LINK_BYTES_PER_SECOND = 300e9
 """Between the GPUs of a machine, of tokens on their way to experts."""
 PROMPT_TOKENS = 512
-"""Of a recipe, whose data are not read here."""
+"""Prompt length that is assumed for a recipe: its data are not read here."""
 OPTIMIZER_BYTES = 36
 """Adam reads and writes weight, gradient, float32 weight and two moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What the kernels of a step cost, where they differ."""
+    """Costs of a step in which kernels differ."""
 
     softmax_bytes: float
     """Per logit of bfloat16, forward and backward, with the products that write and read it."""
@@ -92,7 +92,7 @@ class Part:
     num_bytes: float
     link_bytes: float = 0.0
     share: float = PRODUCT_SHARE
-    """Of the peak, that its operations reach."""
+    """Share of the peak that its operations reach."""
 
     def seconds(self, device: Device) -> tuple[float, str]:
         """(per packed token, what bounds it)."""

@@ -113,7 +113,7 @@ class _Vocabulary:
     kernel: Kernel
     kept: KeptSets | None = None
     top: tuple[Tensor, Tensor, Tensor] | None = None
-    """What `TopTokens.of_columns` makes of its part, and the whole `masses`."""
+    """Columns and shares by `TopTokens.of_columns`, and the whole `masses`."""
     is_bitwise: bool = False
 
     def chunks(self, hidden: Tensor) -> list[slice]:

@@ -53,8 +53,8 @@ class Tempering:
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """What the gradient of a matrix of logits is made of, in the tempered logits x with log-probs l = x - n:
-    -p (a + h (l + H)), and b more where the target is."""
+    """Parts of the gradient of a matrix of logits. In the tempered logits x, with log-probs l = x - n, it is
+    -p (a + h (l + H)), and b more at the target."""
 
     normalisers: Tensor
     """n, [t] float32."""

@@ -67,7 +67,7 @@ class _Bin:
     prompts: set[int] = field(default_factory=set)
 
     def has_room(self, bundle: Bundle, limit: int) -> bool:
-        """What is longer than the limit is alone."""
+        """Whether the bundle fits; one longer than the limit gets a bin of its own."""
         known = bundle.prompt_tokens * (bundle.prompt in self.prompts)
         return not self.bundles or self.num_tokens + bundle.num_tokens - known <= limit
 

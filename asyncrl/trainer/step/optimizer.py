@@ -115,7 +115,7 @@ def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[Di
 
 
 def _finalize(model: list[Any], num_tokens: Tensor | None = None, **options: Any) -> None:
-    """Without Megatron's count of tokens, to which `divide_gradients` gives none: it would be waited for."""
+    """Sums gradients by Megatron, without its count of tokens: it is 0 here and would be waited for."""
     finalize_model_grads(model, None, **options)
 
 
