@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Any, Self
 
 import psutil
@@ -19,24 +18,12 @@ class HostRun(WholeRun):
         self,
         host: Host,
         *,
-        recipe: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         **sections: Any,
     ) -> None:
-        """`recipe` is another one than that of a WholeRun, with overrides; its run folder is the host's."""
         super().__init__(host.folder, **sections)
-        self._words = [*recipe, f"run_folder={self.run_folder}"] if recipe else []
         self._host = host
         self._environment = environment or {}
-
-    def words(self) -> list[str]:
-        return self._words or super().words()
-
-    def set(self, key: str, value: Any) -> None:
-        if self._words:
-            self._words.append(f"{key}={value}")
-        else:
-            super().set(key, value)
 
     def start(self) -> Self:
         words = (*ASYNCRL, "train", *self.words())

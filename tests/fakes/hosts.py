@@ -130,8 +130,8 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def make_hosts(count: int, folder: Path, *, hidden: Sequence[Path] = ()) -> Iterator[Hosts]:
-    """`count` hosts with folders in `folder`; only the first finds anything in the folders `hidden`."""
+def make_hosts(count: int, folder: Path) -> Iterator[Hosts]:
+    """`count` hosts with folders in `folder`, each of which finds those of the others empty."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         pytest.skip(f"hosts need {', '.join(missing)} (iproute2, util-linux)")
     folders = [folder / f"host{index}" for index in range(1, count + 1)]
@@ -145,8 +145,7 @@ def make_hosts(count: int, folder: Path, *, hidden: Sequence[Path] = ()) -> Iter
             for path in folders:
                 path.mkdir()
             for index, path in enumerate(folders, 1):
-                others = [other for other in folders if other != path]
-                host = Host(index, path, others if index == 1 else [*others, *hidden])
+                host = Host(index, path, [other for other in folders if other != path])
                 stack.callback(host.power_off)
                 host.plug_into(switch)
                 hosts.append(host)
