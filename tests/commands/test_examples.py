@@ -1,11 +1,15 @@
-"""The examples in the help of each command: its own parser reads them, and what they name exists."""
+"""The examples in the help of each command: its own parser reads them, what they name exists. Ctrl-C before a
+command has begun."""
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from fakes.shown_commands import ROOT, commands_of, module_of, parsed
 
 from asyncrl.commands import main as cli
+from asyncrl.commands.main import main
 from asyncrl.data.benchmarks import CATALOG
 from asyncrl.launch.first_recipe.rows import TRAINED
 from asyncrl.recipe.file import load_recipe
@@ -79,3 +83,13 @@ def test_each_key_benchmark_verifier_and_data_set_of_an_example_exists() -> None
             assert arguments.data in TRAINED
             found["data"] += 1
     assert all(found.values()), found
+
+
+def test_ctrl_c_while_a_subcommand_is_imported_is_an_exit_code_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(name: str) -> ModuleType:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["train", "recipe.yaml"]) == 130

@@ -1,4 +1,4 @@
-"""The schema: what the file holds is what is said about it, and SQL stays where the schema is."""
+"""The schema: what the file holds is what is said about it, numbers too; SQL stays where the schema is."""
 
 import re
 import sqlite3
@@ -9,6 +9,7 @@ import pytest
 
 import asyncrl
 from asyncrl.commands.journal import HELP
+from asyncrl.journal.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from asyncrl.journal.schema import SCHEMA_VERSION, TABLES, create_tables, own_version
 
 PACKAGE = Path(asyncrl.__file__).parent
@@ -65,3 +66,9 @@ def test_sql_is_in_the_journals_package_alone() -> None:
     # The help of `asyncrl journal` shows a query to copy.
     assert found == {"commands/journal.py"}
     assert len([path for path in (PACKAGE / "journal").rglob("*.py") if SQL.search(path.read_text())]) > 5
+
+
+def test_blobs_are_little_endian_and_round_trip() -> None:
+    assert pack_tokens([1, 258]) == b"\x01\0\0\0\x02\x01\0\0"
+    assert unpack_tokens(pack_tokens([0, 7, 2**31 - 1])) == [0, 7, 2**31 - 1]
+    assert unpack_logprobs(pack_logprobs([-0.5, -1.25])) == [-0.5, -1.25]

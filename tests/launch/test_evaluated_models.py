@@ -1,16 +1,26 @@
-"""Which models an evaluation puts side by side, and the sentences for those that are not there."""
+"""Which models an evaluation puts side by side, and the sentences for those that are not there; where answers are kept."""
 
 from pathlib import Path
 
 import pytest
 from fakes.model_folder import write_tokenizer
+from fakes.newcomer import write_project
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.launch.evaluated_models import find_models, usable_versions
+from asyncrl.journal.kept_answers import AnswerStore
+from asyncrl.launch.evaluated_models import (
+    EvaluatedModel,
+    answers_file,
+    find_models,
+    keep_answers,
+    usable_versions,
+)
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
 from asyncrl.run.checkpoints import HeldOutAccuracies, write_manifest
 from asyncrl.run.status import starting, write_status
+from asyncrl.tasks.verifier_cache import VerifierCache
 
 
 @pytest.fixture
@@ -91,3 +101,28 @@ def test_a_run_without_checkpoints_and_a_folder_that_is_missing_are_one_sentence
         find_models(recipe, [], [tmp_path / "nowhere"])
     with pytest.raises(InputError, match="--checkpoint is .*, which has no config.json"):
         find_models(recipe, [], [tmp_path / "model"])
+
+
+def test_answers_of_a_run_are_in_its_folder_and_others_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_project(tmp_path)
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert answers_file(recipe) == tmp_path / "cache" / "asyncrl" / "evaluations" / "answers.sqlite"
+    folder = recipe.folder()
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text("name: mine\n")
+    assert answers_file(recipe) == folder / "answers.sqlite"
+
+
+def test_answers_of_servers_whose_weights_are_not_here_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path)
+    recipe = load_recipe(tmp_path / "recipe.yaml", ["serving.servers=[http://127.0.0.1:1]"])
+    with AnswerStore(tmp_path / "answers.sqlite") as store:
+        model = EvaluatedModel("base", tmp_path / "model")
+        assert keep_answers(recipe, model, VerifierCache(tmp_path), store, regrades=False) is None

@@ -1,18 +1,22 @@
-"""What is said of a trainer rank that ended."""
+"""The sentence about a trainer rank that ended, and what the controller asks of processes."""
 
 import asyncio
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import DiskError, Diverged, RankLost
+from asyncrl.journal.starts import read_changes
+from asyncrl.journal.writer import Journal
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite
-from asyncrl.launch.trainers import TrainerFailed, TrainerRanks, _last_words
+from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks, _last_words
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.wire.ending import ending_line
 
@@ -180,3 +184,29 @@ async def test_of_two_ranks_that_end_the_one_that_says_why_is_the_cause(tmp_path
     with pytest.raises(TrainerFailed, match=r"(?s)trainer 1 .*weight gave \(3,\)") as failed:
         await ranks.wait()
     assert failed.value.is_certain
+
+
+async def test_servers_and_trainer_are_reached_and_changes_outlive_the_start(tmp_path: Path) -> None:
+    done: list[tuple[str, str]] = []
+
+    async def restart(url: str) -> None:
+        done.append(("restart", url))
+
+    async def end(url: str) -> None:
+        done.append(("end", url))
+
+    local = "http://127.0.0.1:31000"
+    servers: Any = SimpleNamespace(processes={local: None}, restart=restart, end=end)
+    trainers: Any = SimpleNamespace(kill=lambda why: done.append(("kill", why)))
+    recipe = make_recipe(tmp_path)
+    journal = Journal(tmp_path / "journal.sqlite")
+    supervisor = LocalSupervisor(recipe, servers, trainers, journal)
+    await supervisor.restart_server("http://a:1")
+    await supervisor.end_server("http://b:1")
+    supervisor.kill_trainer("it hangs")
+    assert done == [("restart", "http://a:1"), ("end", "http://b:1"), ("kill", "it hangs")]
+    supervisor.record_server_change("add", "http://c:1")
+    supervisor.record_server_change("remove", local)
+    journal.barrier_blocking()
+    changes = read_changes(journal, recipe.serving)
+    assert list(changes.added) == ["http://c:1"] and changes.removed_local == {local}

@@ -1,4 +1,5 @@
-"""One group's trajectories over streams that end early: rounds, aborts, moves between servers."""
+"""One group's trajectories over streams that end early: rounds, aborts, moves between servers; and the lengths
+that are expected of them."""
 
 import asyncio
 from pathlib import Path
@@ -13,6 +14,7 @@ from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
+from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.turns import OpenTurns
@@ -236,3 +238,34 @@ async def test_trajectories_that_stream_by_themselves_share_their_prompt_on_a_se
         for left in (3, 0):
             load.end_prompt(server, group, 3)
             assert server.held_tokens == left
+
+
+def lengths_of(*ended: int) -> ResponseLengths:
+    found = ResponseLengths()
+    for length in ended:
+        found.add(length)
+    return found
+
+
+def test_before_any_response_ended_a_quarter_of_the_limit_is_expected() -> None:
+    assert lengths_of().expected(0, limit_tokens=1000) == 250
+    assert lengths_of(10).expected(0, limit_tokens=1000) == 250
+
+
+def test_a_new_response_is_expected_to_have_the_mean_and_one_that_is_longer_the_mean_of_longer_ones() -> None:
+    known = lengths_of(*(8 * [100]), *(8 * [300]))
+    assert known.expected(0, limit_tokens=1000) == 200
+    assert known.expected(100, limit_tokens=1000) == 300
+    assert known.expected(0, limit_tokens=150) == 150
+
+
+def test_a_response_longer_than_almost_all_is_expected_to_become_twice_as_long() -> None:
+    known = lengths_of(*(20 * [100]), 5000)
+    assert known.expected(400, limit_tokens=1000) == 800
+    assert known.expected(800, limit_tokens=1000) == 1000
+    assert known.expected(1000, limit_tokens=1000) == 1000
+
+
+def test_only_recent_responses_count() -> None:
+    known = lengths_of(*(50 * [1000]), *((WINDOW + REFRESHED_EVERY) * [10]))
+    assert known.expected(0, limit_tokens=2000) == 10

@@ -1,12 +1,16 @@
-"""A verifier that takes the task reads the whole conversation of a trajectory, as it was."""
+"""What is read of a response: its whole conversation by a verifier, its reflection words by metrics."""
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from asyncrl.recipe import Verifying
+from asyncrl.recipe.sections.view import REFLECTION_WORDS, View
 from asyncrl.records import Observed, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.told_task import conversation_in, told_task
 from asyncrl.tasks.verifier_cache import VerifierCache
 
@@ -70,3 +74,30 @@ def test_the_turns_of_an_agents_branches_are_told_one_branch_after_the_other() -
     assert told.turns == ("1", "2", "3")
     # An agent's notes have no messages: what the model read is told; nothing lies between two branches.
     assert told.observations == (({"role": "user", "content": "7"},), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("Wait, wait... WAIT!", {"wait": 3}),
+        ("await waiting waits check_it recheck", {"check": 1}),
+        ("But 1+1=3 is wrong; let me check.", {"but": 1, "wrong": 1, "check": 1}),
+        ("check2 2check", {}),
+        ("however\nHowever", {"however": 2}),
+    ],
+)
+def test_words_are_counted_whole(text: str, found: dict[str, int]) -> None:
+    words = ReflectionWords(REFLECTION_WORDS)
+    assert {word: n for word, n in zip(words.words, words.count(text), strict=True) if n} == found
+
+
+def test_a_longer_phrase_is_no_shorter_word_and_marks_and_other_scripts_are_taken_as_they_are() -> None:
+    words = ReflectionWords(["wait", "wait a minute", "等等", "c++?"])
+    assert words.count("Wait a minute. Wait! 不对等等再算 is it c++? a") == [1, 1, 1, 1]
+
+
+def test_the_default_is_the_published_list_and_an_empty_word_is_refused() -> None:
+    assert View().reflection_words[0] == "wait" and len(View().reflection_words) == 10
+    with pytest.raises(ValueError, match="reflection_words"):
+        View(reflection_words=[" "])

@@ -1,7 +1,9 @@
-"""Probes side by side: none can hold up or end the others."""
+"""Probes side by side: none can hold up or end the others. Measurements of the sandbox as lines."""
 
 import threading
+from typing import Any
 
+from asyncrl.launch.doctor.catalog import sandbox
 from asyncrl.launch.doctor.probe import Finding, Probe, State, examine, lost, ok, worst
 
 
@@ -68,3 +70,32 @@ def test_the_state_of_the_machine_is_that_of_its_worst_line() -> None:
     assert worst([]) is State.OK
     assert worst([fine, less]) is State.LOST
     assert worst([Finding("c", State.BROKEN, "gone"), less, fine]) is State.BROKEN
+
+
+def layer(name: str, *, holds: bool = True, note: str = "") -> dict[str, Any]:
+    return {"name": name, "holds": holds, "note": note}
+
+
+def look(tier: str | None, *layers: dict[str, Any]) -> list[Finding]:
+    return list(sandbox(lambda: {"tier": tier, "layers": list(layers), "gaps": ["locks"]}))
+
+
+def test_a_tier_whose_layers_all_hold_is_fine() -> None:
+    (found,) = look("namespaces", layer("tier namespaces"), layer("network"))
+    assert found.state is State.OK and "not enforced: 1" in found.found
+
+
+def test_without_a_tier_programs_are_refused() -> None:
+    (found,) = look(None, layer("tier landlock", holds=False, note="Linux is too old"))
+    assert found.state is State.LOST and "Linux is too old" in found.found
+
+
+def test_the_lower_tier_and_each_layer_that_does_not_hold_have_lines() -> None:
+    tier, disk = look(
+        "landlock",
+        layer("tier namespaces", holds=False, note="no user namespaces. To enable: sysctl x=1"),
+        layer("tier landlock"),
+        layer("disk", holds=False, note="open"),
+    )
+    assert tier.state is State.LOST and tier.fix == "sysctl x=1"
+    assert disk.found == "disk: open"

@@ -1,6 +1,8 @@
-"""Memory is planned for what a batch can hold, and the plan can be overridden."""
+"""Memory is planned for what a batch can hold, and measured by process and by control group."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -11,12 +13,15 @@ from asyncrl.errors import InputError
 from asyncrl.launch.meters.memory import (
     SERVER_PROCESS_BYTES,
     TRAINER_PROCESS_BYTES,
+    MemoryLimitMeter,
+    MemoryMeter,
     gpu_bytes,
     host_bytes,
     largest_micro_batch,
     run_bytes,
     trainer_memory,
 )
+from asyncrl.launch.meters.usage import find_families
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import check_machine
 from asyncrl.model.memory import server_memory
@@ -24,7 +29,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.recipe.sections.serving import CPU_CACHE_TOKENS
 from asyncrl.system.gpus import Gpu, free_gpu_bytes
-from asyncrl.system.machine import MachineMemory
+from asyncrl.system.machine import GroupMemory, MachineMemory, group_memory
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")
 
@@ -191,3 +196,142 @@ def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> Non
     sized = make_recipe(600, serving={"max_total_tokens": 1000})
     on_both = [server_memory(tiny_shape(), sized, on_gpu=on_gpu)["kv_cache"] for on_gpu in (True, False)]
     assert on_both == 2 * [server_memory(tiny_shape(), recipe)["kv_cache"] * 1000 // CPU_CACHE_TOKENS]
+
+
+HOLD = "import sys; held = bytearray({size}); print('held', flush=True); sys.stdin.read()"
+MIB = 2**20
+
+
+def start(*words: str, mib: int) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(size=mib * MIB), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    return process
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    process.communicate()
+
+
+def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
+    # Not those that other tests of this process started.
+    others = {child.pid for child in find_families()}
+    meter = MemoryMeter()
+
+    def measured() -> dict[str, float]:
+        families = find_families().items()
+        meter.measure({child: family for child, family in families if child.pid not in others})
+        return meter.take_row()
+
+    assert measured().keys() == {"controller_memory_gib"}
+    running = [
+        start("asyncrl.trainer.main", mib=40),
+        start("asyncrl.trainer.main", mib=120),
+        start("sglang.launch_server", mib=60),
+        start("asyncrl.verifier", mib=200),
+    ]
+    try:
+        first, second = measured(), measured()
+    finally:
+        for process in running:
+            end(process)
+    assert (
+        first.keys()
+        == second.keys()
+        == {f"{role}_memory_gib" for role in ("controller", "trainer", "server")}
+    )
+    # The interpreter itself takes about 10 MiB.
+    assert 120 / 1024 < first["trainer_memory_gib"] < 160 / 1024
+    assert 60 / 1024 < first["server_memory_gib"] < 100 / 1024
+    assert measured().keys() == {"controller_memory_gib"}
+    assert meter.take_row() == {}, "a measurement is of one step"
+
+
+def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    inner = HOLD.format(size=100 * MIB)
+    program.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {inner!r}], stdin=sys.stdin)\n"
+    )
+    outer = subprocess.Popen(
+        [sys.executable, str(program), "sglang.launch_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert outer.stdout is not None and outer.stdout.readline() == b"held\n"
+    try:
+        meter = MemoryMeter()
+        meter.measure(find_families())
+        assert meter.take_row()["server_memory_gib"] > 100 / 1024
+    finally:
+        end(outer)
+
+
+GIB = 2**30
+
+
+class Group:
+    """Files of a control group of version 2 around this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.own, self.mounted = folder / "cgroup", folder / "mounted"
+        (self.mounted / "job").mkdir(parents=True)
+        self.own.write_text("0::/job\n")
+
+    def write(
+        self, *, limit: int | str = 16 * GIB, used: int, cached: int = 0, stalled_us: int | None
+    ) -> None:
+        files = {
+            "memory.max": limit,
+            "memory.current": used,
+            "memory.stat": f"anon 1\ninactive_file {cached}",
+        }
+        if stalled_us is not None:
+            files["memory.pressure"] = (
+                f"some avg10=9.00 avg60=1.00 avg300=0.00 total={stalled_us}\n"
+                f"full avg10=0.00 avg60=0.00 avg300=0.00 total=7"
+            )
+        for name, value in files.items():
+            (self.mounted / "job" / name).write_text(f"{value}\n")
+
+    def measure(self) -> GroupMemory | None:
+        return group_memory(self.own, self.mounted)
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    """On a machine of 64 GiB."""
+    machine = psutil.virtual_memory()._replace(total=64 * GIB)
+    monkeypatch.setattr("asyncrl.system.machine.psutil.virtual_memory", lambda: machine)
+    return Group(tmp_path)
+
+
+def test_a_row_has_the_share_in_use_and_the_share_of_the_time_that_processes_waited(group: Group) -> None:
+    now = [100.0]
+    group.write(used=8 * GIB, cached=4 * GIB, stalled_us=5_000_000)
+    meter = MemoryLimitMeter(group.measure, lambda: now[0])
+    now[0] += 20.0
+    group.write(used=15 * GIB, cached=GIB, stalled_us=9_000_000)
+    assert meter.row() == {"memory_limit_share": 0.875, "memory_stall_share": 0.2}
+    now[0] += 10.0
+    assert meter.row() == {"memory_limit_share": 0.875, "memory_stall_share": 0.0}
+
+
+def test_a_kernel_that_counts_no_waits_leaves_the_column_out(group: Group) -> None:
+    group.write(used=8 * GIB, stalled_us=None)
+    meter = MemoryLimitMeter(group.measure)
+    assert meter.row() == {"memory_limit_share": 0.5}
+
+
+def test_two_rows_at_one_moment_divide_by_nothing(group: Group) -> None:
+    group.write(used=8 * GIB, stalled_us=5)
+    meter = MemoryLimitMeter(group.measure, lambda: 1.0)
+    assert meter.row() == {"memory_limit_share": 0.5}
+
+
+@pytest.mark.parametrize("limit", ["max", 64 * GIB, 9223372036854771712])
+def test_without_a_limit_there_is_no_column(group: Group, limit: int | str) -> None:
+    group.write(limit=limit, used=8 * GIB, stalled_us=5)
+    assert group.measure() is None
+    assert MemoryLimitMeter(group.measure).row() == {}

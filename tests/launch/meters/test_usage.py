@@ -1,12 +1,15 @@
-"""What a start of a run uses, counted on real processes."""
+"""What a start of a run uses, and which process belongs to which child, on real processes."""
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from fakes.finished_run import record_start
 from fakes.newcomer import write_project
@@ -16,7 +19,7 @@ from asyncrl.journal.starts import Usage, read_starts, read_usage
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import _metering
 from asyncrl.launch.meters.memory import MemoryMeter
-from asyncrl.launch.meters.usage import UsageMeter, metering
+from asyncrl.launch.meters.usage import UsageMeter, find_families, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.site.process import ChildProcess
@@ -171,3 +174,39 @@ async def test_a_start_under_another_python_than_the_last_says_so(
         journal.close()
         # The second start is like the one before it.
         assert caplog.text.count("(before: 2.7)") == num_said
+
+
+WAIT = "print('up', flush=True); __import__('sys').stdin.read()"
+WITH_A_GRANDCHILD = (
+    "import subprocess, sys\n"
+    f"inner = [sys.executable, '-c', {WAIT!r}]\n"
+    "subprocess.run([sys.executable, '-c', 'import subprocess, sys; subprocess.run(sys.argv[1:])', *inner])\n"
+)
+
+
+def start(program: str) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"up\n"
+    return process
+
+
+def test_every_process_below_is_in_the_family_of_the_child_it_descends_from() -> None:
+    children = [start(WITH_A_GRANDCHILD), start(WAIT)]
+    try:
+        families = find_families()
+        expected = [psutil.Process(child.pid).children(recursive=True) for child in children]
+    finally:
+        for child in children:
+            child.communicate()
+    found = {child.pid: family for child, family in families.items()}
+    first, second = (found[child.pid] for child in children)
+    assert [each.pid for each in first] == [children[0].pid, *(each.pid for each in expected[0])]
+    assert (len(first), [each.pid for each in second]) == (3, [children[1].pid])
+    # Descendants have no family of their own.
+    assert not {each.pid for each in expected[0]} & found.keys()
+
+
+def test_a_family_is_gone_with_its_child() -> None:
+    child = start(WAIT)
+    child.communicate()
+    assert child.pid not in {each.pid for each in find_families()}

@@ -1,4 +1,4 @@
-"""A program that a script has started ends with it."""
+"""A program that a script has started ends with it, and tells its refusal to the script alone."""
 
 import os
 import signal
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from asyncrl.commands import main as cli
+from asyncrl.launch.python.caller import VARIABLE, Caller, take_caller
 from asyncrl.launch.python.program import Program, _stop_attached
 
 
@@ -39,3 +41,22 @@ def test_a_script_at_its_end_asks_each_of_its_programs_once(
     _stop_attached()
     assert asked == [(7, signal.SIGINT)] * 2
     assert not any(program.is_running() for program in programs) and detached.is_running()
+
+
+def test_a_caller_is_taken_out_of_the_environment(tmp_path: Path) -> None:
+    caller = Caller(7, tmp_path / "a file")
+    environment = {"HOME": "/", **caller.variable()}
+    assert take_caller(environment) == caller and environment == {"HOME": "/"}
+    assert take_caller(environment) is None
+
+
+def test_a_refusal_is_in_the_callers_file_without_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "refusal"
+    for name, value in Caller(0, file).variable().items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["status", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{file.read_text()}\nRead: ")
+    assert VARIABLE not in os.environ

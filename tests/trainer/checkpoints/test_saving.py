@@ -1,5 +1,6 @@
 """Two real ranks that write one checkpoint, of which one may fail (models: test_checkpoint.py)."""
 
+import hashlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from fakes.template import Template
 from asyncrl.system.files import sha256_of
 from asyncrl.system.network import free_ports
 from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor
-from asyncrl.trainer.checkpoints.checkpoint_files import State, read
+from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles, State, read
 
 
 def save(folder: Path, fault: str, template: Template) -> tuple[list[int], str]:
@@ -58,3 +59,35 @@ def test_what_one_rank_cannot_write_fails_on_all(
     assert "The one before it is intact. Free up disk space, or lower trainer.keep_checkpoints" in log
     # Nobody was told that it is complete, and what was begun takes no room.
     assert not (tmp_path / "part").exists()
+
+
+def test_the_digest_is_that_of_the_file(tmp_path: Path):
+    files = HashedFiles()
+    with files.create_stream(tmp_path / "a", "wb") as stream:
+        torch.save(torch.arange(1000), stream)
+        stream.write(b"end")
+    assert files.digests == {"a": sha256_of(tmp_path / "a")}
+
+
+def test_the_digest_follows_a_new_name(tmp_path: Path):
+    files = HashedFiles()
+    with files.create_stream(tmp_path / "a.tmp", "wb") as stream:
+        stream.write(b"index")
+    files.rename(tmp_path / "a.tmp", tmp_path / "a")
+    assert files.digests == {"a": hashlib.sha256(b"index").hexdigest()}
+
+
+def test_a_file_that_broke_off_has_no_digest(tmp_path: Path):
+    files = HashedFiles()
+    with pytest.raises(RuntimeError), files.create_stream(tmp_path / "a", "wb") as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert files.digests == {}
+
+
+def test_what_is_read_is_not_hashed(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"content")
+    files = HashedFiles()
+    with files.create_stream(tmp_path / "a", "rb") as stream:
+        assert stream.read() == b"content"
+    assert files.digests == {}

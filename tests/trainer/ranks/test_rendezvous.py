@@ -4,9 +4,12 @@ import os
 import socket
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 from torch.distributed import TCPStore
 
 from asyncrl.system.network import free_ports
@@ -64,3 +67,22 @@ def test_torchruns_store_serves_the_ranks_and_a_restart_starts_from_an_empty_one
     assert second.get("word") == b"here"
     restarted = meet(1, 2, timeout=TIMEOUT, environment=environment | {"TORCHELASTIC_RESTART_COUNT": "1"})
     assert not restarted.check(["word"])
+
+
+def num_loops() -> int:
+    return [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")].count(
+        "gloo_tcp_loop"
+    )
+
+
+def test_many_groups_have_the_thread_of_one() -> None:
+    # conftest.py has joined the first of them.
+    groups = [dist.new_group(backend="gloo") for _ in range(20)]
+    total = torch.ones(3)
+    for group in groups:
+        dist.all_reduce(total, group=group)
+        dist.monitored_barrier(group)
+    assert total.tolist() == [1.0] * 3
+    assert num_loops() == 1
+    for group in groups:
+        dist.destroy_process_group(group)
