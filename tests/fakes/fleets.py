@@ -5,15 +5,22 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from fakes.engine import FakeEngine
 from fakes.process_owner import FakeProcesses, at_once
+from fakes.records import make_queue, make_task
 
 from asyncrl.commands.chat_answers import Writer, writer_on
+from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.records import PublishOutcome
+from asyncrl.records import PublishOutcome, SamplingParams, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.limits import Limits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Publication
@@ -120,3 +127,41 @@ async def crew_on(engines: list[FakeEngine], folder: Path, **settings: object) -
         fleet.members.start()
         yield crew
         await fleet.members.close()
+
+
+@dataclass
+class Generating:
+    """A generator with one group on one engine."""
+
+    engine: FakeEngine
+    queue: ReplayQueue
+    fleet: Fleet
+    generator: Generator
+    group: Group
+
+    async def ended(self, *trajectories: Trajectory) -> list[Trajectory]:
+        """Those of the group, or these of them, as they end."""
+        return [each async for each in self.generator.run(self.group, trajectories or None)]
+
+
+@asynccontextmanager
+async def generating(
+    folder: Path,
+    sampling: SamplingParams,
+    *,
+    engine: FakeEngine | None = None,
+    version: int = 0,
+    max_retries: int = 1,
+    limits: dict[str, int] | None = None,
+    **options: Any,
+) -> AsyncIterator[Generating]:
+    """On a queue in `folder`, in a context of 64 tokens, on an engine that has `version`."""
+    async with engine or FakeEngine() as server, new_session() as session:
+        server.version = str(version)
+        queue, waits = make_queue(folder), Waits()
+        queue.announce(0)
+        fleet = fleet_on(server, session, waits, version=version)
+        bounds = Limits(sampling, 64, **(limits or {}))
+        state = RunPhase(waits)
+        generator = Generator(queue, fleet, waits, bounds, max_retries, "run", state=state, **options)
+        yield Generating(server, queue, fleet, generator, queue.admit(make_task()))

@@ -1,169 +1,107 @@
-"""One group's trajectories over streams that end early: rounds, aborts, moves between servers; and the lengths
-that are expected of them."""
+"""One group's trajectories over streams that end early: rounds, aborts, moves between servers; and the
+lengths that are expected of them."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 from fakes.engine import STOP, FakeEngine
-from fakes.fleets import fleet_of_two, fleet_on
-from fakes.records import make_queue, make_task, reopen
+from fakes.fleets import fleet_of_two, generating
+from fakes.records import make_task, reopen
 from fakes.stage import stage
 
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
 from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
-from asyncrl.rollout.generate import GenerationFailed, Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.sglang.http import new_session
+
+TWELVE = SamplingParams(1.0, 12, (STOP,))
 
 
 async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
     # The engine ends a request at its limit, here 3 tokens a round; a trajectory may have 8.
-    async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
-        engine.version = "0"
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, 8, (STOP,))
-        generator = Generator(
-            queue, fleet, waits, Limits(sampling, 64, tokens_per_round=3), 1, "run", state=RunPhase(waits)
-        )
-        group = queue.admit(make_task())
-        ended = [trajectory async for trajectory in generator.run(group)]
+    engine, sampling = FakeEngine(num_tokens=100, chunk_tokens=2), SamplingParams(1.0, 8, (STOP,))
+    async with generating(tmp_path, sampling, engine=engine, limits={"tokens_per_round": 3}) as run:
+        ended = await run.ended()
         assert len(ended) == 2 and all(t.finish is Finish.LENGTH for t in ended)
         assert [t.num_response_tokens() for t in ended] == [8, 8]
-        limits = [[p["max_new_tokens"] for p in body["sampling_params"]] for body in engine.bodies]
+        limits = [[p["max_new_tokens"] for p in body["sampling_params"]] for body in run.engine.bodies]
         assert limits == [[3, 3], [3, 3], [2, 2]]
         # The prompt has 3 tokens.
-        lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
+        lengths = [[len(ids) for ids in body["input_ids"]] for body in run.engine.bodies]
         assert lengths == [[3, 3], [6, 6], [9, 9]]
-        assert fleet.router.num_in_flight == 0
+        assert run.fleet.router.num_in_flight == 0
 
 
 async def test_truncated_sampling_journals_kept_sets_through_rounds_and_a_restart(tmp_path: Path) -> None:
-    async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
-        engine.version = "0"
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, 8, (STOP,), top_p=0.9, top_k=20)
-        generator = Generator(
-            queue, fleet, waits, Limits(sampling, 64, tokens_per_round=3), 1, "run", state=RunPhase(waits)
-        )
-        group = queue.admit(make_task())
-        ended = [trajectory async for trajectory in generator.run(group)]
+    engine = FakeEngine(num_tokens=100, chunk_tokens=2)
+    sampling = SamplingParams(1.0, 8, (STOP,), top_p=0.9, top_k=20)
+    async with generating(tmp_path, sampling, engine=engine, limits={"tokens_per_round": 3}) as run:
+        ended = await run.ended()
         kept = pack_kept_set(10, [10, 110]) * 8
         for trajectory in ended:
             (segment,) = trajectory.segments
             assert (segment.tokens, segment.behavior_logprobs, segment.kept) == ([10] * 8, [-0.25] * 8, kept)
-        queue.journal.barrier_blocking()
+        run.queue.journal.barrier_blocking()
         (name, *_) = (trajectory.trajectory_id for trajectory in ended)
-        rows = queue.journal.read(
+        rows = run.queue.journal.read(
             "SELECT kept FROM kept_sets WHERE trajectory_id = ? ORDER BY position", (name,)
         )
         assert b"".join(part for (part,) in rows) == kept
-        again = reopen(queue, tmp_path)
+        again = reopen(run.queue, tmp_path)
         (group,) = again.live.values()
         assert [t.segments for t in group.trajectories] == [t.segments for t in ended]
 
 
 async def test_a_server_that_says_no_kept_sets_is_a_fault_and_trains_nothing(tmp_path: Path) -> None:
-    async with FakeEngine(num_tokens=4, chunk_tokens=2) as engine, new_session() as session:
-        engine.version, engine.sends_kept_sets = "0", False
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, 8, (STOP,), top_k=20)
-        generator = Generator(queue, fleet, waits, Limits(sampling, 64), 0, "run", state=RunPhase(waits))
-        group = queue.admit(make_task())
+    engine, sampling = FakeEngine(num_tokens=4, chunk_tokens=2), SamplingParams(1.0, 8, (STOP,), top_k=20)
+    engine.sends_kept_sets = False
+    async with generating(tmp_path, sampling, engine=engine, max_retries=0) as run:
         with pytest.raises(GenerationFailed, match="2 tokens came with 0 kept sets"):
-            async for _ in generator.run(group):
-                pass
-        assert group.num_tokens() == 0
+            await run.ended()
+        assert run.group.num_tokens() == 0
 
 
 async def test_a_turn_ends_its_stream_and_leaves_its_trajectory_open_for_an_observation(
     tmp_path: Path,
 ) -> None:
-    async with FakeEngine(num_tokens=5, chunk_tokens=2) as engine, new_session() as session:
-        engine.version = "0"
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, 12, (STOP,))
-        generator = Generator(
-            queue,
-            fleet,
-            waits,
-            Limits(sampling, 64, max_turn_tokens=4),
-            1,
-            "run",
-            state=RunPhase(waits),
-            turns=OpenTurns(),
-        )
-        group = queue.admit(make_task())
-        first, second = group.trajectories
-        assert [t async for t in generator.run(group, [first])] == [first]
+    engine, turns = FakeEngine(num_tokens=5, chunk_tokens=2), OpenTurns()
+    async with generating(tmp_path, TWELVE, engine=engine, limits={"max_turn_tokens": 4}, turns=turns) as run:
+        first, second = run.group.trajectories
+        assert await run.ended(first) == [first]
         assert (first.finish, first.turn_finish, second.segments) == (None, Finish.LENGTH, [])
-        queue.observe(group, first, Observed([8] * 10, "{}"))
-        assert [t async for t in generator.run(group, [first])] == [first]
+        run.queue.observe(run.group, first, Observed([8] * 10, "{}"))
+        assert await run.ended(first) == [first]
         # Twelve sampled tokens in all: the third turn is cut by them, not by its own limit.
-        queue.observe(group, first, Observed([8], "{}"))
-        engine.num_tokens = 100
-        assert [t async for t in generator.run(group, [first])] == [first]
+        run.queue.observe(run.group, first, Observed([8], "{}"))
+        run.engine.num_tokens = 100
+        assert await run.ended(first) == [first]
         assert [len(turn) for turn in first.turns()] == [4, 4, 4]
-        lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
+        lengths = [[len(ids) for ids in body["input_ids"]] for body in run.engine.bodies]
         assert lengths == [[3], [17], [22]]
-        assert [t async for t in generator.run(group, [second])] == [second]
+        assert await run.ended(second) == [second]
 
 
 async def test_a_turn_that_a_crash_cut_off_from_its_end_has_ended(tmp_path: Path) -> None:
-    async with FakeEngine() as engine, new_session() as session:
-        engine.version = "0"
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, 12, (STOP,))
-        generator = Generator(
-            queue, fleet, waits, Limits(sampling, 64), 1, "run", state=RunPhase(waits), turns=OpenTurns()
-        )
-        group = queue.admit(make_task())
-        first = group.trajectories[0]
-        queue.append(group, first, [Segment(0, [7, STOP], [-1.0, -1.0])], None)
-        assert [t async for t in generator.run(group, [first])] == [first]
-        assert first.turn_finish is Finish.STOP and not engine.bodies
+    async with generating(tmp_path, TWELVE, turns=OpenTurns()) as run:
+        first = run.group.trajectories[0]
+        run.queue.append(run.group, first, [Segment(0, [7, STOP], [-1.0, -1.0])], None)
+        assert await run.ended(first) == [first]
+        assert first.turn_finish is Finish.STOP and not run.engine.bodies
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_later_turn_may_read_the_cache_of_the_version_that_began_its_trajectory(
     tmp_path: Path, is_kept: bool
 ) -> None:
-    async with FakeEngine() as engine, new_session() as session:
-        engine.version = "1"
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits, version=1)
-        generator = Generator(
-            queue,
-            fleet,
-            waits,
-            Limits(SamplingParams(1.0, 12, (STOP,)), 64),
-            1,
-            "run",
-            state=RunPhase(waits),
-            turns=OpenTurns(keeps_cached=is_kept),
-        )
-        group = queue.admit(make_task())
-        first, second = group.trajectories
-        queue.append(group, first, [Segment(0, [7], [-1.0])], None)
+    async with generating(tmp_path, TWELVE, version=1, turns=OpenTurns(keeps_cached=is_kept)) as run:
+        first, second = run.group.trajectories
+        run.queue.append(run.group, first, [Segment(0, [7], [-1.0])], None)
         for trajectory in (first, second):
-            assert [t async for t in generator.run(group, [trajectory])] == [trajectory]
-        salts = [body["cache_salt"][0] for body in engine.bodies]
+            assert await run.ended(trajectory) == [trajectory]
+        salts = [body["cache_salt"][0] for body in run.engine.bodies]
         assert [salt[-2:] for salt in salts] == [("v0" if is_kept else "v1"), "v1"]
 
 
@@ -172,18 +110,13 @@ async def test_a_trajectory_aborted_with_its_last_token_has_ended(
     tmp_path: Path, limit: int, finish: Finish
 ) -> None:
     # The engine writes 5 tokens, the last one the stop token where the limit is higher.
-    async with FakeEngine(num_tokens=5) as engine, new_session() as session:
-        engine.version, engine.ends_in_aborts = "0", True
-        queue, waits = make_queue(tmp_path), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        sampling = SamplingParams(1.0, limit, (STOP,))
-        generator = Generator(queue, fleet, waits, Limits(sampling, 64), 1, "run", state=RunPhase(waits))
-        group = queue.admit(make_task())
-        ended = [trajectory async for trajectory in generator.run(group)]
+    engine = FakeEngine(num_tokens=5)
+    engine.ends_in_aborts = True
+    async with generating(tmp_path, SamplingParams(1.0, limit, (STOP,)), engine=engine) as run:
+        ended = await run.ended()
         assert [(t.num_response_tokens(), t.finish) for t in ended] == [(5, finish)] * 2
         # Nothing is asked for after a last token.
-        assert len(engine.bodies) == 1
+        assert len(run.engine.bodies) == 1
 
 
 async def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:
