@@ -44,7 +44,7 @@ HEAVY = (
     *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "measuring"),
     *("model/test_memory.py", "examples/test_base_model.py", "examples/test_muon.py"),
     "examples/test_ready_made.py",
-    *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
+    *("commands/test_train_errors.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     "turns/tools/test_python.py",

@@ -206,11 +206,6 @@ def test_a_mistake_is_one_sentence(
     assert sentence in said and "Traceback" not in said
 
 
-def test_a_folder_without_a_journal_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", "nowhere"]) == 2
-    assert "There is no journal of a run at nowhere/journal.sqlite." in capsys.readouterr().err
-
-
 def test_data_that_changed_or_went_away_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = Path("train.jsonl")
     whole = data.read_text()

@@ -64,20 +64,6 @@ def test_a_run_that_is_complete_is_not_said_to_resume(
     assert "(resumes at step 1)" in capsys.readouterr().out
 
 
-def test_a_changed_learning_rate_is_said_with_its_first_step(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begin_run(project, "trainer.learning_rate=1e-3")
-    words = ["check", str(project / "recipe.yaml"), "trainer.learning_rate=1e-4"]
-    assert cli.main(words) == 0
-    said = capsys.readouterr().out
-    assert (
-        "# learning rates change from step 1 on: trainer.learning_rate 0.001 -> 0.0001. The policy's" in said
-    )
-    assert cli.main([*words, "trainer.adam_beta1=0.5"]) == 2
-    assert "trainer.adam_beta1 = 0.9, the recipe now says 0.5" in capsys.readouterr().err
-
-
 def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path) -> None:
     begin_run(project, is_taken=True)
     (project / "train.jsonl").write_text(row("9+1=", "10"))

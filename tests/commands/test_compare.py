@@ -77,13 +77,6 @@ def test_few_wins_are_as_clear_as_in_eval(tmp_path: Path, capsys: pytest.Capture
         assert (found["low"], found["high"]) == (known.low, known.high)
 
 
-def test_the_other_order_names_the_same_winner(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    (pair,) = compared(capsys, *reversed(runs))["pairs"]
-    contest = pair["contests"][0]
-    assert contest["text"].startswith("cispo beats ppo by 40.0 points, 95% 17.8 to 58.4")
-    assert contest["difference"]["mean"] == pytest.approx(-0.4)
-
-
 def test_curves_have_costs_at_each_evaluation(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     found = compared(capsys, *runs)
     ppo, cispo = (group["curve"] for group in found["groups"])
@@ -271,16 +264,11 @@ def test_last_evaluations_of_different_steps_are_named(
     assert "The last evaluations are of different steps: ppo at step 4, young at step 2." in remarks
 
 
-def test_bad_input_is_one_sentence_and_exit_code_two(
+def test_a_run_that_is_named_twice_is_refused(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ppo, _ = runs
-    for words, sentence in (
-        ([ppo], "1 run is nothing to compare"),
-        ([ppo, tmp_path], "it is not a run folder"),
-        ([ppo, tmp_path / "cispo" / ".." / "ppo"], f"ppo is the same run as {ppo}"),
-    ):
-        assert sentence in refused(capsys, *words)
+    assert f"ppo is the same run as {ppo}" in refused(capsys, ppo, tmp_path / "cispo" / ".." / "ppo")
 
 
 @pytest.mark.parametrize("name", ["journal.sqlite", "metrics.jsonl", "recipe.yaml"])

@@ -1,9 +1,7 @@
 """Commands on a run whose files another version of asyncrl wrote, or that are damaged: one sentence, nothing
 written."""
 
-import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,6 @@ from asyncrl.commands import main as cli
 from asyncrl.journal.schema import own_version
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
-
-FIRST_SCHEMA = Path(__file__).parent / "journal_schema_1.sql"
-"""What a journal was made with before it stored which asyncrl wrote it."""
 
 
 @pytest.fixture
@@ -48,24 +43,6 @@ def store_as_schema_4(path: Path) -> None:
     connection.close()
 
 
-def store_as_schema_1(path: Path) -> None:
-    new = path.with_suffix(".new")
-    shutil.move(path, new)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(FIRST_SCHEMA.read_text())
-    connection.execute("ATTACH ? AS new", (str(new),))
-    for table in ("groups", "trajectories", "segments", "counters"):
-        old = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})")]
-        now = [name for _, name, *_ in connection.execute(f"PRAGMA new.table_info({table})")]
-        # Of the same name or, where columns were renamed, in the same place.
-        chosen = [name if name in now else now[place] for place, name in enumerate(old)]
-        connection.execute(f"INSERT INTO {table} SELECT {', '.join(chosen)} FROM new.{table}")
-    connection.commit()
-    connection.close()
-    new.unlink()
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     """SQLite makes the journal's two companions when it is read."""
     passing = ("journal.sqlite-shm", "journal.sqlite-wal")
@@ -76,13 +53,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    ("store", "wrote"),
-    [
-        (store_as_schema_1, "another version of asyncrl with schema 1"),
-        (store_as_schema_4, f"asyncrl {own_version()} with schema 4"),
-    ],
-)
 @pytest.mark.parametrize(
     "words",
     [
@@ -96,8 +66,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
-    store: Callable[[Path], None],
-    wrote: str,
     words: list[str],
     project: Path,
     capsys: pytest.CaptureFixture[str],
@@ -106,16 +74,14 @@ def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
     monkeypatch.chdir(project)
     recipe = project / "recipe.yaml"
     run = load_recipe(recipe).folder()
-    store(run / "journal.sqlite")
+    store_as_schema_4(run / "journal.sqlite")
     before = contents(project)
     places = {"RECIPE": str(recipe), "RUN": str(run)}
     assert cli.main([places.get(word, word) for word in words]) == 2
     said, page = capsys.readouterr().err.splitlines()
     assert page.startswith("Read: docs/")
-    assert f"journal.sqlite was written by {wrote}, and asyncrl {own_version()} reads schema " in said
-    assert said.endswith(
-        "use the version that began the run, or set run_folder (or name) to a new one to start over."
-    )
+    assert f"journal.sqlite was written by asyncrl {own_version()} with schema 4, and asyncrl " in said
+    assert said.endswith("(or name) to a new one to start over.")
     assert contents(project) == before
 
 

@@ -114,7 +114,6 @@ def test_variables_of_the_chat_template_are_shown_and_obeyed(
         ),
         (("prompt={chat_template_kwargs: {enable_thinking: false}}",), "has no chat template to read it"),
         (("--row", "9999"), "--row is 9999, but data.train has "),
-        (("--row", "0"), "--row is 0, expected more than 0"),
         (("--heldout", "data.heldout=null", "evaluation.every_steps=0"), "has no data.heldout"),
         (("prompt={template: r2}",), 'prompt.template is "r2", expected chat, plain'),
     ],
@@ -124,21 +123,6 @@ def test_what_cannot_be_shown_is_refused(
 ) -> None:
     assert run(project, "prompt", *words) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_check_accepts_a_mixture_of_formats_and_counts_what_it_leaves_out(
-    project: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    mixture = [
-        {"path": f"{project}/gsm.jsonl", "columns": "gsm8k", "weight": 1},
-        {"path": f"{project}/verl.parquet", "columns": "verl", "weight": 3},
-    ]
-    words = [f"data.train={json.dumps(mixture)}", "data.broken_rows=leave_out", "prompt={template: plain}"]
-    assert run(project, "check", *words) == 0
-    out = capsys.readouterr().out
-    assert "# data      5 training tasks" in out
-    assert "# prompts   by template plain, in training and in evaluation" in out
-    assert "data.train leaves out 1 of 6 rows: 1 without an answer that can be parsed (first " in caplog.text
 
 
 def test_verify_data_lists_the_broken_golds_of_each_source_and_of_a_file(
@@ -199,15 +183,6 @@ def test_an_agent_is_shown_with_what_a_first_call_gives_the_model(
     assert "these columns of the row: level (agent.columns)" in out
     assert run(project, "check", agent) == 0
     assert f"# agent     {program}\n" in capsys.readouterr().out
-
-
-def test_a_recipe_without_turns_says_nothing_of_them(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for command in ("prompt", "check"):
-        assert run(project, command) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert not any(line.removeprefix("# ").startswith(("turns ", "tool ", "answered ")) for line in lines)
 
 
 def test_a_chat_template_that_rewrites_earlier_turns_is_noted(

@@ -1,7 +1,6 @@
 """What a person gets for bad input: one clear sentence, exit code 2, nothing started and nothing written."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from fakes.base_model import write_base_model
-from fakes.records import make_queue, make_task
 
 from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
@@ -81,39 +79,12 @@ def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
     ("override", "said"),
     [
         ("rollout.max_stalenes=1", "Did you mean max_staleness?"),
-        ("rollout.groups_per_batch=none", "rollout.groups_per_batch is"),
         ("data.train=none.jsonl", "none.jsonl, which does not exist"),
         ("model.path=none", "is not a folder"),
-        ("rollout.max_new_tokens=100000", "no room is left for a prompt"),
-        ("model.context_tokens=100000", "Lower model.context_tokens"),
-        ("serving.max_total_tokens=4000000000", "GiB are free"),
-        ("serving.servers=['http://127.0.0.1:1']", "does not answer"),
     ],
 )
 def test_a_mistake_in_the_recipe_is_said(refuse: Callable[..., str], override: str, said: str) -> None:
     assert said in refuse(override)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "holds no rows"),
-        ('{"prompt": "1+1=", "answer": "2"}\n{oops\n', "train.jsonl:2: not JSON"),
-        ('{"prompt": "1+1=", "answer": "\\\\frac{1}{"}\n', "train.jsonl:1: "),
-        ('{"prompt": "1+1=", "answer": "2", "verifier": "./none.py:V"}\n', "none.py"),
-        (json.dumps({"prompt": "1" * 5000, "answer": "2"}) + "\n", "train.jsonl:1: the prompt has"),
-    ],
-)
-def test_a_mistake_in_the_data_is_said_with_file_and_line(
-    tmp_path: Path, refuse: Callable[..., str], content: str, said: str
-) -> None:
-    (tmp_path / "train.jsonl").write_text(content)
-    assert said in refuse()
-
-
-def test_a_model_folder_that_is_none_is_said(tmp_path: Path, refuse: Callable[..., str]) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "config.json" in refuse(f"model.path={tmp_path / 'empty'}")
 
 
 def test_a_start_without_a_terminal_speaks_before_it_reads(
@@ -133,27 +104,6 @@ def test_a_start_without_a_terminal_speaks_before_it_reads(
     assert said == ["start   checking the model and the rows of t\n"]
 
 
-def test_a_port_that_is_taken_is_said(refuse: Callable[..., str]) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        said = refuse(f"serving.first_port={port}")
-    assert f"port {port} (serving.first_port) is taken" in said
-
-
-def test_a_run_folder_of_another_recipe_is_said(
-    tmp_path: Path, recipe: dict[str, Any], refuse: Callable[..., str]
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "seed": 7}))
-    queue = make_queue(tmp_path / "run")
-    queue.announce(0)
-    queue.admit(make_task())
-    queue.journal.close()
-    assert "with seed = 7" in refuse()
-
-
 @pytest.mark.slow
 def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_status_later(
     tmp_path: Path, recipe: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -167,13 +117,6 @@ def test_a_server_that_dies_at_its_start_shows_its_last_lines_and_so_does_the_st
     assert cli.main(["status", str(tmp_path / "run")]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "state failed" in said and "has no attribute 'NONSENSE'" in said
-
-
-def test_an_unknown_command_is_said() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "asyncrl.commands.main", "tain"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and 'no command "tain"' in done.stderr
 
 
 def test_the_controller_imports_no_torch() -> None:
@@ -195,3 +138,14 @@ def test_a_verifier_that_the_machine_cannot_serve_is_said_before_anything_starts
     message = refuse()
 
     assert 'verifier "code"' in message and "/no/python" in message
+
+
+def test_a_verifier_that_gives_no_verdict_is_said_before_anything_starts(
+    tmp_path: Path, refuse: Callable[..., str]
+) -> None:
+    (tmp_path / "v.py").write_text(
+        "class V:\n    def parse_reference(self, raw): return raw\n"
+        "    def verify(self, response, reference): return response == reference\n"
+    )
+    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "1", "answer": "2", "verifier": "./v.py:V"}))
+    assert 'train.jsonl:1: the verifier "./v.py:V" gives no verdict' in refuse()

@@ -181,13 +181,6 @@ async def test_old_steps_are_compacted_while_the_run_continues_and_the_books_bal
         assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
 
 
-async def test_prefix_caches_are_salted_by_version(engine: FakeEngine, tmp_path: Path) -> None:
-    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
-        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-        salts = {body["cache_salt"][0].rpartition("-")[2] for body in engine.bodies}
-        assert {"v0", "v1", "v2"} <= salts
-
-
 async def test_a_broken_stream_resumes_from_its_confirmed_prefix(engine: FakeEngine, tmp_path: Path) -> None:
     recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
@@ -288,15 +281,6 @@ async def test_a_trainer_that_died_gets_the_same_batches_again(engine: FakeEngin
                 assert list(sequence.token_versions) == sorted(sequence.token_versions)
         table = controller.queue.conservation()
         assert table["generated"] == table["trained"]
-
-
-async def test_max_staleness_zero_is_exactly_on_policy(engine: FakeEngine, tmp_path: Path) -> None:
-    recipe = make_recipe(rollout={"max_staleness": 0})
-    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-        trainer = FakeTrainer(controller.queue_url, tmp_path)
-        await controller.run(trainer.run)
-        for batch in trainer.batches:
-            assert {v for s in batch.sequences for v in s.token_versions} == {batch.taken_version}
 
 
 async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(

@@ -14,7 +14,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.status_writer import StatusWriter
-from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait
+from asyncrl.loops.waits import Blocker, BlockerKind
 from asyncrl.records import Score, Task
 from asyncrl.run.status import Status, read_status
 
@@ -132,44 +132,6 @@ async def test_rollouts_that_the_staleness_bound_holds_up_wait_for_the_trainer(
         await controller.run(train_a_step_and_hang)
     # Four groups may be admitted at version 0, of which the batch holds two.
     assert said == ["for the trainer: 2 groups ready, rollout.max_staleness admits no more"]
-
-
-async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-        status = writer_of(controller, tmp_path)
-
-        async def grade(task: Task, response: str, conversation: object, *, num_turns: int) -> Score:
-            await asyncio.Event().wait()
-            raise AssertionError("never")
-
-        monkeypatch.setattr(controller.grader, "grade", grade)
-
-        said = await run_until_rollouts_wait_for("verdicts", controller, status, tmp_path)
-        assert "its verdict by" not in controller.context.waits.describe_waits()
-    assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said)
-
-
-async def test_new_words_for_waits_change_no_state_and_no_side_of_the_status(
-    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The status reads a wait's parts: the type of its owner and the kind of its blocker."""
-    for member in [*TrainersWait, *BlockerKind]:
-        monkeypatch.setattr(member, "_value_", f"other words for {member.name}")
-    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
-        status = writer_of(controller, tmp_path)
-        controller.context.state.open()
-        with controller.context.waits.waiting(TrainersWait.TAKE, Blocker(BlockerKind.GROUPS, "3")):
-            assert status.status()["waiting"]["trainer"] == "for rollouts: 0 of 2 groups ready"
-        with controller.context.waits.waiting(
-            TrainersWait.EVALUATION, Blocker(BlockerKind.EVALUATION, "before")
-        ):
-            assert status.status()["state"] == "evaluating"
-        with controller.context.waits.waiting("take of another", "the evaluation, groups for step 3"):
-            assert (status.status()["state"], status.status()["waiting"]["trainer"]) == ("training", None)
-        controller.context.state.close()
 
 
 async def test_a_run_that_is_stopped_says_so_and_one_that_raises_has_failed(

@@ -56,7 +56,6 @@ async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: 
     # As after a restart from an earlier checkpoint: the step is trained again.
     again = reopen(queue, tmp_path)
     assert await batch_of(again, {}) == first
-    again.journal.close()
 
 
 async def test_a_batch_that_is_read_back_ends_with_its_controller(
@@ -93,7 +92,6 @@ async def test_a_batch_that_is_read_back_ends_with_its_controller(
     assert not reading.done()
     await wire.close()
     assert reading.cancelled()
-    queue.journal.close()
 
 
 async def test_parts_act_at_the_stages_of_a_take_in_the_listed_order(

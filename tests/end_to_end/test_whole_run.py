@@ -9,7 +9,6 @@ from fakes.whole_run import WholeRun
 
 from asyncrl.commands import main as cli
 from asyncrl.journal.packing import unpack_tokens
-from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.readers.report.schema import RunReport
 
 
@@ -34,28 +33,6 @@ def test_the_engines_agree_on_every_token_of_their_own_version(finished: WholeRu
         if row.get("mismatch_logprob_max") is not None:
             assert row["mismatch_logprob_max"] <= 1e-4
     assert any(row.get("mismatch_logprob_max") is not None for row in finished.steps())
-
-
-def test_each_step_keeps_what_it_knew_of_the_tokens_of_its_first_four_groups(finished: WholeRun) -> None:
-    reader = JournalReader(finished.run_folder / "journal.sqlite")
-    fresh = []
-    for step in range(1, 13):
-        groups = reversed(reader.groups(GroupFilter(step=step)))
-        rows = [reader.group(row["group_id"]) for row in groups]
-        members = [[t for t in row["trajectories"] if t["trained"]] for row in rows if row is not None]
-        assert [len(found) for found in members] == [8] * 4 + [0] * 4
-        for trajectory in (t for found in members for t in found):
-            # Not over the cache of an older version: that makes a difference of its own.
-            are_fresh = [
-                s["version"] == step - 1 and not s["is_continued"]
-                for s in trajectory["segments"]
-                for _ in s["tokens"]
-            ]
-            ratios = trajectory["trained"]["log_ratios"]
-            assert trajectory["trained"]["step"] == step and len(ratios) == len(are_fresh)
-            fresh += [abs(ratio) for ratio, is_fresh in zip(ratios, are_fresh, strict=True) if is_fresh]
-    # Tokens of the version that is trained show the mismatch between the engines alone.
-    assert fresh and max(fresh) < 1e-3
 
 
 def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:

@@ -15,7 +15,6 @@ def test_a_step_was_trained_under_the_last_start_before_it(tmp_path: Path) -> No
     assert recipes_of_steps(journal, 1, 4) == {1: "first"}
     assert recipes_of_steps(journal, 5, 9) == {5: "second"}
     assert recipes_of_steps(journal, 4, 5) == {1: "first", 5: "second"}
-    journal.close()
 
 
 def test_a_start_from_an_older_version_takes_the_place_of_what_it_repeats(tmp_path: Path) -> None:
@@ -25,13 +24,11 @@ def test_a_start_from_an_older_version_takes_the_place_of_what_it_repeats(tmp_pa
     journal.barrier_blocking()
     assert recipes_of_steps(journal, 1, 2) == {1: "first"}
     assert recipes_of_steps(journal, 3, 9) == {3: "third"}
-    journal.close()
 
 
 def test_a_journal_without_starts_says_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.sqlite")
     assert recipes_of_steps(journal, 1, 9) == {}
-    journal.close()
 
 
 def test_a_file_that_changed_between_two_starts_is_named(tmp_path: Path) -> None:
@@ -44,4 +41,3 @@ def test_a_file_that_changed_between_two_starts_is_named(tmp_path: Path) -> None
     assert changed_data(journal, {**first, "data.train": "c"}) == ["data.train"]
     # Asking changes nothing.
     assert changed_data(journal, {**first, "data.train": "c"}) == ["data.train"]
-    journal.close()

@@ -1,4 +1,5 @@
-"""Which models an evaluation puts side by side, and the sentences for those that are not there; where answers are kept."""
+"""Which models an evaluation puts side by side, the sentences for those that are not there,
+and where answers are kept."""
 
 from pathlib import Path
 

@@ -335,15 +335,6 @@ def described(tmp_path: Path) -> tuple[str, Path]:
 
 
 @needs_header
-def test_plan_says_what_runs_where(described: tuple[str, Path]) -> None:
-    recipe, path = described
-    done = asyncrl("plan", recipe, path=path, torch=CUDA_BUILD)
-    assert done.returncode == 0, done.stderr
-    assert f"gpus       2 visible, 2 x {H100} (80 GiB)\n  trainer 0                GPU 0\n" in done.stdout
-    assert "  server 0                 GPU 1\n" in done.stdout
-
-
-@needs_header
 @pytest.mark.parametrize(
     "command", ["check", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("plan", "train"))]
 )

@@ -12,7 +12,6 @@ from fakes.processes import descendants, wait_for_end
 from fakes.trackers import kept, own, write_recipe
 
 from asyncrl.errors import InputError
-from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
 from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe.file import load_recipe
@@ -166,24 +165,3 @@ async def test_a_run_without_trackers_starts_no_process(run: Path) -> None:
     await trackers.start()
     assert descendants() == before
     await trackers.stop()
-
-
-async def test_no_task_outlives_the_end_of_the_trackers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[str] = []
-
-    async def wait(process: ChildProcess) -> int:
-        """Ends some turns of the loop after it was cancelled."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            watched.append(process.name)
-        raise AssertionError
-
-    monkeypatch.setattr(ChildProcess, "wait", wait)
-    trackers = processes_of(run, own("keep"))
-    await trackers.start()
-    # Watched from the next turn on.
-    await asyncio.sleep(0)
-    await trackers.stop()
-    assert watched == ["tracker trackers.py-keep"]

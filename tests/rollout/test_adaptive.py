@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes.records import correctness_differs, make_queue, make_score, make_task
+from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import GroupRewards, find_advantage, group_advantages
 from asyncrl.journal.writer import Journal
@@ -125,7 +125,6 @@ def test_a_pilot_is_extended_where_two_rewards_are_likely(
     table = queue.conservation()
     num_faults = sum(reward is None for reward in pilot)
     assert (table["generated"], table["taken"]) == (count, count - num_faults)
-    queue.journal.close()
 
 
 def test_a_pilot_that_stops_has_no_gradient_whatever_shaped_its_rewards(tmp_path: Path) -> None:
@@ -139,7 +138,6 @@ def test_a_pilot_that_stops_has_no_gradient_whatever_shaped_its_rewards(tmp_path
         # Both are right, and the longer one earns less: with a baseline of the mean 0.25 and -0.25.
         assert (len(group.trajectories) == WHOLE) is is_extended
         assert any(group.advantages.values()) is is_extended
-        queue.journal.close()
 
 
 def test_the_record_of_the_row_decides(tmp_path: Path) -> None:
@@ -152,7 +150,6 @@ def test_the_record_of_the_row_decides(tmp_path: Path) -> None:
         group = queue.admit(make_task())
         complete(queue, group, Model(queue, [0.0] * WHOLE), 0.5, rates)
         assert (len(group.trajectories) == WHOLE) is is_extended
-        queue.journal.close()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
@@ -173,14 +170,6 @@ def test_a_run_that_stops_in_the_middle_continues_its_group(tmp_path: Path, limi
     assert model.generated == list(range(limit, WHOLE))
     assert [group.scores[t.trajectory_id].reward for t in group.trajectories] == rewards
     assert group.state is GroupState.READY
-    again.journal.close()
-
-
-def test_groups_are_admitted_whole_without_a_pilot(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, samples=3)
-    queue.announce(0)
-    assert len(queue.admit(make_task()).trajectories) == 3
-    queue.journal.close()
 
 
 def kept_weight(s: float, *, pilot: int, whole: int, stops_wrong: bool, stops_right: bool) -> float:
@@ -262,11 +251,6 @@ def test_the_least_waste_is_at_the_chance_that_the_docs_name(
 
 def log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def test_the_weight_of_a_hopeless_row_is_the_share_of_the_pilot() -> None:
-    found = kept_weight(1e-9, pilot=4, whole=16, stops_wrong=True, stops_right=True)
-    assert found == pytest.approx(4 / 16, abs=1e-6)
 
 
 def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:

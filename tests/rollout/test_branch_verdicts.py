@@ -106,7 +106,6 @@ def test_each_branch_is_judged_by_its_last_message_and_trained_with_its_own_adva
         ("00000000-01", -0.25, 0.25),
     ]
     assert all(not sequence.turn_advantages for sequence in found)
-    queue.journal.close()
 
 
 @pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "opo", "gae"])
@@ -149,7 +148,6 @@ def test_a_restart_finds_the_verdicts_of_branches_before_and_after_the_group_is_
     assert list(load_groups(last.journal, 0)) == [wanted]
     assert read_conservation(last.journal.path) == last.conservation()
     assert last.conservation()["taken"] == last.conservation()["generated"] == 7
-    last.journal.close()
 
 
 def test_a_branch_without_a_verdict_takes_its_trajectory_out_of_the_group(tmp_path: Path) -> None:
@@ -159,7 +157,6 @@ def test_a_branch_without_a_verdict_takes_its_trajectory_out_of_the_group(tmp_pa
     assert group.scores["00000000-00"].outcome == "fault" and group.scores["00000000-00"].reward is None
     assert group.state is GroupState.DROPPED and group.reason is DropReason.FAULT
     assert queue.conservation()["dropped: fault"] == 7
-    queue.journal.close()
 
 
 @pytest.mark.parametrize(("other", "state"), [(0.5, GroupState.READY), (1.0, GroupState.DROPPED)])
@@ -171,7 +168,6 @@ def test_branches_that_differ_are_a_signal_where_trajectories_are_equal(
     first = 0.5 if other == 0.5 else 1.0
     complete(queue, group, ByText({"1 1": 1.0, "2 2 2": 2 * first - 1.0, "3": other}))
     assert group.state is state
-    queue.journal.close()
 
 
 def test_shaping_is_that_of_each_branch(tmp_path: Path) -> None:
@@ -181,7 +177,6 @@ def test_shaping_is_that_of_each_branch(tmp_path: Path) -> None:
     complete(queue, group, ByText(rewards), overlong_buffer_tokens=2, overlong_penalty=1.0)
     # The branch has all 4 tokens of its limit, the trajectory's own conversation 2.
     assert group.scores["00000000-00"].branch_rewards() == {"00000000-00": 1.0, "00000000-00.1": 0.0}
-    queue.journal.close()
 
 
 def test_a_person_reads_the_verdict_of_each_branch(tmp_path: Path) -> None:
@@ -201,4 +196,3 @@ def test_a_person_reads_the_verdict_of_each_branch(tmp_path: Path) -> None:
     told = explain_trajectory(reader, group, branch)
     assert "The verdict on this conversation alone was wrong, reward 0 (agent.verdict)." in told
     assert any("branch of 00000000-00, wrong" in line for line in explain_group(reader, group))
-    queue.journal.close()

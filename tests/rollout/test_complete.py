@@ -90,7 +90,6 @@ def test_a_long_answer_loses_reward_and_keeps_its_correctness(tmp_path: Path) ->
     scores = [group.scores[t.trajectory_id] for t in group.trajectories]
     assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.75), (0.0, 0.0)]
     assert list(group.advantages.values()) == [0.375, -0.375]
-    queue.journal.close()
 
 
 def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp_path: Path) -> None:
@@ -99,7 +98,6 @@ def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp
     complete(queue, Algorithm(advantage="dr_grpo", cut_off_reward=0.0), group, 1.0, 1.0)
     scores = [group.scores[t.trajectory_id] for t in group.trajectories]
     assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.0), (1.0, 1.0)]
-    queue.journal.close()
 
 
 @pytest.mark.parametrize("keys", [{"cut_off_reward": 0.0}, {"overlong_buffer_tokens": 4}])
@@ -109,7 +107,6 @@ def test_a_response_without_a_verdict_stays_without_a_reward(tmp_path: Path, key
     complete(queue, Algorithm(**keys), group, None, 1.0)  # type: ignore[arg-type]
     assert group.scores[group.trajectories[0].trajectory_id].reward is None
     assert group.state is GroupState.DROPPED
-    queue.journal.close()
 
 
 def test_the_greedy_trajectory_gives_the_baseline_and_is_not_trained(tmp_path: Path) -> None:
@@ -126,7 +123,6 @@ def test_the_greedy_trajectory_gives_the_baseline_and_is_not_trained(tmp_path: P
     assert load_batch(queue.journal, 0, 1.0) == batch
     table = queue.conservation()
     assert (table["generated"], table["taken"], table["dropped: baseline"]) == (12, 7, 5)
-    queue.journal.close()
 
 
 @pytest.mark.parametrize("rewards", [(1.0, 0.0, None), (None, None, 0.0)])
@@ -139,7 +135,6 @@ def test_without_a_baseline_or_an_answer_the_group_is_dropped(
     assert group.state is GroupState.DROPPED
     table = queue.conservation()
     assert table["generated"] == table["dropped: fault"] == 12
-    queue.journal.close()
 
 
 def test_a_critic_needs_no_second_answer(tmp_path: Path) -> None:
@@ -149,7 +144,6 @@ def test_a_critic_needs_no_second_answer(tmp_path: Path) -> None:
     assert group.state is GroupState.READY
     # The reward itself: the trainer's critic makes advantages of it.
     assert list(group.advantages.items()) == [(group.trajectories[1].trajectory_id, 0.5)]
-    queue.journal.close()
 
 
 @pytest.mark.parametrize("name", ["remax", "reinforce_pp"])
@@ -159,7 +153,6 @@ def test_one_response_per_prompt_is_trained(tmp_path: Path, name: str) -> None:
     complete(queue, Algorithm(advantage=name), group, *([1.0, 0.25] if name == "remax" else [1.0]))
     assert group.state is GroupState.READY
     assert list(group.advantages.values()) == [0.75 if name == "remax" else 1.0]
-    queue.journal.close()
 
 
 def test_shaping_and_score_add_up_as_they_are_written(tmp_path: Path) -> None:
@@ -170,7 +163,6 @@ def test_shaping_and_score_add_up_as_they_are_written(tmp_path: Path) -> None:
     complete(queue, algorithm, group, 0.8, 0.7)
     assert [group.scores[t.trajectory_id].reward for t in group.trajectories] == [0.7, 0.7]
     assert list(group.advantages.values()) == [0.0, 0.0]
-    queue.journal.close()
 
 
 OWN = """
@@ -205,7 +197,6 @@ def test_a_group_whose_advantage_breaks_stays_open_and_is_trained_once_that_is_m
     assert list(resumed.advantages.values()) == [1.0, 0.0, 1.0, 0.5]
     assert again.take(0) == [resumed]
     assert again.conservation()["taken"] == again.conservation()["generated"] == 18
-    again.journal.close()
 
 
 def test_an_advantage_that_breaks_on_correctness_alone_breaks_before_the_group_is_ready(
@@ -221,7 +212,6 @@ def test_an_advantage_that_breaks_on_correctness_alone_breaks_before_the_group_i
     with pytest.raises(InputError, match="no signal can be found"):
         complete(queue, Algorithm(), group, 1.0, 0.0)
     assert group.state is GroupState.OPEN
-    queue.journal.close()
 
 
 def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
@@ -232,7 +222,6 @@ def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
     again = journal_queue(tmp_path, has_greedy=True)
     restore(again, lambda task_id, prompt: make_task())
     assert [t.is_greedy for t in again.live[0].trajectories] == [False, False, True]
-    again.journal.close()
 
 
 def in_turns(queue: ReplayQueue, rewards: list[list[float | None]]) -> Group:
@@ -259,7 +248,6 @@ def test_rewards_of_turns_are_added_to_the_reward_unless_the_recipe_says_otherwi
     first, second = (group.scores[t.trajectory_id] for t in group.trajectories)
     assert (first.reward, first.credits, second.reward, second.credits) == (0.0, [(1, 0.5)], 1.0, [(1, 0.25)])
     assert list(group.advantages.values()) == [-0.375, 0.375] and not group.turn_advantages
-    queue.journal.close()
 
 
 def test_each_turn_gets_the_advantage_of_what_followed(tmp_path: Path) -> None:
@@ -272,7 +260,6 @@ def test_each_turn_gets_the_advantage_of_what_followed(tmp_path: Path) -> None:
         [(2, -0.375), (1, -0.5)],
         [(2, 0.375), (2, 0.5), (1, 0.5)],
     ]
-    queue.journal.close()
 
 
 def test_a_critic_gets_the_outcome_and_the_credits_apart(tmp_path: Path) -> None:
@@ -283,7 +270,6 @@ def test_a_critic_gets_the_outcome_and_the_credits_apart(tmp_path: Path) -> None
     taken = queue.take(0)
     assert taken is not None
     assert [s.credits for s in batch_of(taken, 0, 1.0).sequences] == [[(1, 0.5)], [(1, 0.25)]]
-    queue.journal.close()
 
 
 def test_without_credits_turns_have_the_advantage_of_their_trajectory(tmp_path: Path) -> None:
@@ -318,7 +304,6 @@ def test_credits_and_advantages_of_turns_come_back_from_the_journal_to_the_last_
     assert row is not None
     assert [t["credits"] for t in row["trajectories"]] == credits
     assert [t["turn_advantages"] for t in row["trajectories"]] == [group.turn_advantages[n] for n in names]
-    again.journal.close()
 
 
 def test_a_group_that_is_restored_before_its_advantages_keeps_its_credits(tmp_path: Path) -> None:
@@ -336,4 +321,3 @@ def test_a_group_that_is_restored_before_its_advantages_keeps_its_credits(tmp_pa
     assert resumed.scores[first.trajectory_id].credits == [(0, 2.0), (1, 0.5)]
     # Totals 2.5 and 1.25; only the second has more than its outcome to go after its first turn.
     assert resumed.turn_advantages[first.trajectory_id] == [(2, 0.625), (1, -0.5)]
-    again.journal.close()

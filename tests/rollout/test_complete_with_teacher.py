@@ -78,7 +78,6 @@ def test_a_group_of_equal_rewards_is_ready_with_the_teachers_log_probs_and_they_
     assert [top_size(one.teacher_top, one.num_sampled()) for one in batch.sequences] == [1, 1]
     queue.journal.barrier_blocking()
     assert load_batch(queue.journal, 0, 1.0) == batch
-    queue.journal.close()
 
 
 def test_a_restarted_run_asks_the_teacher_for_nothing_that_the_journal_has(tmp_path: Path) -> None:
@@ -96,7 +95,6 @@ def test_a_restarted_run_asks_the_teacher_for_nothing_that_the_journal_has(tmp_p
     (group,) = queue.live.values()
     assert group.state is GroupState.READY
     assert group.teacher_scores.keys() == {first, second}
-    queue.journal.close()
 
 
 def test_a_response_that_the_teacher_refuses_leaves_its_group_and_is_no_wrong_answer(tmp_path: Path) -> None:
@@ -108,7 +106,6 @@ def test_a_response_that_the_teacher_refuses_leaves_its_group_and_is_no_wrong_an
     # The baseline is that of the two others, without the 0 of the one that left.
     assert list(group.advantages.values()) == [0.5, -0.5]
     assert queue.conservation()["dropped: fault"] == 2
-    queue.journal.close()
 
 
 def test_without_verdicts_no_verifier_is_asked_and_each_response_has_the_teachers_advantage_alone(
@@ -123,7 +120,6 @@ def test_without_verdicts_no_verifier_is_asked_and_each_response_has_the_teacher
     assert taken is not None
     (one,) = batch_of(taken, 0, 1.0).sequences
     assert one.advantage == 0.0 and len(one.teacher_logprobs) == 3
-    queue.journal.close()
 
 
 def test_a_response_without_tokens_needs_no_scores(tmp_path: Path) -> None:
@@ -133,4 +129,3 @@ def test_a_response_without_tokens_needs_no_scores(tmp_path: Path) -> None:
     queue.append(group, group.trajectories[0], [Segment(0, [], [])], Finish.STOP)
     complete(queue, group, teacher, has_verdicts=False)
     assert group.state is GroupState.READY and not teacher.asked
-    queue.journal.close()

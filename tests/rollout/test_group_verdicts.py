@@ -145,7 +145,6 @@ async def test_no_verdict_is_asked_for_before_the_last_response_is_there(
     assert [score.detail for score in scores] == ["a", "ab", "abc"]
     assert group.state is GroupState.READY
     assert list(group.advantages.values()) == pytest.approx([-1 / 3, 0, 1 / 3])
-    queue.journal.close()
 
 
 @pytest.mark.parametrize(("then", "num_faults"), [("raise", 3), ("first", 1)])
@@ -165,7 +164,6 @@ async def test_faults_leave_before_the_baseline(
     else:
         assert group.state is GroupState.READY
         assert list(group.advantages.values()) == pytest.approx([-1 / 6, 1 / 6])
-    queue.journal.close()
 
 
 async def test_a_response_that_has_its_verdict_is_not_judged_again(
@@ -180,7 +178,6 @@ async def test_a_response_that_has_its_verdict_is_not_judged_again(
         await completion_of(queue, rollouts, grader, cache).run(group)
     found = [group.scores[each.trajectory_id].correctness for each in group.trajectories]
     assert found == [0.25, 0.5, 1.0]
-    queue.journal.close()
 
 
 async def test_a_group_that_was_dropped_meanwhile_gets_no_verdicts(
@@ -195,7 +192,6 @@ async def test_a_group_that_was_dropped_meanwhile_gets_no_verdicts(
         rollouts.may_end.set()
         await work
     assert not group.scores and group.reason is DropReason.STALE
-    queue.journal.close()
 
 
 async def test_verdicts_of_a_group_are_one_transaction(
@@ -214,7 +210,6 @@ async def test_verdicts_of_a_group_are_one_transaction(
     async with grader_of(cache) as grader:
         await completion_of(queue, rollouts, grader, cache).run(group)
     assert [number for number in written if number] == [3]
-    queue.journal.close()
 
 
 @pytest.mark.parametrize(("num_responses", "said"), [(1, "Raise rollout.samples_per_group"), (2, None)])
@@ -260,7 +255,6 @@ async def test_a_group_that_ended_before_a_crash_is_judged_when_the_run_resumes(
         await dataclasses.replace(completion, rollouts=Nothing()).run(group)
         assert grader.outcomes == {("./v.py:Longest", "correct"): 3}
     assert group.state is GroupState.READY
-    queue.journal.close()
 
 
 async def test_a_group_of_a_run_that_is_stopping_waits_for_its_last_response(
@@ -273,4 +267,3 @@ async def test_a_group_of_a_run_that_is_stopping_waits_for_its_last_response(
         completion = completion_of(queue, OneByOne(queue), grader, cache)
         await dataclasses.replace(completion, rollouts=Nothing()).run(group)
     assert (group.state, group.scores, grader.outcomes) == (GroupState.OPEN, {}, {})
-    queue.journal.close()

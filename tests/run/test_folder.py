@@ -251,24 +251,6 @@ def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> Non
     assert RunFolder(tmp_path).rendering_time() == first
 
 
-def test_a_journal_of_garbage_is_said(tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 1000)
-    with pytest.raises(InputError, match=r"journal\.sqlite cannot be read as the journal"):
-        RunFolder(tmp_path).rendering_time()
-
-
-def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="not empty"):
-        RunFolder(tmp_path).check(make_recipe())
-
-
-def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("x")
-    with pytest.raises(InputError, match="is a file"):
-        RunFolder(tmp_path / "run").check(make_recipe())
-
-
 def test_a_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     first = RunFolder(tmp_path)
     first.open(make_recipe())
@@ -277,11 +259,6 @@ def test_a_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> No
     first.close()
     with RunFolder(tmp_path) as second:
         second.open(make_recipe())
-
-
-def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not a run folder"):
-        read_run_recipe(tmp_path)
 
 
 def test_ranks_may_be_divided_otherwise(tmp_path: Path) -> None:

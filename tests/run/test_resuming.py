@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from asyncrl.journal.compaction import BOUNDARY
 from asyncrl.journal.starts import record_start
 from asyncrl.recipe.file import dump_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
-from asyncrl.run.folder import RunFolder, find_resumption
+from asyncrl.run.folder import find_resumption
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.reproduction import plan_reproduction
 from asyncrl.system.files import sha256_of
@@ -160,26 +158,6 @@ def test_a_run_that_was_killed_before_its_first_step_begins_again(tmp_path: Path
         (tmp_path / name).touch()
     found = find_resumption(tmp_path)
     assert (found.version, found.remarks) == (0, [])
-
-
-def test_the_command_says_it_in_one_sentence(run_folder: Path, tmp_path: Path) -> None:
-    raw = {"name": "t", "model": {"path": "m"}, "data": {"train": "d", "heldout": "h"}}
-    recipe = parse_recipe({**raw, "run_folder": str(run_folder)}, source="test")
-    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
-    with RunFolder(run_folder) as folder:
-        folder.open(recipe)
-    break_journal(run_folder / "journal.sqlite", "garbage")
-    arguments = ["train", str(tmp_path / "recipe.yaml")]
-    done = subprocess.run(
-        [sys.executable, "-m", "asyncrl.commands.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr and "journal.sqlite" in done.stderr
-    assert len(done.stderr.splitlines()) == 2 and done.stderr.endswith("\nRead: docs/journal.md\n")
 
 
 def begin_run(folder: Path, *trainers: dict[str, object]) -> None:

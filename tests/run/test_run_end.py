@@ -12,7 +12,7 @@ from fakes.notebook import Notebook
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
-from asyncrl.journal.starts import RunEnd, forget_end, record_end, recorded_end
+from asyncrl.journal.starts import RunEnd, forget_end, recorded_end
 from asyncrl.run.metrics_file import Metrics
 from asyncrl.wire.messages import CommitRequest
 
@@ -170,13 +170,3 @@ async def test_a_stop_after_everything_was_made_takes_nothing_back(
 
         await controller.run(train)
         assert controller.context.state.is_finished
-
-
-async def test_more_steps_make_an_end_no_end(engine: FakeEngine, tmp_path: Path) -> None:
-    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
-        record_end(controller.queue.journal, RunEnd(version=4, reason="num_steps"))
-        await controller.queue.journal.barrier()
-        end = end_of(controller)
-    assert end is not None and end.holds(make_recipe())
-    assert end.holds(make_recipe(trainer={"num_steps": 3}))
-    assert not end.holds(make_recipe(trainer={"num_steps": 5}))

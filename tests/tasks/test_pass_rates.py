@@ -8,19 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.records import RowVisit
-from asyncrl.tasks.pass_rates import PassRates, all_same
+from asyncrl.tasks.pass_rates import PassRates
 
 
 def visit(version: int, num_graded: int, correct: float, group: int = 0) -> RowVisit:
     return RowVisit(group, version, num_graded, correct)
-
-
-@pytest.mark.parametrize(("a", "b", "num_samples"), [(1.0, 1.0, 8), (0.3, 2.0, 3), (5.0, 1.5, 16)])
-def test_the_chance_that_all_are_right_is_the_mean_of_s_to_the_n(
-    a: float, b: float, num_samples: int
-) -> None:
-    drawn = np.random.default_rng(0).beta(a, b, 400_000)
-    assert float(all_same(a, b, num_samples)) == pytest.approx((drawn**num_samples).mean(), abs=2e-3)
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 5))

@@ -109,23 +109,6 @@ def test_a_run_that_is_resumed_asks_the_rows_that_it_would_have_asked(
     assert whole_run(is_stopped=True) == whole_run(is_stopped=False)
 
 
-@settings(max_examples=20, deadline=None)
-@given(kind=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 1000))
-def test_choices_do_not_depend_on_which_verdict_came_first(kind: str, seed: int) -> None:
-    sizes, found = [12], []
-    for _ in range(2):
-        chosen = selection(sizes, seed, **KINDS[kind])
-        asked = [chosen.choose(0, group, 0) for group in range(6)]
-        visits = [(row, RowVisit(group, 0, 8, (row % 3) / 2)) for group, row in enumerate(asked)]
-        random.Random(len(found)).shuffle(visits)
-        for row, visit in visits:
-            chosen.visited(row, visit)
-            # What this version's groups were graded as is not known before the next version.
-        later = [chosen.choose(0, group, 1) for group in range(6, 12)]
-        found.append([*asked, *later])
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_seeds_differ_and_one_seed_repeats_itself(kind: str) -> None:
     def order(seed: int) -> list[int]:

@@ -124,23 +124,6 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert_equal_weights(run, straight[0])
 
 
-def test_two_ranks_make_the_same_weights_as_one(
-    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
-):
-    run = tmp_path / "run"
-    recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2})
-    assert finish_trainer(start_trainer(run, queue.url, recipe)) == [0, 0], read_log(run)
-    for got, wanted in zip(queue.takes[1:], straight[1].takes[1:], strict=True):
-        for name in ("loss", "grad_norm", "entropy", "num_tokens", "mismatch_kl", "max_importance_ratio"):
-            assert got.step_metrics[name] == pytest.approx(
-                wanted.step_metrics[name], rel=1e-5, abs=1e-5, nan_ok=True
-            )
-        kept = [[each.trajectory_id for each in take.trained_tokens] for take in (got, wanted)]
-        assert kept[0] == kept[1]
-    got, wanted = final_weights(run), final_weights(straight[0])
-    assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
-
-
 def test_a_drain_comes_before_each_publish_and_its_time_is_told(
     folder: Path, queue: FakeQueueService, tmp_path: Path
 ):

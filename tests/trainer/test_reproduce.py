@@ -288,12 +288,6 @@ def test_steps_in_float16_are_identical_though_some_are_skipped(
         shutil.rmtree(run / "checkpoints" / "step-2", ignore_errors=True)
 
 
-@pytest.mark.slow
-def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
-    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
-
-
 LAYOUTS = [
     pytest.param({"tensor": 2}, id="tensor"),
     pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.exhaustive),
@@ -367,27 +361,6 @@ def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("tokens_per_micro_batch", 60, "different values of trainer.tokens_per_micro_batch (60, 8192)"),
-        ("parallel", {"distributed_optimizer": True}, "different values of trainer.parallel (tensor=1"),
-    ],
-)
-def test_another_layout_is_not_identical_or_is_refused(
-    run: Path, key: str, value: object, words: str, capfd: pytest.CaptureFixture[str]
-):
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["trainer"][key] = value
-    journal = Journal(run / "journal.sqlite")
-    # As if the run had been resumed from version 2 with another layout.
-    record_start(journal, 2, yaml.safe_dump(recipe))
-    journal.close()
-    shutil.rmtree(run / "checkpoints" / "step-2")
-    assert cli.main(["reproduce", str(run), "4"]) == 2
-    assert words in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("step", "words"),
     [("5", "step 5 is not in .*which holds steps 1 to 4"), ("0", "step 0 is not in .*steps 1 to 4")],
 )
@@ -396,12 +369,6 @@ def test_a_step_that_was_not_taken_is_said(
 ):
     assert cli.main(["reproduce", str(recorded), step]) == 2
     assert re.search(words, capsys.readouterr().err)
-
-
-def test_a_missing_journal_is_said(run: Path, capsys: pytest.CaptureFixture[str]):
-    (run / "journal.sqlite").unlink()
-    assert cli.main(["reproduce", str(run), "1"]) == 2
-    assert "There is no journal" in capsys.readouterr().err
 
 
 def test_a_changed_recipe_is_said_with_the_key(run: Path, capsys: pytest.CaptureFixture[str]):

@@ -8,7 +8,6 @@ import numpy
 import pandas
 import pytest
 
-import asyncrl
 from asyncrl.errors import InputError
 from asyncrl.launch.python.call import (
     CallFiles,
@@ -101,42 +100,3 @@ def test_rows_set_apart_are_chosen_by_the_seed_and_keep_their_order() -> None:
     assert set_apart(ROWS, 3, seed=0) == (others, apart) != set_apart(ROWS, 3, seed=1)
     with pytest.raises(InputError, match="heldout is 10, expected rows, or a number below that of data"):
         set_apart(ROWS, 10, seed=0)
-
-
-def test_what_is_no_verifier_is_refused(files: CallFiles) -> None:
-    assert verifier_name("math", files) == "math"
-    with pytest.raises(InputError, match="verifier is 7, expected a name, a function"):
-        verifier_name(7, files)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"expected \(response, reference\)"):
-        verifier_name(lambda response: True, files)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ({"rollot": {}}, "rollot"),
-        ({"rollout": {"temprature": 1.0}}, "rollout.temprature"),
-        ({"trainer": 3}, "trainer is 3, expected the keys of a recipe's section as a mapping."),
-        ({}, "model.path is "),
-        ({"algorithm": "dappo"}, "algorithm.preset is 'dappo', which is no preset. Did you mean"),
-        ({"rollout": {"temperature": object()}}, "rollout.temperature is an object of object"),
-        ({"heldout": 3, "data": "train.jsonl"}, "heldout is 3, but data is no list of rows"),
-        ({"data": [{**ROWS[0], "verifier": "math"}], "verifier": "exact"}, "names its verifier, 'math'"),
-        ({"recipe": "no_such.yaml"}, "There is no recipe at no_such.yaml."),
-    ],
-)
-def test_a_mistake_is_an_exception_with_the_sentence_and_leaves_nothing(
-    words: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as error:
-        asyncrl.train("model", **{"data": ROWS, "steps": 2, **words}, quiet=True)
-    assert sentence in str(error.value)
-    assert list(Path("runs").rglob("*.*")) == [] if Path("runs").exists() else True
-
-
-def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run folder"):
-        asyncrl.Run(tmp_path)
-    with pytest.raises(InputError, match="is not a run folder"):
-        asyncrl.resume(tmp_path)

@@ -117,27 +117,6 @@ async def test_what_has_no_room_says_what_it_waits_for(
     assert "It waited 1 s (serving.start_timeout_seconds). Add nodes, or ask for less" in str(refused.value)
 
 
-async def test_the_processes_of_a_lost_node_say_so_and_find_another_one(
-    nodes: Cluster, site: RayCluster, tmp_path: Path
-) -> None:
-    need = Need("server 0", 1, 1)
-    await site.place([need])
-    process = site.process("server 0", ["-c", SLEEP], environment={}, log_path=tmp_path / "log")
-    await process.start()
-    await wait_for_output(tmp_path / "log")
-    node_id = site.node_of("server 0")
-    nodes.remove_node(next(node for node in nodes.list_all_nodes() if node.node_id == node_id))
-    async with asyncio.timeout(300):
-        assert await process.wait() == -signal.SIGKILL
-    assert process.why_lost.startswith("its node ")
-    assert process.last_lines() == "up"
-    await site.place([need])
-    assert site.node_of("server 0") != node_id
-    again = site.process("server 0", ["-c", "print('again')"], environment={}, log_path=tmp_path / "log")
-    await again.start()
-    assert await again.wait() == 0 and again.last_lines(1) == "again"
-
-
 async def test_a_node_without_our_disk_fetches_what_its_process_needs(nodes: Cluster, tmp_path: Path) -> None:
     model, run = write_model(tmp_path / "model"), tmp_path / "run"
     (run / "checkpoints" / "step-4").mkdir(parents=True)

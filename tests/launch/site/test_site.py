@@ -1,4 +1,4 @@
-"""What the processes of a recipe need of their nodes, where they are on one machine, and what a node fetches."""
+"""What processes need of their nodes, where they are on one machine, and what another node fetches."""
 
 import asyncio
 from pathlib import Path

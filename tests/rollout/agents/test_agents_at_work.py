@@ -16,7 +16,7 @@ from fakes.records import make_task
 from asyncrl.controller.status_writer import _answers_wait
 from asyncrl.observe.metrics.prometheus import RunMetrics, text
 from asyncrl.observe.metrics.turn_metrics import AgentMeter, agent_calls
-from asyncrl.records import DropReason, Trajectory
+from asyncrl.records import Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.drain import Drain
 from asyncrl.turns.tally import ENDINGS
@@ -245,19 +245,3 @@ async def test_each_ending_of_an_agent_has_its_count_and_its_first_example(
         found = AgentMeter(run.player, run.queue).read()
         assert {name: found[name] for name in ENDINGS if found[name]} == {column: 1}
         assert words in found["causes"]
-
-
-async def test_tokens_that_an_agent_left_are_told(tmp_path: Path) -> None:
-    crashes = iter([True])
-
-    async def asks_less_the_second_time(client: Client) -> None:
-        await client.say([ASKED])
-        if next(crashes, False):
-            await client.say([NEXT])
-            raise RuntimeError("no network")
-
-    async with agents_on(tmp_path, asks_less_the_second_time, counted) as run:
-        meter = AgentMeter(run.player, run.queue)
-        (trajectory,) = await run.play()
-        left = run.queue.conservation()[f"dropped: {DropReason.ABANDONED}"]
-        assert meter.read()["agent_abandoned_tokens"] == left == len(trajectory.turns()[0])

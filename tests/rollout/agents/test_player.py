@@ -128,22 +128,6 @@ async def test_an_agent_over_its_own_time_is_wrong(tmp_path: Path) -> None:
         assert run.programs.num_started == 1
 
 
-async def test_time_that_an_agent_waits_for_the_model_is_not_its_own(tmp_path: Path) -> None:
-    async with agents_on(tmp_path, two_turns, counted, timeout_seconds=60.0) as run:
-        run.engine.hold()
-        work = asyncio.create_task(run.play())
-        while run.engine.num_running == 0:
-            await asyncio.sleep(0)
-        (session,) = run.player.recorder.sessions.values()
-        own = session.own_seconds()  # type: ignore[attr-defined]
-        assert session.has_call()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
-        assert session.own_seconds() == own  # type: ignore[attr-defined]
-        run.engine.release()
-        await work
-        assert not run.group.scores
-
-
 @pytest.mark.parametrize(("given", "outcome"), [(1.0, "correct"), (0.25, "wrong")])
 async def test_an_agent_may_give_the_verdict(tmp_path: Path, given: float, outcome: str) -> None:
     async def judges(client: Client) -> float:
@@ -204,21 +188,6 @@ async def test_servers_that_keep_failing_are_told_to_the_group(tmp_path: Path) -
             await run.play()
 
 
-async def test_agents_beyond_the_cap_wait_for_a_place(tmp_path: Path) -> None:
-    at_once, most = 0, 0
-
-    async def counts(client: Client) -> None:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await two_turns(client)
-        at_once -= 1
-
-    async with agents_on(tmp_path, counts, counted, samples=4, max_agents=2) as run:
-        assert len(await run.play()) == 4
-        assert most == 2
-
-
 async def interrupted(folder: Path, agent: object, num_calls: int) -> tuple[object, int]:
     """The queue of a run that was killed after that many calls, opened again; and the tokens it had."""
     async with agents_on(folder, agent, counted) as run:  # type: ignore[arg-type]
@@ -238,14 +207,6 @@ async def interrupted(folder: Path, agent: object, num_calls: int) -> tuple[obje
 async def hangs_after_two(client: Client) -> None:
     await two_turns(client)
     await asyncio.Event().wait()
-
-
-async def test_a_restarted_agent_gets_its_recorded_replies_without_a_server(tmp_path: Path) -> None:
-    queue, tokens = await interrupted(tmp_path, hangs_after_two, 2)
-    async with agents_on(tmp_path, two_turns, counted, queue=queue) as run:  # type: ignore[arg-type]
-        (trajectory,) = await run.play()
-        assert not run.engine.bodies and not run.group.scores
-        assert trajectory.num_sampled_in_all() == tokens and len(trajectory.calls) == 2
 
 
 async def asks_at_once(client: Client) -> None:

@@ -85,18 +85,6 @@ def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
         assert (got[name] - gradient).abs().max() / gradient.abs().max() < 1e-4, name
 
 
-def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
-    learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
-    batch = random_batch(1)
-    (micro,), metrics = learner.part(Critic).step([micro_batches(learner, batch)], 1.0, version=0)[0], None
-    left = torch.cat([each.advantages for each in micro]).tolist()
-    wanted = []
-    for sequence in batch.sequences:
-        length = len(sequence.response_tokens)
-        wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
-    assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
-
-
 def test_a_response_that_was_cut_off_and_masked_trains_no_value(folder: Path):
     learner, batch = critic_learner(folder), random_batch(1)
     cut_off, *rest = batch.sequences
