@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
-from fakes.records import generate, make_queue, make_score, make_task, reopen
+from fakes.records import finish, make_queue, make_task, reopen
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.context import RunContext, TrainerSession
@@ -22,32 +22,31 @@ UNASKED: dict[str, Any] = dict.fromkeys(("generator", "drainer", "copies", "keys
 """A batch that is read back asks none of these before it is whole."""
 
 
-async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, samples=2)
+def with_a_group(folder: Path) -> ReplayQueue:
+    queue = make_queue(folder, batch=1, samples=2)
     queue.announce(0)
-    group = queue.admit(make_task())
-    generate(queue, group, version=0, num_tokens=3)
-    for trajectory, reward in zip(group.trajectories, (1.0, 0.0), strict=True):
-        queue.score(group, trajectory, make_score(reward), "")
-    queue.make_ready(group, {t.trajectory_id: 0.5 for t in group.trajectories})
+    finish(queue, queue.admit(make_task()), version=0, num_tokens=3)
+    return queue
+
+
+def wire_on(queue: ReplayQueue, **options: Any) -> TrainerWire:
+    waits = Waits()
+    state = RunPhase(waits)
+    context = RunContext(waits, state, queue.journal, TrainerSession(waits, state))
+    fleet: Any = SimpleNamespace(weight_owner=SimpleNamespace(is_with_trainer=False, wants_publication=False))
+    options |= UNASKED
+    wire = TrainerWire(context=context, queue=queue, fleet=fleet, num_steps=2, temperature=1.0, **options)
+    state.open()
+    return wire
+
+
+async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: Path) -> None:
+    queue = with_a_group(tmp_path)
 
     async def batch_of(queue: ReplayQueue, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        waits = Waits()
-        state = RunPhase(waits)
-        context = RunContext(waits, state, queue.journal, TrainerSession(waits, state))
-        owner = SimpleNamespace(is_with_trainer=False, wants_publication=False)
-        wire = TrainerWire(
-            context=context,
-            queue=queue,
-            fleet=SimpleNamespace(weight_owner=owner),  # type: ignore[arg-type]
-            num_steps=2,
-            temperature=1.0,
-            columns=lambda taken, version: columns,
-            **UNASKED,
-        )
-        state.open()
+        wire = wire_on(queue, columns=lambda taken, version: columns)
         request = TakeRequest(version=0)
-        context.session.begin(request)
+        wire.context.session.begin(request)
         return await wire._batch(request)
 
     known = {"correct_mean": 0.5, "outcomes": {"correct": 1, "wrong": 1}}
@@ -61,14 +60,8 @@ async def test_a_batch_that_is_read_back_has_all_that_was_known_of_it(tmp_path: 
 async def test_a_batch_that_is_read_back_ends_with_its_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = make_queue(tmp_path, batch=1, samples=2)
-    queue.announce(0)
-    group = queue.admit(make_task())
-    generate(queue, group, version=0, num_tokens=3)
-    for trajectory, reward in zip(group.trajectories, (1.0, 0.0), strict=True):
-        queue.score(group, trajectory, make_score(reward), "")
-    queue.make_ready(group, {t.trajectory_id: 0.0 for t in group.trajectories})
-    assert queue.take(0) == [group]
+    queue = with_a_group(tmp_path)
+    assert queue.take(0)
     queue.journal.barrier_blocking()
     is_reading = asyncio.Event()
 
@@ -77,12 +70,7 @@ async def test_a_batch_that_is_read_back_ends_with_its_controller(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(queue.journal, "barrier", slow_disk)
-    waits = Waits()
-    state = RunPhase(waits)
-    context = RunContext(waits, state, queue.journal, TrainerSession(waits, state))
-    fleet: Any = SimpleNamespace(weight_owner=SimpleNamespace(is_with_trainer=False))
-    wire = TrainerWire(context=context, queue=queue, fleet=fleet, num_steps=2, temperature=1.0, **UNASKED)
-    state.open()
+    wire = wire_on(queue)
     asking = asyncio.create_task(wire.take(TakeRequest(version=0), 60.0))
     await is_reading.wait()
     (reading,) = [task for task in asyncio.all_tasks() if task.get_name() == "batch of step 1"]

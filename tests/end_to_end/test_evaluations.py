@@ -88,54 +88,6 @@ def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project
     assert found["differences"].keys() == {"other"}
 
 
-PARITY = """
-from verifiers.verdict import Outcome, Verdict
-
-class Parity:
-    def parse_reference(self, raw):
-        return raw
-
-    def verify(self, response, reference):
-        is_even = sum(map(ord, response)) % 2 == 0
-        return Verdict(Outcome.CORRECT if is_even else Outcome.WRONG, float(is_even))
-"""
-"""A grader whose verdict another response has by chance alone."""
-
-
-@pytest.mark.slow
-def test_each_set_is_sampled_by_its_own_settings(project: Path) -> None:
-    (project / "parity.py").write_text(PARITY)
-    asked = {"sources": "rows.jsonl", "verifier": "./parity.py:Parity"}
-    sampled = {**asked, "samples_per_task": 8, "temperature": 2.0}
-    sets = [
-        {**asked, "name": "greedy"},
-        # The only token that is left is the likeliest one, however high the temperature.
-        {**sampled, "name": "top_k", "top_k": 1, "top_p": 1.0},
-        {**sampled, "name": "of_all"},
-        {**sampled, "name": "whole", "top_p": 1.0, "repetition_penalty": 1.2},
-    ]
-    section = {"every_steps": 0, "top_p": 1e-6, "sets": sets}
-    model = {**RECIPE["model"], "dtype": "float32"}
-    (project / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "model": model, "evaluation": section}))
-    names = ("greedy", "top_k", "of_all", "whole")
-    evaluation = Evaluating(project, "--out", str(out := project / "out.json"), names=names)
-    assert evaluation.finish() == 0, evaluation.said()
-    rows = {row["benchmark"]: row for row in json.loads(out.read_text())["benchmarks"]}
-    found = {name: row["results"]["base"] for name, row in rows.items()}
-    greedy = found["greedy"]["greedy_scores"]
-    assert set(greedy) == {0.0, 1.0}
-    assert found["top_k"]["avg_scores"] == found["of_all"]["avg_scores"] == greedy
-    assert not set(found["whole"]["avg_scores"]) <= {0.0, 1.0}
-    recorded = {name: (row.get("top_p"), row.get("top_k")) for name, row in rows.items()}
-    assert recorded == {
-        "greedy": (1e-6, None),
-        "top_k": (None, 1),
-        "of_all": (1e-6, None),
-        "whole": (None, None),
-    }
-    assert rows["whole"]["repetition_penalty"] == 1.2
-
-
 AGENT = """
 import os, pathlib
 

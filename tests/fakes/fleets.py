@@ -150,18 +150,21 @@ async def generating(
     sampling: SamplingParams,
     *,
     engine: FakeEngine | None = None,
+    queue: ReplayQueue | None = None,
     version: int = 0,
     max_retries: int = 1,
+    context_tokens: int = 64,
     limits: dict[str, int] | None = None,
     **options: Any,
 ) -> AsyncIterator[Generating]:
-    """On a queue in `folder`, in a context of 64 tokens, on an engine that has `version`."""
+    """On a queue in `folder`, or on `queue`, and on an engine that has `version`."""
     async with engine or FakeEngine() as server, new_session() as session:
         server.version = str(version)
-        queue, waits = make_queue(folder), Waits()
+        queue, waits = queue or make_queue(folder), Waits()
+        queue._changed = waits.notify
         queue.announce(0)
         fleet = fleet_on(server, session, waits, version=version)
-        bounds = Limits(sampling, 64, **(limits or {}))
+        bounds = Limits(sampling, context_tokens, **(limits or {}))
         state = RunPhase(waits)
         generator = Generator(queue, fleet, waits, bounds, max_retries, "run", state=state, **options)
         yield Generating(server, queue, fleet, generator, queue.admit(make_task()))

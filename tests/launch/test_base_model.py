@@ -18,10 +18,10 @@ from huggingface_hub import constants
 
 from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import RunEnd, forget_end, record_end, record_model
+from asyncrl.journal.starts import RunEnd, forget_end, record_end
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
-from asyncrl.model.folder import check_model_folder, model_digest
+from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe
@@ -180,24 +180,3 @@ def test_a_gguf_file_is_a_model(
     assert said.err.count("done    converting small.gguf") == 1
     (project / "small.gguf").write_bytes(b"GGUF")
     assert "small.gguf cannot be read as GGUF" in refusal(capsys, "model.path=small.gguf")
-
-
-def test_a_gguf_file_that_changed_is_another_model(project: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
-    for seed in (0, 1):
-        original = write_model(project / f"original{seed}", "Qwen2", vocab_size=len(TOKENS), seed=seed)
-        write_gguf(project / "small.gguf", original, check_model_folder(original))
-        recipe = fetch_model(load_recipe(project / "recipe.yaml", ["model.path=small.gguf"]))
-        if seed == 0:
-            with RunFolder(recipe.folder()) as folder:
-                folder.open(recipe)
-            queue = make_queue(recipe.folder())
-            digest = model_digest(model_folder(recipe.model))
-            assert digest is not None
-            record_model(queue.journal, digest)
-            queue.announce(0)
-            queue.admit(make_task())
-            queue.journal.close()
-            assert RunFolder(recipe.folder()).check(recipe)
-    with pytest.raises(InputError, match=r"another base model than .*small\.gguf is now"):
-        RunFolder(recipe.folder()).check(recipe)

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import functools
 import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from asyncrl.rollout.shaping import Shaping
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOT, WHOLE = 2, 6
-VISIT = functools.partial(RowVisit, 0, 0, 16)
 SETTINGS = QueueSettings(
     groups_per_batch=1, samples_per_group=WHOLE, pilot_samples=PILOT, max_staleness=0, num_steps=9
 )
@@ -251,33 +249,3 @@ def test_the_least_waste_is_at_the_chance_that_the_docs_name(
 
 def log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def test_rows_without_a_signal_leave_their_tokens_to_the_others() -> None:
-    """Rows at 0, at 1 and at 0.5, each visited once: gradient per token, whole groups and adaptive ones."""
-    pilot, whole, num_rows, random = 4, 16, 500, np.random.default_rng(1)
-    pass_rates = random.choice([0.0, 1.0, 0.5], num_rows, p=[0.4, 0.4, 0.2])
-    rates = PassRates(num_rows, half_life=20)
-    for row, s in enumerate(pass_rates):
-        rates.add(row, VISIT(float(random.binomial(whole, s)) / whole))
-    rates.fit(0)
-    spent = {False: 0, True: 0}
-    taught = {False: 0.0, True: 0.0}
-    mixed = {False: 0, True: 0}
-    for is_adaptive in spent:
-        for row, s in enumerate(pass_rates):
-            groups = AdaptiveGroups(
-                whole, 0.2 if is_adaptive else 0.0, rates, lambda task, row=row: row, lambda: 1
-            )
-            rewards = [float(reward) for reward in random.random(whole) < s]
-            scores = {str(i): make_score(reward) for i, reward in enumerate(rewards[:pilot])}
-            group = Group(0, make_task(), 0, [Trajectory(str(i), (1,)) for i in range(pilot)], scores=scores)
-            rewards = rewards if groups.extends(group, teaches=False) else rewards[:pilot]
-            spent[is_adaptive] += len(rewards)
-            mean = sum(rewards) / len(rewards)
-            # rloo's advantages times the scores of the policy that answers right with chance s.
-            taught[is_adaptive] += sum((r - mean) * (r - s) for r in rewards) / (whole - 1)
-            mixed[is_adaptive] += 0 < mean < 1
-    assert spent[True] < 0.5 * spent[False]
-    assert mixed[True] >= 0.95 * mixed[False]
-    assert taught[True] / spent[True] > 2 * taught[False] / spent[False]

@@ -2,25 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import STOP, FakeEngine
-from fakes.process_owner import FakeProcesses
+from fakes.fleets import generating
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import Oversampling
-from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
-from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
-from asyncrl.serving.sglang.http import new_session
 
 
 def test_a_round_admits_that_many_times_a_batch_and_ends_when_the_batch_is_ready(tmp_path: Path) -> None:
@@ -62,40 +56,15 @@ def test_a_round_does_not_end_before_the_groups_that_are_due_are_ready(tmp_path:
 async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batch_is_taken(
     tmp_path: Path,
 ) -> None:
-    async with FakeEngine(num_tokens=900, chunk_tokens=2) as engine, new_session() as session:
-        engine.version = "0"
-        waits = Waits()
-        queue = make_queue(tmp_path, batch=1)
-        queue._changed = waits.notify
-        queue.announce(0)
-        fleet = Fleet(
-            [engine.url],
-            FleetSettings(max_running_requests=8),
-            session=session,
-            waits=waits,
-            processes=FakeProcesses(),
-        )
-        fleet.members.serve_fixed(0)
-        oversampling = Oversampling(queue, 2.0)
-        sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(
-            queue,
-            fleet,
-            waits,
-            Limits(sampling, 2000),
-            1,
-            "run",
-            state=RunPhase(waits),
-            is_parked=oversampling.is_over,
-        )
-        straggler, quick = queue.admit(make_task()), queue.admit(make_task())
-
-        async def generate() -> None:
-            async for trajectory in generator.run(straggler):
-                assert trajectory.finish is not None
+    queue = make_queue(tmp_path, batch=1)
+    oversampling, engine = Oversampling(queue, 2.0), FakeEngine(num_tokens=900, chunk_tokens=2)
+    asked: dict[str, Any] = {"queue": queue, "engine": engine, "is_parked": oversampling.is_over}
+    async with generating(tmp_path, SamplingParams(1.0, 1000, (STOP,)), context_tokens=2000, **asked) as run:
+        generator, waits = run.generator, run.generator.waits
+        straggler, quick = run.group, queue.admit(make_task())
 
         early_abort = asyncio.create_task(EarlyAbort(generator, oversampling, waits).loop())
-        work = asyncio.create_task(generate())
+        work = asyncio.create_task(run.ended())
         while straggler.num_tokens() < 4:
             await asyncio.sleep(0)
         engine.hold()

@@ -1,7 +1,4 @@
-"""OpenAI's own client, untouched, against the endpoint: with and without streams, tools, several replies.
-
-The slow test plays it, and an agent of the library smolagents, on a real SGLang server.
-"""
+"""OpenAI's own client, untouched, against the endpoint: with and without streams, tools, several replies."""
 
 import asyncio
 from pathlib import Path
@@ -21,8 +18,6 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}},
     },
 }
-LONG_CONTEXT = 16_000
-SMALL: dict[str, Any] = {"model": "any", "max_tokens": 8}
 
 
 def answers(text: str) -> str:
@@ -77,51 +72,3 @@ async def test_it_reads_replies_streams_calls_of_tools_and_errors(tmp_path: Path
         # follows it are one.
         lines = [trajectory, *trajectory.branches]
         assert sorted(len(line.turns()) for line in lines) == [1, 1, 1, 1, 2]
-
-
-@pytest.mark.slow
-async def test_it_and_an_agent_library_play_on_a_real_server(tmp_path: Path) -> None:
-    pytest.importorskip("smolagents", reason="make setup AGENTS=1")
-    import openai
-    from controller.test_agents import EXAMPLES, play
-    from fakes.models import write_model
-    from serving.engine.servers import running_server
-
-    from asyncrl.recipe import Agent
-
-    async def asks(client: Client) -> None:
-        access = {"base_url": client.access.base_url, "api_key": client.access.api_key}
-        async with openai.AsyncOpenAI(**access) as speaker:
-            chat = speaker.chat.completions
-            two = (await chat.create(**SMALL, messages=[USER], n=2, tools=[TOOL])).choices
-            assert len(two) == 2 and two[0].finish_reason in ("length", "stop", "tool_calls")
-            messages = [USER, two[0].message.model_dump(), {"role": "user", "content": "Sure?"}]
-            stream = await chat.create(**SMALL, messages=messages, tools=[TOOL], stream=True)
-            assert [part.choices[0].finish_reason async for part in stream][-1] is not None
-
-        def at_once() -> int:
-            with openai.OpenAI(**access) as speaker:
-                return speaker.chat.completions.create(**SMALL, messages=[USER]).usage.completion_tokens
-
-        assert 1 <= await asyncio.to_thread(at_once) <= 8
-
-    async with agents_on(tmp_path / "codec_only", asks, answers) as made:
-        num_tokens = 1 + max(made.codec.stop_token_ids) + 8
-    folder = tmp_path / "codec"
-    write_model(folder, vocab_size=num_tokens, max_position_embeddings=LONG_CONTEXT)
-    with running_server(folder, tmp_path / "server.log", max_running_requests=8) as (url, _):
-        settings: dict[str, Any] = {"server": url, "context_tokens": LONG_CONTEXT, "max_new_tokens": 200}
-        async with agents_on(tmp_path, asks, answers, **settings) as run:
-            (trajectory,) = await run.play()
-            assert not run.group.scores, run.group.scores
-            assert not run.engine.bodies
-            assert sorted(len(line.turns()) for line in (trajectory, *trajectory.branches)) == [1, 1, 2]
-        (tmp_path / "library").mkdir()
-        (tmp_path / "library" / "codec").symlink_to(folder)
-        async with agents_on(tmp_path / "library", asks, answers, **settings) as run:
-            run.player.recorder.generator.limits.max_turn_tokens = 8
-            group = await play(Agent(command=["python", "agent_smolagents.py"]), EXAMPLES, run)
-            (trajectory,) = group.trajectories
-            # What a model of random weights says is no call: it is told so until its steps are used up.
-            assert not group.scores, group.scores
-            assert sum(len(line.turns()) for line in (trajectory, *trajectory.branches)) >= 4
