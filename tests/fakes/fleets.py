@@ -16,7 +16,7 @@ from asyncrl.commands.chat_answers import Writer, writer_on
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.records import PublishOutcome, SamplingParams, Trajectory
+from asyncrl.records import PublishOutcome, SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
@@ -151,13 +151,14 @@ async def generating(
     *,
     engine: FakeEngine | None = None,
     queue: ReplayQueue | None = None,
+    task: Task | None = None,
     version: int = 0,
     max_retries: int = 1,
     context_tokens: int = 64,
-    limits: dict[str, int] | None = None,
+    limits: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Generating]:
-    """On a queue in `folder`, or on `queue`, and on an engine that has `version`."""
+    """On a queue in `folder`, or on the group that `queue` has, and on an engine that has `version`."""
     async with engine or FakeEngine() as server, new_session() as session:
         server.version = str(version)
         queue, waits = queue or make_queue(folder), Waits()
@@ -167,4 +168,5 @@ async def generating(
         bounds = Limits(sampling, context_tokens, **(limits or {}))
         state = RunPhase(waits)
         generator = Generator(queue, fleet, waits, bounds, max_retries, "run", state=state, **options)
-        yield Generating(server, queue, fleet, generator, queue.admit(make_task()))
+        group = next(iter(queue.live.values()), None) or queue.admit(task or make_task())
+        yield Generating(server, queue, fleet, generator, group)

@@ -6,18 +6,17 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
 from fakes.episodes import FakeEpisodes
-from fakes.fleets import fleet_on
+from fakes.fleets import generating
 from fakes.records import make_queue, make_score, make_task, reopen
 from turns.test_dialogue import make_codec
 
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
@@ -31,14 +30,11 @@ from asyncrl.records import (
 )
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.rollout.turns import OpenTurns
-from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
@@ -113,29 +109,21 @@ async def run_of(
         whole = codec.encode(said(before.count(HEADER)) + END, add_special_tokens=False)  # type: ignore[operator]
         return list(whole[len(codec.encode(begun, add_special_tokens=False)) :])
 
-    async with FakeEngine(num_tokens=10_000) as engine, new_session() as session:
-        engine.version, engine.answers = "0", answers
-        queue, waits = queue or make_queue(folder, samples=samples, batch=1), Waits()
-        queue.announce(0)
-        generator = Generator(
-            queue,
-            fleet_on(engine, session, waits),
-            waits,
-            Limits(SamplingParams(1.0, max_new_tokens, codec.stop_token_ids), context_tokens),
-            1,
-            "run",
-            state=RunPhase(waits),
-            turns=OpenTurns(),
-        )
+    engine = FakeEngine(num_tokens=10_000)
+    engine.answers = answers
+    queue = queue or make_queue(folder, samples=samples, batch=1)
+    sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
+    asked: dict[str, Any] = {"queue": queue, "task": asked_by(codec), "turns": OpenTurns()}
+    async with generating(folder, sampling, engine=engine, context_tokens=context_tokens, **asked) as run:
         dialogue = Dialogue(codec, max_observed_tokens=512)
         conversations = Conversations(
             *(codec, dialogue, episodes or FakeEpisodes(three_turns), TurnLimits(max_turns, 60.0, 1)),
             clock=lambda: 0.0,
             history=RenderedHistory(dialogue) if is_rendered else None,
         )
-        player = TurnPlayer(queue, generator, conversations, Shaping(Algorithm(), generator.limits), waits)
-        group = next(iter(queue.live.values()), None) or queue.admit(asked_by(codec))
-        yield Run(player, group, engine, codec)
+        shaping = Shaping(Algorithm(), run.generator.limits)
+        player = TurnPlayer(queue, run.generator, conversations, shaping, run.generator.waits)
+        yield Run(player, run.group, engine, codec)
 
 
 def lines_of(trajectory: Trajectory) -> list[object]:

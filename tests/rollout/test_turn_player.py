@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.clock import Clock
 from fakes.engine import STOP, FakeEngine
 from fakes.episodes import OBSERVED, FakeEpisodes, conversations
-from fakes.fleets import fleet_on
+from fakes.fleets import generating
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import background
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -35,13 +35,11 @@ from asyncrl.records import (
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
-from asyncrl.rollout.generate import GenerationFailed, Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.capacity import Capacity
-from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.plugins import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
@@ -64,24 +62,14 @@ async def player_of(
     folder: Path, episodes: FakeEpisodes, *, queue: ReplayQueue | None = None, **limits: int
 ) -> AsyncIterator[tuple[TurnPlayer, Group, FakeEngine]]:
     """A player whose engine writes the same turn again and again."""
-    async with FakeEngine(num_tokens=100) as engine, new_session() as session:
-        engine.version, engine.script = "0", (TURN + OBSERVED) * 10
-        queue, waits = queue or make_queue(folder), Waits()
-        queue.announce(0)
-        fleet = fleet_on(engine, session, waits)
-        generator = Generator(
-            queue,
-            fleet,
-            waits,
-            Limits(SamplingParams(1.0, 64, (STOP,)), 64),
-            1,
-            "run",
-            state=RunPhase(waits),
-            turns=OpenTurns(),
-        )
+    engine = FakeEngine(num_tokens=100)
+    engine.script = (TURN + OBSERVED) * 10
+    asked: dict[str, Any] = {"queue": queue, "task": task(), "turns": OpenTurns()}
+    async with generating(folder, SamplingParams(1.0, 64, (STOP,)), engine=engine, **asked) as run:
+        generator = run.generator
         shaping = Shaping(Algorithm(), generator.limits)
-        player = TurnPlayer(queue, generator, conversations(episodes, **limits), shaping, waits)
-        yield player, next(iter(queue.live.values()), None) or queue.admit(task()), engine
+        played = conversations(episodes, **limits)
+        yield TurnPlayer(run.queue, generator, played, shaping, generator.waits), run.group, engine
 
 
 async def play(player: TurnPlayer, group: Group) -> list[Trajectory]:
