@@ -1,17 +1,15 @@
 """Real agents, as processes, against the endpoint of a run on a fake engine."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes.agents import Played, agents_on
-from fakes.chat_codec import END, make_chat_codec
+from fakes.chat_codec import END
 from fakes.recipes import make_recipe
 
 from asyncrl.controller.completion import make_completion
-from asyncrl.errors import InputError
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
 from asyncrl.rollout.agents.kit import make_agent_kit
@@ -107,13 +105,6 @@ async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(
         group = await play(agent, tmp_path, run)
         (score,) = group.scores.values()
         assert score.outcome == "correct" and len(group.trajectories[0].turns()) == 2
-
-
-async def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    async with agents_on(tmp_path, unused, calculates) as run:
-        plain = dataclasses.replace(run, codec=make_chat_codec(tmp_path / "plain", has_template=False))
-        with pytest.raises(InputError, match="chat template"):
-            await play(Agent(command=["true"]), tmp_path, plain)
 
 
 @pytest.mark.parametrize("verdict", ["trajectory", "branch"])
