@@ -76,8 +76,8 @@ async def measure(rounds: int, seconds: float) -> None:
             ratios.append(await rate(boxed, seconds) / plain)
             added.append(await latency(boxed) - await latency(bare))
         print(
-            f"tier {sandbox.tier.value}, median of {rounds} rounds: {statistics.median(ratios):.2f}x bare python's "
-            f"runs per second, {1000 * statistics.median(added):+.1f} ms against it when alone"
+            f"tier {sandbox.tier.value}, median of {rounds} rounds: {statistics.median(ratios):.2f}x bare "
+            f"python, {1000 * statistics.median(added):+.1f} ms against it when alone"
         )
 
 

@@ -1,7 +1,13 @@
-"""The README stays short and in the order of a newcomer's questions; every page is in the index."""
+"""The README stays short, in the order of a newcomer's questions; pages are in the index and name keys."""
 
 import re
 from pathlib import Path
+
+import pytest
+
+from asyncrl.readers.compare import run_comparison as comparison
+from asyncrl.readers.compare.contest import Contest
+from asyncrl.readers.compare.run_comparison import Point
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,3 +52,16 @@ def _anchors(text: str) -> set[str]:
     """Fragments that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("### The JSON\n")[2].partition("\n## ")[0]
+TYPES = (
+    *(comparison.Comparison, comparison.GroupRow, comparison.RunRow, comparison.DifferingKey),
+    *(comparison.Pair, Contest, Point),
+)
+
+
+@pytest.mark.parametrize("part", TYPES, ids=lambda part: part.__name__)
+def test_the_page_names_the_keys(part: type) -> None:
+    assert set(part.__annotations__) <= set(re.findall(r"`(\w+)`", SECTION))

@@ -1,4 +1,4 @@
-"""The pool around the boxes: refusal, faults of its own, cancelling, order, and what it leaves behind."""
+"""The pool around the boxes: refusal, faults of its own, order, what it leaves, what no program reaches."""
 
 import asyncio
 import os
@@ -13,7 +13,8 @@ import psutil
 import pytest
 from fakes.processes import children_in_order, descendants, kill, wait_for_end
 
-from sandbox import cgroup
+from sandbox import cgroup, watch
+from sandbox.interpreter import find_interpreter
 from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
@@ -362,3 +363,95 @@ def test_everything_dies_with_its_parent(victim, tier):
     # The host's last worker outlives it by the moment it takes to clean up; what a killed worker left, the
     # next sweeps.
     assert_groups_are_gone(before, sweeps=victim == "worker")
+
+
+def test_a_hostile_program_reaches_nothing(box, canaries, hostile_results, hostile_program):
+    program = hostile_program
+    if program.tiers and box.tier.value not in program.tiers:
+        pytest.skip(f"the tier {box.tier.value} does not promise this; {', '.join(program.tiers)} does")
+
+    result, after = hostile_results[program.name]
+
+    source = canaries.fill_in(program.source).encode()
+    assert b"ESCAPED" not in result.stdout, result
+    assert canaries.secret.encode() not in result.stdout + result.stderr.replace(source, b""), result
+    assert len(result.stdout) <= program.limits.output_bytes
+    # Ended by its limit; on a busy machine the watcher too has to wait for a core.
+    assert result.wall_seconds < program.limits.wall_seconds + 20
+    assert result.tier is box.tier
+    if program.statuses:
+        assert result.status.value in program.statuses, result
+    # And the next run is as if it had never been.
+    assert (after.status.value, after.stdout) == ("ok", b"[1, 2] 3\n"), after
+
+
+def test_the_hosts_canaries_are_untouched_by_all_hostile_programs(box, canaries, hostile_results):
+    canaries.assert_untouched()
+
+
+def test_the_canaries_notice_an_escape(canaries, tmp_path):
+    """The check can fail: an unconfined process is seen."""
+    import socket
+
+    caller = socket.create_connection(("127.0.0.1", canaries.port))
+    with pytest.raises(pytest.fail.Exception):
+        canaries.assert_untouched()
+    # The failed check has accepted the connection; take what is left of it away.
+    caller.close()
+    (canaries.folder / "daemon").write_text("alive")
+    with pytest.raises(AssertionError):
+        canaries.assert_untouched()
+    (canaries.folder / "daemon").unlink()
+
+
+INIT, PROGRAM, CHILD = 10, 11, 12
+EXITING = 0x04
+
+
+def play(monkeypatch, *, flags, num_threads):
+    """A program with a child process, whose descriptors only root may see."""
+
+    def list_descriptors(path):
+        if path == f"/proc/{CHILD}/fd":
+            raise PermissionError(path)
+        return []
+
+    tree = {INIT: [PROGRAM], PROGRAM: [CHILD], CHILD: []}
+    processes = {
+        PROGRAM: watch._Process(PROGRAM, "S", 0, 0.0, 1, 1),
+        CHILD: watch._Process(CHILD, "R", flags, 0.0, num_threads, 1),
+    }
+    monkeypatch.setattr(watch, "children", lambda pid: list(tree[pid]))
+    monkeypatch.setattr(watch, "_status", processes.get)
+    monkeypatch.setattr(watch.os, "listdir", list_descriptors)
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_threads", "hidden"),
+    [
+        (0, 1, {CHILD}),
+        (EXITING, 1, set()),
+        # Its first thread alone is exiting.
+        (EXITING, 2, {CHILD}),
+    ],
+)
+def test_a_process_that_hides_its_descriptors_is_reported_unless_it_is_exiting(
+    flags: int, num_threads: int, hidden: set[int], monkeypatch: pytest.MonkeyPatch
+):
+    play(monkeypatch, flags=flags, num_threads=num_threads)
+    times, limits = watch.CpuTimes(), {"enough_tasks": 9, "seconds": 1, "enough_memory": 1 << 30}
+    assert watch.look(INIT, times, **limits, directory=None).hidden == hidden
+
+
+def test_the_current_folder_is_no_part_of_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('the json.py of the current folder')")
+    for package in ("numpy", "packaging"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    find_interpreter.cache_clear()
+    found = find_interpreter(sys.executable, ("numpy", "packaging"))
+    assert [path for path in found.packages if Path(path).is_relative_to(tmp_path)] == []
+    assert [Path(path).name for path in found.packages if path.endswith("packaging")] == ["packaging"]
