@@ -48,7 +48,7 @@ HEAVY = (
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     "turns/tools/test_python.py",
-    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
+    *("verifiers/test_cases.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
     # Three nodes of Ray.
@@ -79,7 +79,7 @@ HEAVY = (
     ),
     *("readers/page/test_shell_in_browser.py", "readers/page/test_narrow_in_browser.py"),
     "readers/page/test_turns.py",
-    *("readers/page/test_view_command.py", "observe/test_pseudo_terminal.py"),
+    "observe/test_pseudo_terminal.py",
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
     *("launch/test_remote_server.py", "launch/meters/test_usage.py"),

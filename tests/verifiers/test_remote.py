@@ -130,30 +130,17 @@ def test_a_server_that_keeps_failing_is_a_fault(server: Server, reply: tuple[int
 
 
 MALFORMED = [
-    (b'"score": 0.5, "shaping": true', "shaping is True"),
+    # tests/verifiers/test_verdict.py has each field, the tests of strict JSON below each way not to be JSON.
     (b'"score": true', "score is True"),
-    (b'"shaping": "0.5"', "shaping is '0.5'"),
     (b'"shaping": 1e300', "shaping is 1e+300, expected a number in [-1e+06, 1e+06]"),
-    (b'"shaping": -1000001', "shaping is -1000001"),
-    (b'"shaping": 1e999', "1e999 is out of the range of a float"),
     (b'"shaping": Infinity', "Infinity is not JSON"),
-    (b'"shaping": ' + b"9" * 400, "shaping is a number that no float holds"),
-    (b'"score": ' + b"9" * 400, "score is a number that no float holds"),
-    (b'"shaping": ' + b"9" * 5000, "Exceeds the limit"),
-    (b'"shaping": ' + b"[" * 200_000, "nested too deeply"),
     (b'"shaping": ' + b"[" * 900 + b"]" * 900, "shaping is [["),
     (b'"detail": {"a": 1}', "detail is {'a': 1}, expected text"),
     (b'"extracted": 42', "extracted is 42, expected text"),
     (b'"shapping": 0.5', "unknown key 'shapping', expected outcome, score, extracted, detail, shaping"),
-    (b'"spans": [[0, 3, true]]', "the reward of spans[0] is True"),
     (b'"spans": [[3, 0, 0.5]]', "whose end is not behind its first character"),
-    (b'"spans": {"first": 0}', "expected a list"),
-    (b'"spans": 0', "expected a list"),
-    (b'"turn_rewards": "0.5"', "expected a list"),
     (b'"turn_rewards": [1e300]', "turn_rewards[0] is 1e+300"),
-    (b'"scores": [0.5]', "scores is [0.5], expected an object"),
     (b'"scores": {"a": "1"}', "scores['a'] is '1'"),
-    (b'"score": 1, "score": 0.5', 'the key "score" stands twice'),
     (b'"score": 0', "outcome is correct but score is 0"),
     (b'"detail": "\xff"', "UnicodeDecodeError"),
 ]
