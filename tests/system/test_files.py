@@ -22,7 +22,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 from asyncrl.errors import DiskError, InputError
 from asyncrl.run.checkpoints import checkpoint_path, find_newest, write_manifest
 from asyncrl.serving.publication import Publication
-from asyncrl.system.files import decoded, find_refusal, read_text, sha256_of, write_whole, writing
+from asyncrl.system.files import (
+    decoded,
+    find_refusal,
+    fresh_part,
+    read_text,
+    remove,
+    replace,
+    sha256_of,
+    write_whole,
+    writing,
+)
 from asyncrl.wire.files.service import FileRoutes, folder_url
 from asyncrl.wire.messages import CommitRequest, TakeRequest
 
@@ -192,3 +202,13 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
 def test_a_file_of_a_known_kind_is_called_by_it(content: bytes, said: str) -> None:
     with pytest.raises(InputError, match=said):
         decoded(content, "f")
+
+
+def test_what_a_killed_writer_left_is_removed_before_writing(tmp_path: Path) -> None:
+    (fresh_part(tmp_path / "v1") / "half").write_text("x")
+    part = fresh_part(tmp_path / "v1")
+    assert list(part.iterdir()) == []
+    replace(part, tmp_path / "v1")
+    remove(tmp_path / "v1")
+    remove(tmp_path / "v1")
+    assert list(tmp_path.iterdir()) == []

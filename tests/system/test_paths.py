@@ -9,7 +9,6 @@ import pytest
 import asyncrl
 from asyncrl.errors import InputError
 from asyncrl.system import places
-from asyncrl.system.files import fresh_part, remove, replace
 from asyncrl.system.paths import nearest_path, nearest_run
 from asyncrl.system.places import cache_folder
 
@@ -50,16 +49,6 @@ def test_a_folder_without_a_recipe_is_no_run() -> None:
 
 def test_a_name_that_fits_but_is_not_there_is_replaced() -> None:
     assert nearest_path("data/trian.jsonl", lambda path: path.suffix == ".jsonl").endswith("train.jsonl?")
-
-
-def test_what_a_killed_writer_left_is_removed_before_writing(tmp_path: Path) -> None:
-    (fresh_part(tmp_path / "v1") / "half").write_text("x")
-    part = fresh_part(tmp_path / "v1")
-    assert list(part.iterdir()) == []
-    replace(part, tmp_path / "v1")
-    remove(tmp_path / "v1")
-    remove(tmp_path / "v1")
-    assert list(tmp_path.iterdir()) == []
 
 
 ROOT = Path(asyncrl.__path__[0])

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 from fakes.chromium import needs_chromium
-from fakes.opened_page import opened
-from fakes.page_server import served
+from fakes.opened_page import opened, served
 
 from asyncrl.commands import main as cli
 from asyncrl.readers.page.app import export, serve
