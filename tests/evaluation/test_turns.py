@@ -115,14 +115,6 @@ async def test_a_fault_of_an_environment_is_left_out_and_its_limit_is_wrong(tmp_
         assert (row["num_faults"], row["greedy_accuracy"]) == (1, 0.0)
 
 
-@pytest.mark.parametrize(("limits", "num_turns"), [({"max_turns": 2}, 2), ({"max_new_tokens": 5}, 2)])
-async def test_a_limit_cuts_the_conversation(tmp_path: Path, limits: dict[str, int], num_turns: int) -> None:
-    episodes = FakeEpisodes(lambda turn, text: Observation("again"))
-    async with evaluator_on(episodes, **limits) as (evaluator, _):
-        ((answer,),) = await evaluator.answer(tasks(1), num_samples=1, is_greedy=True)
-        assert answer.is_cut and answer.num_turns == num_turns
-
-
 async def test_a_slow_tool_keeps_no_place_on_a_server_and_a_cancelled_evaluation_closes_it(
     tmp_path: Path,
 ) -> None:

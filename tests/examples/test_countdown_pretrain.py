@@ -55,11 +55,6 @@ def test_the_tokenizer_has_a_token_per_number_and_gives_lines_back(made: ModuleT
         assert len(ids) < made.CONTEXT_TOKENS
 
 
-def test_an_unknown_option_is_refused_with_those_there_are(made: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"prepare.options.lines: .*Options: .*num_heldout, num_lines"):
-        made.prepare(tmp_path, lambda *progress: None, lines=3)
-
-
 def test_batches_hold_lines_of_similar_length_and_every_line_once(made: ModuleType) -> None:
     lines = list(draw_lines(LineMix(), count=300, seed=0, without=()))
     ordered = made.batch_by_length(lines, 16, Random(0))

@@ -69,14 +69,6 @@ def test_without_the_package_the_recipe_is_refused_before_anything_is_made(
     assert not (tmp_path / "made").exists()
 
 
-def test_an_unknown_option_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    # Loads torch and transformers.
-    from asyncrl.examples.gym_pretrain import prepare
-
-    with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*worked, .*noise"):
-        prepare(tmp_path, lambda *progress: None, nois=0.1)
-
-
 ASKS = "State the final answer to the following arithmetic problem: {} ="
 QUESTION = ASKS.format("4 - 1 - 7 + 9")
 CONFIG = {"min_terms": 6, "max_terms": 8, "min_digits": 1, "max_digits": 1}

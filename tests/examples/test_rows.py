@@ -82,14 +82,6 @@ def test_special_tokens_have_the_first_ids_and_transformers_knows_them(tmp_path)
     assert len(tokenizer) == len(VOCABULARY) == len(set(VOCABULARY)) == 32
 
 
-def test_the_thinking_markers_are_kept_when_special_tokens_are_skipped():
-    tokenizer = build_tokenizer()
-    assert (
-        tokenizer.decode(tokenizer.encode("<think></think>").ids, skip_special_tokens=True)
-        == "<think></think>"
-    )
-
-
 def test_a_character_outside_the_vocabulary_is_refused():
     with pytest.raises(Exception, match="Missing"):
         build_tokenizer().encode("two+3=")

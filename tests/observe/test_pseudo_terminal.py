@@ -168,36 +168,6 @@ def piped(**environment: str) -> str:
     return done.stdout.decode()
 
 
-STATUS = """
-import sys
-from pathlib import Path
-from fakes.statuses import make_status
-from asyncrl.commands.main import main
-from asyncrl.run.metrics_file import MetricsWriter
-from asyncrl.run.status import write_status
-
-run = Path({folder!r})
-with MetricsWriter(run / "metrics.jsonl") as metrics:
-    text = "a warning that is longer than a narrow terminal is wide, or than two of them"
-    metrics.event("warning", text=text, step=0, count=1)
-    metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
-(run / "recipe.yaml").write_text("name: run")
-(run / "report.html").write_text("")
-write_status(run, make_status(state="finished"))
-sys.exit(main(["status", str(run)]))
-"""
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_the_status_of_a_run_fits(tmp_path: Path, columns: int) -> None:
-    program = STATUS.format(folder=str(tmp_path))
-    with PseudoTerminal(program, columns=columns, environment=paths()) as terminal:
-        terminal.read_all()
-        assert terminal.process.wait() == 0, terminal.text
-    assert max(map(cell_len, terminal.lines())) <= columns
-    assert "state     finished" in terminal.lines()
-
-
 def test_without_a_terminal_there_are_plain_lines() -> None:
     text = piped()
     assert "\x1b" not in text and "\r" not in text

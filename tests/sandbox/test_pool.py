@@ -84,19 +84,6 @@ async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
     assert found.stdout == b"again\n"
 
 
-async def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
-    async with SandboxPool(ONE) as sandbox:
-        await sandbox.start()
-        (worker,) = sandbox._idle
-        _, keeper = children_in_order(psutil.Process(worker._process.pid))
-        running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
-        while not keeper.children():
-            await asyncio.sleep(0.001)
-        keeper.kill()
-        found = await running
-    assert found.stdout == b"again\n"
-
-
 def test_a_run_finds_no_trace_of_the_runs_before_it(service):
     source = """
 import os
