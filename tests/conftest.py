@@ -130,7 +130,6 @@ GROUPS = {
     "trainer/test_layouts.py": "layouts",
     # They fork one template, which has imported Megatron, or import it themselves.
     "trainer": "trainer",
-    "controller/test_explained_columns.py": "trainer",
     "end_to_end/test_broken_verifiers.py": "elsewhere",
     "end_to_end/test_changed_files.py": "elsewhere",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
