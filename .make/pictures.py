@@ -25,8 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fakes.chromium import Page, browser, tab  # noqa: E402
-from fakes.opened_page import go  # noqa: E402
-from fakes.page_server import served  # noqa: E402
+from fakes.opened_page import go, served  # noqa: E402
 
 from asyncrl.journal.kept_answers import read_results  # noqa: E402
 from asyncrl.journal.reader import GroupFilter, JournalReader  # noqa: E402

@@ -42,13 +42,13 @@ settings.load_profile("few")
 HEAVY = (
     # SGLang servers, Megatron, training.
     *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "measuring"),
-    *("model/test_memory.py", "examples/test_base_model.py", "examples/test_muon.py"),
+    *("model/test_memory.py", "examples/test_base_model.py"),
     "examples/test_ready_made.py",
     *("commands/test_train_errors.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     "turns/tools/test_python.py",
-    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
+    *("verifiers/test_cases.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
     # Three nodes of Ray.
@@ -79,13 +79,12 @@ HEAVY = (
     ),
     *("readers/page/test_shell_in_browser.py", "readers/page/test_narrow_in_browser.py"),
     "readers/page/test_turns.py",
-    *("readers/page/test_view_command.py", "observe/test_pseudo_terminal.py"),
+    "observe/test_pseudo_terminal.py",
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
-    *("launch/test_remote_server.py", "launch/meters/test_usage.py", "examples/test_chain_sum.py"),
+    *("launch/test_remote_server.py", "launch/meters/test_usage.py"),
     *("commands/test_prompt.py", "controller/test_status_writer.py", "verifiers/test_storable.py"),
     *(
-        "examples/test_smollm2.py",
         "examples/test_tool_sums.py",
         "examples/test_recipes.py",
         "recipe/test_keys.py",
@@ -101,7 +100,7 @@ HEAVY = (
     *("verifiers/test_groups.py", "verifiers/test_judgement.py", "verifiers/test_own_verifiers.py"),
     *("verifiers/test_task.py", "rollout/test_group_verdicts.py", "readers/audit/test_hacks.py"),
     *("commands/test_audit.py", "commands/test_missing_golds.py", "controller/test_agents.py"),
-    *("rollout/agents/test_hosts.py", "verifiers/test_letter_choice.py", "verifiers/test_parts.py"),
+    *("rollout/agents/test_hosts.py", "verifiers/test_letter_choice.py"),
     *("launch/test_engine_options.py", "readers/page/test_export_in_browser.py", "test_flakes.py"),
     # Functions drawn by the hundred, and pilots of as many groups.
     *("verifiers/math/test_points.py", "verifiers/math/test_spellings.py", "rollout/test_adaptive.py"),
@@ -131,7 +130,6 @@ GROUPS = {
     "trainer/test_layouts.py": "layouts",
     # They fork one template, which has imported Megatron, or import it themselves.
     "trainer": "trainer",
-    "controller/test_explained_columns.py": "trainer",
     "end_to_end/test_broken_verifiers.py": "elsewhere",
     "end_to_end/test_changed_files.py": "elsewhere",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.

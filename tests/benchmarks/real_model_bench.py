@@ -17,10 +17,12 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # The repository first: tests/verifiers would pass for the package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,10 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import psutil
 import torch
-from benchmarks.engine_bench import Load as Requests
-from benchmarks.engine_bench import measure
 from fakes.recipes import make_recipe
-from serving.engine.servers import running_server
+from serving.engine.servers import VOCABULARY, new_session, running_server, stream
 from torch import Tensor
 from training_runs import SMOLLM2, SMOLLM2_RECIPE
 
@@ -48,6 +48,7 @@ from asyncrl.trainer.ranks import ranks
 
 NUM_RUNNING = 64
 RESPONSE = 128
+GROUP = 8
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,56 @@ def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rou
             f"{num_tokens / best / ratio:.0f}",
             flush=True,
         )
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Groups of 8 samples of one prompt, `in_flight` of them at a time."""
+
+    name: str
+    num_groups: int
+    in_flight: int
+    lengths: tuple[int, ...]
+    """A sample's length is drawn from these."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    tokens_per_second: float
+    tokens_per_cpu_second: float
+
+
+def group_body(random_: random.Random, load: Requests) -> dict[str, Any]:
+    prompt = random_.choices(range(2, VOCABULARY), k=12)
+    return {
+        "input_ids": [prompt] * GROUP,
+        "rid": [uuid.uuid4().hex for _ in range(GROUP)],
+        "sampling_params": [
+            {"temperature": 1.0, "max_new_tokens": random_.choice(load.lengths), "ignore_eos": True}
+            for _ in range(GROUP)
+        ],
+        "return_logprob": True,
+        "cache_salt": "bench-v0",
+    }
+
+
+async def measure(url: str, scheduler: psutil.Process, load: Requests) -> Speed:
+    random_ = random.Random(0)
+    places = asyncio.Semaphore(load.in_flight)
+    num_tokens = 0
+
+    async with new_session() as session:
+
+        async def run_group(body: dict[str, Any]) -> None:
+            nonlocal num_tokens
+            async with places:
+                async for event in stream(session, url, body):
+                    num_tokens += len(event["output_ids"])
+
+        cpu, start = sum(scheduler.cpu_times()[:2]), time.perf_counter()
+        await asyncio.gather(*(run_group(group_body(random_, load)) for _ in range(load.num_groups)))
+        seconds = time.perf_counter() - start
+        return Speed(num_tokens / seconds, num_tokens / (sum(scheduler.cpu_times()[:2]) - cpu))
 
 
 def bench_rollouts(folder: Path, shape: ModelShape, dtype: str, num_rounds: int) -> None:

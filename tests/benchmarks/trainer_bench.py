@@ -1,4 +1,4 @@
-"""The trainer on one thread against plain transformers + AdamW: step time, stalls, memory.
+"""The trainer on one thread against plain transformers + AdamW: step time, memory.
 
     python tests/benchmarks/trainer_bench.py [--quick]
 
@@ -170,37 +170,6 @@ def bench_steps(load: Load, folder: Path, num_rounds: int) -> None:
     print("{:26s} {:9.3f} s {:9.3f} s {:8.0f} tok/s {:10.2f} x {:8.3f} {:8.3f}".format(*row))
 
 
-def bench_stalls(load: Load, folder: Path) -> None:
-    from asyncrl.trainer.bootstrap import end_now
-    from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-    from asyncrl.trainer.publishing.publish import Publisher
-
-    learner = make_learner(folder)
-    learner.step(make_batch(load, 0))
-    checkpoints = Checkpoints(folder / "checkpoints", num_kept=2)
-    publisher = Publisher(folder / "publications", base=folder, failed=end_now)
-    saves = [timed(lambda v=v: checkpoints.save(learner, v)) for v in range(1, 6)]
-    stalls, busy_steps, steps = [], [], []
-    for version in range(6, 12):
-        stalls.append(timed(lambda v=version: checkpoints.begin(learner, v)))
-        busy_steps.append(timed(lambda: learner.step(make_batch(load, 1))))
-        checkpoints.wait()
-        steps.append(timed(lambda: learner.step(make_batch(load, 1))))
-    writes = [timed(lambda v=v: publisher.write(v, learner.model)) for v in range(1, 6)]
-    loads = [timed(lambda: checkpoints.load_newest(learner)) for _ in range(3)]
-    publisher.close()
-    print(f"{load.name}:")
-    print(
-        f"checkpoint: first save {saves[0]:.3f} s, best later {min(saves[1:]):.3f} s, load {min(loads):.3f} s"
-    )
-    print(
-        f"checkpoint: training waits {statistics.median(stalls):.4f} s per save (longest "
-        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s while a checkpoint is written, "
-        f"{statistics.median(steps):.3f} s alone"
-    )
-    print(f"publication written in {min(writes):.4f} s (weights, configuration, digests)")
-
-
 def bench_logprobs(num_tokens: int = 1500, vocabulary: int = 151_936, hidden_size: int = 64) -> None:
     """Peak memory and time of log-probs, entropies and their gradient: in chunks, and with full logits."""
     from asyncrl.trainer.network.logprobs import output_logprobs
@@ -240,12 +209,6 @@ def peak_gibibytes(action: Callable[[], object]) -> tuple[float, float]:
     return usage.ru_maxrss / 2**20, time.perf_counter() - begin
 
 
-def timed(action: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test, not a measurement")
@@ -258,8 +221,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for i, load in enumerate(LOADS):
             bench_steps(load, Path(temporary) / str(i), num_rounds)
-        bench_stalls(LOADS[0], Path(temporary) / "0")
-        bench_stalls(LOADS[2], Path(temporary) / "2")
     bench_logprobs()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of this process, plain models included: {peak:.2f} GiB")

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fakes.agents import Client, CoroutinePrograms, Refused
+from fakes.agents import Client, CoroutinePrograms
 from fakes.chat_codec import END
 from fakes.evaluated_agents import Evaluated, evaluator_on
 from fakes.records import make_task
@@ -76,16 +76,6 @@ async def test_each_of_k_samples_has_a_program_and_a_key_of_its_own(tmp_path: Pa
         assert row["turns_mean"] == 2.0 and "tool_use_share" not in row
 
 
-async def test_an_agent_may_give_the_verdict(tmp_path: Path) -> None:
-    async def judges(client: Client) -> float:
-        await client.say([ASKED])
-        return 0.25
-
-    async with evaluator_on(tmp_path, judges, answers, may_give_verdict=True) as run:
-        (answer,) = await asked(run)
-        assert (answer.score.outcome, answer.score.correctness) == ("wrong", 0.25) and not run.grader.texts
-
-
 async def test_a_program_that_keeps_crashing_is_left_out_and_counted(tmp_path: Path) -> None:
     count = iter(range(100))
 
@@ -101,19 +91,6 @@ async def test_a_program_that_keeps_crashing_is_left_out_and_counted(tmp_path: P
         assert (row["greedy_accuracy"], row["num_faults"], row["num_tasks"]) == (1.0, 1, 2)
 
 
-async def test_a_crash_that_is_retried_asks_no_server_twice(tmp_path: Path) -> None:
-    crashes = iter([True])
-
-    async def crashes_once(client: Client) -> None:
-        await asks_twice(client)
-        if next(crashes, False):
-            raise RuntimeError("no network")
-
-    async with evaluator_on(tmp_path, crashes_once, answers) as run:
-        (answer,) = await asked(run)
-        assert answer.score.correctness == 1.0 and len(run.engine.bodies) == 2
-
-
 async def test_where_every_program_crashes_the_evaluation_says_why(tmp_path: Path) -> None:
     async def crashes(client: Client) -> None:
         raise RuntimeError("no network")
@@ -121,16 +98,6 @@ async def test_where_every_program_crashes_the_evaluation_says_why(tmp_path: Pat
     async with evaluator_on(tmp_path, crashes, answers) as run:
         with pytest.raises(EvaluationFailed, match="agent: it ended with exit code 1. no network"):
             await asked(run, tasks=2)
-
-
-async def test_a_program_over_its_own_time_is_wrong(tmp_path: Path) -> None:
-    async def hangs(client: Client) -> None:
-        await client.say([ASKED])
-        await asyncio.Event().wait()
-
-    async with evaluator_on(tmp_path, hangs, answers, timeout_seconds=0.05) as run:
-        (answer,) = await asked(run)
-        assert answer.score.outcome == "wrong" and "agent.timeout_seconds" in answer.score.detail
 
 
 async def test_a_program_that_works_by_itself_has_time_until_its_limit(tmp_path: Path) -> None:
@@ -152,16 +119,6 @@ async def test_a_program_that_works_by_itself_has_time_until_its_limit(tmp_path:
         assert seen == [True, False] and not run.evaluator.is_answering_in_time()
 
 
-async def test_a_refused_call_is_a_response_that_was_cut(tmp_path: Path) -> None:
-    async def asks_too_often(client: Client) -> None:
-        with pytest.raises(Refused, match="agent.max_calls is 1"):
-            await asks_twice(client)
-
-    async with evaluator_on(tmp_path, asks_too_often, answers, max_calls=1) as run:
-        (answer,) = await asked(run)
-        assert answer.is_cut and run.grader.texts == ["Forty or so."]
-
-
 async def test_tokens_of_a_rewritten_history_count_and_the_last_conversation_is_shown(tmp_path: Path) -> None:
     async def rewrites(client: Client) -> None:
         await client.say([ASKED])
@@ -178,20 +135,6 @@ async def test_servers_that_keep_failing_end_the_evaluation(tmp_path: Path) -> N
         run.engine.break_streams = 100
         with pytest.raises(EvaluationFailed, match="the evaluation of"):
             await asked(run, tasks=2)
-
-
-async def test_an_evaluation_without_a_server_that_may_come_back_says_why(tmp_path: Path) -> None:
-    async with evaluator_on(tmp_path, asks_twice, answers) as run:
-        members = run.evaluator.fleet.members
-        (server,) = members.servers.values()
-        run.engine.hold()
-        work = asyncio.create_task(asked(run))
-        while run.engine.num_running == 0:
-            await asyncio.sleep(0)
-        members.lifecycle(server).fail("exit code 1: no memory")
-        members.lifecycle(server).give_up()
-        with pytest.raises(EvaluationFailed, match="no server is left to answer: .*no memory"):
-            await work
 
 
 async def test_a_trainer_that_goes_back_holds_no_conversation_up(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import EvaluationFailed
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.recipe import Rollout
 from asyncrl.records import SamplingParams, Score
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
@@ -64,31 +63,6 @@ async def test_an_evaluation_of_two_sources_has_the_numbers_of_each(tmp_path: Pa
     async with evaluator_on(FakeEngine(), tmp_path, FakeProcesses()) as evaluation:
         row = await greedy(evaluation, [make_task(1), other])
     assert (row["greedy_accuracy_by_source_train"], row["greedy_accuracy_by_source_other"]) == (1.0, 1.0)
-
-
-@pytest.mark.parametrize("confirms_chunks", [True, False])
-async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirms_chunks: bool):
-    codec, reader = TextCodec(write_tokenizer(tmp_path), rollout=Rollout(stop=[";;q"])), Reader()
-    engine = FakeEngine(num_tokens=5000, chunk_tokens=2, confirms_chunks=confirms_chunks)
-    async with engine, new_session() as session:
-        engine.version, engine.script = "0", list(codec.encode("12+3=15;;question" + "z" * 5000))
-        waits = Waits()
-        fleet = Fleet(
-            [engine.url],
-            FleetSettings(max_running_requests=8),
-            session=session,
-            waits=waits,
-            processes=FakeProcesses(),
-        )
-        fleet.members.serve_fixed(0)
-        sampling = SamplingParams(1.0, 4000, codec.stop_token_ids)
-        evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, "run", itertools.count())
-        row = await greedy(evaluation, [make_task(1), make_task(2)])
-        assert (reader.texts, reader.turns) == (["12+3=15;;q"] * 2, [1, 1])
-        assert (row["response_tokens_mean"], row["version_min"], row["version_max"]) == (10, 0, 0)
-        # The server was told: it did not write to the limit.
-        assert evaluation.num_streamed < 2 * 4000
-        assert fleet.router.num_in_flight == 0
 
 
 @contextlib.asynccontextmanager

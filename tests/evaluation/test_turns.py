@@ -1,6 +1,7 @@
-"""Evaluations whose responses have turns: what answers them, who judges, limits, faults, and their end."""
+"""Evaluations of conversations: environments, tools, rendered histories, faults and limits."""
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from fakes.engine import STOP, FakeEngine
 from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.evaluated_agents import TextGrader
 from fakes.fleets import fleet_on
+from fakes.records import make_score
+from rollout.test_rendered_history import END, HEADER, asked_by, run_of, thinking
 
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.loops.waits import Waits
@@ -112,14 +115,6 @@ async def test_a_fault_of_an_environment_is_left_out_and_its_limit_is_wrong(tmp_
         assert (row["num_faults"], row["greedy_accuracy"]) == (1, 0.0)
 
 
-@pytest.mark.parametrize(("limits", "num_turns"), [({"max_turns": 2}, 2), ({"max_new_tokens": 5}, 2)])
-async def test_a_limit_cuts_the_conversation(tmp_path: Path, limits: dict[str, int], num_turns: int) -> None:
-    episodes = FakeEpisodes(lambda turn, text: Observation("again"))
-    async with evaluator_on(episodes, **limits) as (evaluator, _):
-        ((answer,),) = await evaluator.answer(tasks(1), num_samples=1, is_greedy=True)
-        assert answer.is_cut and answer.num_turns == num_turns
-
-
 async def test_a_slow_tool_keeps_no_place_on_a_server_and_a_cancelled_evaluation_closes_it(
     tmp_path: Path,
 ) -> None:
@@ -136,3 +131,28 @@ async def test_a_slow_tool_keeps_no_place_on_a_server_and_a_cancelled_evaluation
             await work
         assert not evaluator.is_answering_in_time()
         assert all(episode.is_closed for episode in episodes.opened)
+
+
+class Correct:
+    async def grade(self, *_: object) -> object:
+        return make_score()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "smollm2"])
+async def test_an_evaluation_reads_the_contexts_of_training(tmp_path: Path, family: str) -> None:
+    async with run_of(tmp_path, family, samples=1) as run:
+        (trained,) = await run.play()
+        num_asked = len(run.engine.bodies)
+        generator = run.player.generator
+        evaluator = Evaluator(
+            *(generator.fleet, generator.waits, Correct(), run.codec),  # type: ignore[arg-type]
+            *(SamplingParams(1.0, 1000, run.codec.stop_token_ids), 2000, "run", itertools.count()),
+            conversations=dataclasses.replace(run.player.conversations),
+        )
+        ((answer,),) = await evaluator.answer([asked_by(run.codec)], num_samples=1, is_greedy=True)
+        asked = [body["input_ids"][0] for body in run.engine.bodies]
+        assert asked[num_asked:] == asked[:num_asked]
+        assert (answer.num_tokens, answer.num_turns) == (trained.num_sampled_in_all(), 3)
+        # For people, the conversation as it was sampled.
+        said = [f"{thinking(n)}{END}\n<|im_start|>user\nnot {n}{END}\n{HEADER}" for n in range(2)]
+        assert answer.text == f"{said[0]}{said[1]}{thinking(2)}{END}"

@@ -1,23 +1,18 @@
-"""How an addition is worked: values a reader can add by hand."""
+"""Additions as they are worked: values a reader can add by hand, and the shares of the noisy corpus."""
 
 import re
 from random import Random
 
 import pytest
 
-from asyncrl.examples.arithmetic import draw_addition, read_columns, work_addition
+from asyncrl.examples.arithmetic import draw_addition, work_addition
+from asyncrl.examples.corpus import OFFSETS, Mix, draw_examples
+from asyncrl.examples.pretrain import draw_long_sum, work_long_sum
+from asyncrl.examples.rows import problem_of
 
 
 def test_an_addition_is_worked_from_the_right_with_its_carries():
     assert work_addition((347, 85), Random(0), 0.0) == ("7+5+0=12;4+8+1=13;3+0+1=4", 432)
-
-
-def test_the_last_carry_is_a_digit_of_the_sum():
-    assert work_addition((99, 1), Random(0), 0.0) == ("9+1+0=10;9+0+1=10", 100)
-
-
-def test_columns_are_read_with_each_carry_already_in_the_next_one():
-    assert read_columns([12, 13, 4]) == 432
 
 
 def test_numbers_have_two_to_four_digits_in_equal_shares():
@@ -52,3 +47,45 @@ def test_a_step_slips_as_often_as_the_noise_says():
             num_slips += sum(map(int, left.split("+"))) != int(column)
             num_steps += 1
     assert num_slips / num_steps == pytest.approx(0.03, abs=0.006)
+
+
+TASKS = [(draw_addition, work_addition), (draw_long_sum, work_long_sum)]
+
+
+def boxed(response: str) -> int:
+    return int(response.split("</think>")[-1].removeprefix("\\boxed{").removesuffix("}"))
+
+
+@pytest.mark.parametrize(("draw", "work"), TASKS)
+def test_three_quarters_answer_directly_and_half_of_those_are_wrong(draw, work):
+    examples = list(draw_examples(draw, work, mix=Mix(), count=8000, seed=0, without=set()))
+    direct = [example for example in examples if "<think>" not in example.response]
+    errors = [boxed(example.response) - sum(example.terms) for example in direct]
+    assert len(direct) / len(examples) == pytest.approx(0.75, abs=0.02)
+    assert errors.count(0) / len(direct) == pytest.approx(0.5, abs=0.02)
+    assert set(errors) == {0, *OFFSETS}
+
+
+def test_worked_examples_think_first_and_box_what_the_working_came_to():
+    mix = Mix(direct=0.0, noise=0.0)
+    for example in draw_examples(draw_addition, work_addition, mix=mix, count=200, seed=0, without=set()):
+        working, total = work_addition(example.terms, Random(0), 0.0)
+        assert example.response == f"<think>{working}</think>\\boxed{{{total}}}"
+
+
+def test_a_direct_answer_is_never_negative():
+    examples = draw_examples(
+        lambda random: (10, random.randrange(10, 20)),
+        work_addition,
+        mix=Mix(direct=1.0, wrong=1.0),
+        count=300,
+        seed=0,
+        without=set(),
+    )
+    assert min(boxed(example.response) for example in examples) > 0
+
+
+def test_held_out_problems_are_not_in_the_corpus():
+    without = {problem_of((a, b)) for a in range(10, 100) for b in range(10, 100)}
+    examples = draw_examples(draw_addition, work_addition, mix=Mix(), count=500, seed=0, without=without)
+    assert without.isdisjoint(problem_of(example.terms) for example in examples)

@@ -1,6 +1,8 @@
-"""A base model for a gym: made from the gym's own questions, and fit for the recipe that names it."""
+"""A base model for a gym: its questions, how they are answered, and the recipe that names it."""
 
+import re
 from pathlib import Path
+from random import Random
 
 import pytest
 from fakes.gym import NEEDS_GYM
@@ -8,10 +10,13 @@ from fakes.refusals import without_page
 
 import asyncrl.data.gym
 from asyncrl.commands import main as cli
+from asyncrl.data.gym_process import Request, make_row
 from asyncrl.errors import InputError
+from asyncrl.examples.gym_pretrain import draw_answers, terms_of, work_chain_sum
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
+from verifiers.gym.datasets import build_dataset
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 
@@ -64,9 +69,60 @@ def test_without_the_package_the_recipe_is_refused_before_anything_is_made(
     assert not (tmp_path / "made").exists()
 
 
-def test_an_unknown_option_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    # Loads torch and transformers.
-    from asyncrl.examples.gym_pretrain import prepare
+ASKS = "State the final answer to the following arithmetic problem: {} ="
+QUESTION = ASKS.format("4 - 1 - 7 + 9")
+CONFIG = {"min_terms": 6, "max_terms": 8, "min_digits": 1, "max_digits": 1}
 
-    with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*worked, .*noise"):
-        prepare(tmp_path, lambda *progress: None, nois=0.1)
+
+def test_terms_have_the_signs_in_front_of_them():
+    assert terms_of(QUESTION) == (4, -1, -7, 9)
+
+
+@pytest.mark.parametrize("problem", ["14 - 1", "4 - -1", "4", "4 * 1"])
+def test_a_question_that_cannot_be_worked_is_refused_with_the_configuration_that_can(problem: str):
+    with pytest.raises(InputError, match="max_digits: 1 and without allow_negation"):
+        terms_of(ASKS.format(problem))
+
+
+def test_a_chain_is_worked_with_a_running_total():
+    assert work_chain_sum((4, -1, -7, 9, 8), Random(0), 0.0) == ("4-1=+03;-7=-04;+9=+05;+8=+13", 13)
+
+
+def test_all_after_a_slip_is_consistent_with_it():
+    working, total = work_chain_sum((4, -1, -7), Random(0), 1.0)
+    totals = [int(found) for found in re.findall(r"=([+-]\d\d)", working)]
+    assert abs(totals[0] - 3) == 1 and abs(totals[1] - (totals[0] - 7)) == 1
+    assert total == totals[-1]
+
+
+def test_the_corpus_answers_in_one_go_or_works_and_leaves_held_out_questions_out():
+    questions = [ASKS.format(f"{n % 10} + {n // 10 % 10} - {n // 100}") for n in range(1000)]
+    answers = draw_answers(
+        questions, worked_first=300, worked=0.2, noise=0.0, seed=0, without=set(questions[:100])
+    )
+    drawn = list(answers)
+    assert [example.prompt for example in drawn] == questions[100:]
+    is_worked = ["<think>" in example.response for example in drawn]
+    assert all(is_worked[:200])
+    assert sum(is_worked[200:]) == pytest.approx(0.2 * 700, abs=35)
+    for example in drawn:
+        assert example.response.endswith(f"<answer>{sum(example.terms)}</answer>")
+
+
+@NEEDS_GYM
+def test_the_tokenizer_knows_what_the_gym_asks_and_what_answers_it():
+    # Loads torch and transformers.
+    from asyncrl.examples.gym_pretrain import build_tokenizer
+
+    request = Request("chain_sum", CONFIG, seed=7, size=50, start=0, stop=50)
+    dataset = build_dataset("chain_sum", CONFIG, seed=7, size=50)
+    questions = [make_row(request, dataset, index)["prompt"] for index in range(50)]
+    tokenizer = build_tokenizer()
+    for example in draw_answers(questions, worked_first=0, worked=0.5, noise=0.0, seed=0, without=()):
+        text = example.prompt + example.response
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids) == text
+        # <bos>, what all questions begin with, and a digit and a sign per term.
+        assert len(tokenizer.encode(example.prompt).ids) == 2 + 2 * len(example.terms)
+        # Two markers; a first digit, then six tokens a step and ";" between two; the answer.
+        assert len(ids) <= 18 + 2 + 49 + 5

@@ -1,11 +1,14 @@
 """The page of runs, served and open in a tab while a test uses it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fakes.chromium import Page, tab
-from fakes.page_server import served
+
+from asyncrl.readers.page.app import serve
+from asyncrl.readers.page.runs import Runs
 
 CUT = """
 [...document.querySelectorAll("body *")].filter((element) => {
@@ -20,6 +23,22 @@ CUT = """
 }).map((element) => `${element.tagName}#${element.id}.${element.className}: ${element.textContent}`)
 """
 """Elements wider than their container, or than the window, without a way to scroll there."""
+
+
+LIMIT_SECONDS = 60
+
+
+@asynccontextmanager
+async def served(*folders: Path) -> AsyncIterator[str]:
+    """The URL, which ends with a slash."""
+    until = asyncio.Event()
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    server = asyncio.create_task(serve(Runs(folders), port=0, until=until, ready=url.set_result))
+    try:
+        yield await asyncio.wait_for(url, LIMIT_SECONDS)
+    finally:
+        until.set()
+        await server
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from fakes.processes import children_in_order, descendants, kill, wait_for_end
 
-from sandbox import cgroup
+from sandbox import cgroup, watch
+from sandbox.interpreter import find_interpreter
 from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
@@ -80,19 +81,6 @@ async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
             # One that loses the other ends by itself.
             kill(helpers[index])
         found = await run(sandbox, "print('again')")
-    assert found.stdout == b"again\n"
-
-
-async def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
-    async with SandboxPool(ONE) as sandbox:
-        await sandbox.start()
-        (worker,) = sandbox._idle
-        _, keeper = children_in_order(psutil.Process(worker._process.pid))
-        running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
-        while not keeper.children():
-            await asyncio.sleep(0.001)
-        keeper.kill()
-        found = await running
     assert found.stdout == b"again\n"
 
 
@@ -362,3 +350,56 @@ def test_everything_dies_with_its_parent(victim, tier):
     # The host's last worker outlives it by the moment it takes to clean up; what a killed worker left, the
     # next sweeps.
     assert_groups_are_gone(before, sweeps=victim == "worker")
+
+
+INIT, PROGRAM, CHILD = 10, 11, 12
+EXITING = 0x04
+
+
+def play(monkeypatch, *, flags, num_threads):
+    """A program with a child process, whose descriptors only root may see."""
+
+    def list_descriptors(path):
+        if path == f"/proc/{CHILD}/fd":
+            raise PermissionError(path)
+        return []
+
+    tree = {INIT: [PROGRAM], PROGRAM: [CHILD], CHILD: []}
+    processes = {
+        PROGRAM: watch._Process(PROGRAM, "S", 0, 0.0, 1, 1),
+        CHILD: watch._Process(CHILD, "R", flags, 0.0, num_threads, 1),
+    }
+    monkeypatch.setattr(watch, "children", lambda pid: list(tree[pid]))
+    monkeypatch.setattr(watch, "_status", processes.get)
+    monkeypatch.setattr(watch.os, "listdir", list_descriptors)
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_threads", "hidden"),
+    [
+        (0, 1, {CHILD}),
+        (EXITING, 1, set()),
+        # Its first thread alone is exiting.
+        (EXITING, 2, {CHILD}),
+    ],
+)
+def test_a_process_that_hides_its_descriptors_is_reported_unless_it_is_exiting(
+    flags: int, num_threads: int, hidden: set[int], monkeypatch: pytest.MonkeyPatch
+):
+    play(monkeypatch, flags=flags, num_threads=num_threads)
+    times, limits = watch.CpuTimes(), {"enough_tasks": 9, "seconds": 1, "enough_memory": 1 << 30}
+    assert watch.look(INIT, times, **limits, directory=None).hidden == hidden
+
+
+def test_the_current_folder_is_no_part_of_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('the json.py of the current folder')")
+    for package in ("numpy", "packaging"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    find_interpreter.cache_clear()
+    found = find_interpreter(sys.executable, ("numpy", "packaging"))
+    assert [path for path in found.packages if Path(path).is_relative_to(tmp_path)] == []
+    assert [Path(path).name for path in found.packages if path.endswith("packaging")] == ["packaging"]

@@ -1,22 +1,28 @@
-"""A helper or a worker that is killed at the worst moment leaves no process behind that nobody knows of."""
+"""Nothing of a killed helper or worker is left: no process, no directory, no group."""
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 import psutil
 import pytest
 from fakes.processes import children_in_order, descendants, wait_for_end
 
-from sandbox import pool, strays
+from sandbox import cgroup, leftovers, pool, strays, users
 from sandbox.command import Command
 from sandbox.limits import Limits
+from sandbox.polling import readable
 from sandbox.pool import SandboxPool
 from sandbox.result import SandboxError, Tier
 from tests.sandbox.conftest import ALL_KINDS_OF_BOX, settings_for
 from tests.sandbox.test_random_kills import HOSTILE, adopting_orphans, left_behind
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Outcome
 
 SLEEPER = "import time\ntime.sleep(600)"
 BOMB = HOSTILE[0][0]
@@ -135,3 +141,98 @@ def test_all_children_and_their_orphans_are_ended_and_reaped():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ended.stdout == "[]\n", ended.stderr
+
+
+NUM_DESCRIPTORS = 1100
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Takes all numbers that select can wait for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < NUM_DESCRIPTORS + 200:
+        pytest.skip(f"this machine allows {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, NUM_DESCRIPTORS + 200), hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(NUM_DESCRIPTORS):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_pipe_is_readable_once_it_holds_something_or_hung_up():
+    out, into = os.pipe()
+    assert readable(out, timeout_seconds=0) == []
+    os.write(into, b"x")
+    assert readable(out, timeout_seconds=0) == [out]
+    os.read(out, 1)
+    os.close(into)
+    assert readable(out, timeout_seconds=0) == [out]
+    os.close(out)
+
+
+@pytest.mark.usefixtures("many_descriptors")
+async def test_workers_answer_a_caller_with_a_thousand_descriptors():
+    async with VerifierPool() as pool:
+        reference = pool.parse_reference("math", {}, "x^2+2x+1")
+        math = await pool.verify("math", {}, "\\boxed{(x+1)^2}", reference)
+        gold = pool.parse_reference("code", {}, {"tests": [{"call": "f(1)", "expect": "2"}]})
+        code = await pool.verify("code", {}, "```python\ndef f(x): return x + 1\n```", gold)
+    assert math.outcome is Outcome.CORRECT, math
+    assert code.outcome is Outcome.CORRECT, code
+
+
+def test_a_directory_is_kept_while_its_worker_holds_the_lock(tmp_path):
+    path, lock = leftovers.make_work_base(str(tmp_path), os.getuid())
+    os.makedirs(f"{path}/7/work")
+    leftovers.sweep(str(tmp_path), [])
+    assert os.path.isdir(f"{path}/7/work")
+    os.close(lock)
+    (tmp_path / "asyncrl-other").mkdir()
+    leftovers.sweep(str(tmp_path), [])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["asyncrl-other"]
+
+
+def test_processes_in_the_group_of_a_dead_worker_are_ended(tmp_path):
+    """On a directory that stands in for the kernel's; its file keeps it from being removed."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    group = tmp_path / f"asyncrl-sandbox-{dead.pid}"
+    group.mkdir()
+    left = subprocess.Popen(["sleep", "600"])
+    living = tmp_path / f"asyncrl-sandbox-{os.getpid()}"
+    living.mkdir()
+    kept = subprocess.Popen(["sleep", "600"])
+    (group / "cgroup.procs").write_text(f"0\n{left.pid}\n")
+    (living / "cgroup.procs").write_text(f"{kept.pid}\n")
+    try:
+        home = cgroup.Hierarchy(frozenset({"memory"}), 1, tmp_path)
+        assert not cgroup.sweep([home])
+        assert left.wait(timeout=300) == -9
+        assert kept.poll() is None
+    finally:
+        for process in (left, kept):
+            process.kill()
+            process.wait()
+
+
+def test_a_user_is_known_to_a_namespace_by_its_map():
+    assert users.is_mapped("         0          0 4294967295\n", 61184)
+    assert users.is_mapped("0 1000 1\n1 100000 65536\n", 61184)
+    assert not users.is_mapped("0 1000 1\n", 61184)
+
+
+def test_each_worker_of_roots_has_a_user_of_its_own():
+    held = [users.claim() for _ in range(3)]
+    try:
+        if os.getuid() != 0:
+            assert {user for user, _ in held} == {os.getuid()}
+        elif all(claimed is not None for _, claimed in held):
+            assert len({user for user, _ in held}) == 3
+            assert min(user for user, _ in held) > 60000
+        else:
+            assert {user for user, _ in held} == {65534}
+    finally:
+        for _, claimed in held:
+            if claimed is not None:
+                claimed.close()

@@ -306,17 +306,6 @@ async def test_no_process_is_left_when_the_pool_closes(folder: Path) -> None:
         await pool.open(named("Odd"))
 
 
-async def test_a_template_that_dies_is_replaced(pool: EpisodePool) -> None:
-    episode = await pool.open(named("Odd"))
-    assert pool._template is not None and pool._template._process is not None
-    os.kill(pool._template._process.pid, signal.SIGKILL)
-    with pytest.raises(EnvironmentFault):
-        await episode.start({})
-        await episode.step("sleep")
-    await episode.close()
-    assert isinstance(await answer(pool, "again"), Observation)
-
-
 async def test_a_template_that_dies_with_many_at_work_is_replaced(pool: EpisodePool) -> None:
     opened: list[Any] = []
 

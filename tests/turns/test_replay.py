@@ -127,11 +127,6 @@ async def brought_back(turns: list[Turn]) -> Counting:
     return episode
 
 
-async def test_a_stateless_tool_beside_a_replayable_environment_is_not_called_again() -> None:
-    episode = await brought_back([None, [Call("plain"), Call("kept")], None, [Call("plain")]])
-    assert episode.asked == {"environment": 2, "kept": 1}
-
-
 async def test_a_tool_that_is_neither_costs_nothing_until_it_is_called() -> None:
     assert (await brought_back([None])).asked == {"environment": 1}
     with pytest.raises(EnvironmentFault, match='1 turns, and the tool "odd" says'):

@@ -1,6 +1,5 @@
 """What the pool remembers: by everything that decides, within bounds, and nothing that was luck."""
 
-import gc
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -151,15 +150,6 @@ async def test_whatever_the_callers_side_of_a_verifier_does_there_is_a_verdict(f
     await with_pool(folder, work)
 
 
-async def test_the_pools_cache_is_bounded_in_bytes(folder: Path) -> None:
-    async def work(ask: Ask, pool: VerifierPool) -> None:
-        for number in range(30):
-            await ask(f"{number}", 1)
-        assert 0 < pool._cache.num_bytes <= 4000 and len(pool._cache) < 10
-
-    await with_pool(folder, work, cache_bytes=4000)
-
-
 def key(number: int) -> bytes:
     return number.to_bytes(32)
 
@@ -195,11 +185,6 @@ class Frozen:
     tests: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slotted:
-    tests: tuple[Any, ...]
-
-
 @dataclass
 class Open:
     tests: list[Any] = field(default_factory=list)
@@ -213,22 +198,6 @@ def test_a_reference_that_changes_gets_another_digest() -> None:
         members.append(2)
         assert digests.digest(reference) != first
     assert not digests._watched and not digests._held
-
-
-def test_a_reference_that_cannot_change_is_digested_once_while_it_lives() -> None:
-    digests = ReferenceDigests()
-    reference = Frozen(("a" * 10, 1))
-    first = digests.digest(reference)
-    assert list(digests._watched) == [id(reference)]
-    assert digests.digest(reference) == first == ReferenceDigests().digest(Frozen(("a" * 10, 1)))
-    # One with slots cannot be watched: the small ones are held, up to a number.
-    for number in range(1200):
-        assert digests.digest(Slotted((number,))) == digests.digest(Slotted((number,))) is not None
-    assert digests.digest(Slotted(("a" * 5000,))) is not None
-    assert len(digests._held) == 1024
-    del reference
-    gc.collect()
-    assert not digests._watched
 
 
 @pytest.mark.parametrize("part", [object(), [1], (1, [2]), Open(), lambda: 1, float])

@@ -1,15 +1,21 @@
 """Exact text, numbers, patterns, choices, structure, JSON, length and their composition."""
 
 import json
+import math
+import random
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verifiers.length import soft_overlong
 from verifiers.letter_choice import chosen_letters
 from verifiers.registry import build_verifier, check_options, load_verifier
 from verifiers.verdict import Verdict
+from verifiers.weighted_sum import weighted_sum
 
 
 def verdict(name: str, gold: Any, response: str, **options: Any) -> Verdict:
@@ -319,3 +325,37 @@ def test_parts_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             load_verifier("weighted", {"parts": parts})
+
+
+HUNDREDTHS = st.integers(-1000, 1000).map(lambda number: number / 100)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "divisor", "total"),
+    [
+        ([(1.0, 0.7), (1.0, 0.2), (1.0, 0.1)], 1.0, 1.0),
+        ([(1.0, 0.8), (-1.0, 0.1)], 1.0, 0.7),
+        ([(0.1, 1.0), (0.2, 1.0), (0.3, 0.0)], 0.6, 0.5),
+        ([(3, 1), (1, 0)], 4, 0.75),
+        ([], 1.0, 0.0),
+        ([(1e308, 100.0)], 1.0, math.inf),
+        ([(1.0, math.inf), (1.0, 0.5)], 1.0, math.inf),
+    ],
+)
+def test_numbers_are_taken_as_they_are_written(
+    pairs: list[tuple[float, float]], divisor: float, total: float
+) -> None:
+    assert weighted_sum(pairs, divisor=divisor) == total
+
+
+def test_a_sum_with_nan_is_nan() -> None:
+    assert math.isnan(weighted_sum([(1.0, math.nan), (1.0, 0.5)]))
+
+
+@given(st.lists(st.tuples(HUNDREDTHS, HUNDREDTHS), max_size=8), st.randoms(use_true_random=False))
+def test_equal_parts_in_any_order_have_one_sum(
+    pairs: list[tuple[float, float]], chance: random.Random
+) -> None:
+    wanted = sum((Fraction(str(a)) * Fraction(str(b)) for a, b in pairs), Fraction())
+    chance.shuffle(pairs)
+    assert weighted_sum(pairs) == float(wanted)

@@ -52,12 +52,6 @@ class Prepared(Plain):
     def verify(self, response, reference):
         return correct(extracted=self.loaded[0], detail=str(self.loaded[1]))
 
-class SlowToBuild(Plain):
-    def __init__(self):
-        # Longer than any limit of a response here.
-        end = time.process_time() + 1.0
-        while time.process_time() < end: pass
-
 class NeverBuilt(Plain):
     count = 0
     def __init__(self):
@@ -148,12 +142,6 @@ async def test_what_is_to_be_prepared_is_named_by_a_worker_and_loaded_by_the_tem
     async with VerifierPool() as pool:
         verdict = await pool.verify(*named("Prepared"), "a", "", folder=folder)
     assert len({verdict.extracted, verdict.detail, str(os.getpid())}) == 3
-
-
-async def test_loading_is_no_part_of_the_limit_of_a_response(folder: Path) -> None:
-    async with VerifierPool(timeout_seconds=0.2) as pool:
-        found = await pool.judge(*named("SlowToBuild"), "a", "", folder=folder)
-    assert (found.verdict.outcome, found.faults) == (Outcome.CORRECT, ())
 
 
 async def test_a_verifier_that_is_never_loaded_is_a_fault_of_the_verifier(folder: Path) -> None:

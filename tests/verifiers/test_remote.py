@@ -1,4 +1,4 @@
-"""The remote verifier against a real HTTP server: every failure of the server is a fault, never a score."""
+"""The remote verifier against a real HTTP server, and the strict JSON it reads: each failure is a fault."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.remote import read_verdict
 from verifiers.storable import storable_verdict
+from verifiers.strict_json import flaw_in, loads, loads_with_flaws
 from verifiers.task import Task
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict
 
@@ -129,30 +130,17 @@ def test_a_server_that_keeps_failing_is_a_fault(server: Server, reply: tuple[int
 
 
 MALFORMED = [
-    (b'"score": 0.5, "shaping": true', "shaping is True"),
+    # tests/verifiers/test_verdict.py has each field, the tests of strict JSON below each way not to be JSON.
     (b'"score": true', "score is True"),
-    (b'"shaping": "0.5"', "shaping is '0.5'"),
     (b'"shaping": 1e300', "shaping is 1e+300, expected a number in [-1e+06, 1e+06]"),
-    (b'"shaping": -1000001', "shaping is -1000001"),
-    (b'"shaping": 1e999', "1e999 is out of the range of a float"),
     (b'"shaping": Infinity', "Infinity is not JSON"),
-    (b'"shaping": ' + b"9" * 400, "shaping is a number that no float holds"),
-    (b'"score": ' + b"9" * 400, "score is a number that no float holds"),
-    (b'"shaping": ' + b"9" * 5000, "Exceeds the limit"),
-    (b'"shaping": ' + b"[" * 200_000, "nested too deeply"),
     (b'"shaping": ' + b"[" * 900 + b"]" * 900, "shaping is [["),
     (b'"detail": {"a": 1}', "detail is {'a': 1}, expected text"),
     (b'"extracted": 42', "extracted is 42, expected text"),
     (b'"shapping": 0.5', "unknown key 'shapping', expected outcome, score, extracted, detail, shaping"),
-    (b'"spans": [[0, 3, true]]', "the reward of spans[0] is True"),
     (b'"spans": [[3, 0, 0.5]]', "whose end is not behind its first character"),
-    (b'"spans": {"first": 0}', "expected a list"),
-    (b'"spans": 0', "expected a list"),
-    (b'"turn_rewards": "0.5"', "expected a list"),
     (b'"turn_rewards": [1e300]', "turn_rewards[0] is 1e+300"),
-    (b'"scores": [0.5]', "scores is [0.5], expected an object"),
     (b'"scores": {"a": "1"}', "scores['a'] is '1'"),
-    (b'"score": 1, "score": 0.5', 'the key "score" stands twice'),
     (b'"score": 0', "outcome is correct but score is 0"),
     (b'"detail": "\xff"', "UnicodeDecodeError"),
 ]
@@ -282,3 +270,50 @@ def test_any_text_can_be_sent(server: Server) -> None:
 def test_the_address_must_be_http() -> None:
     with pytest.raises(ValueError, match="http"):
         load_verifier("remote", {"url": "file:///etc/passwd"})
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(["NaN", "Infinity", "-Infinity", "1e999", '{"a": NaN}']),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_what_is_json_is_read_as_ever(value: Any) -> None:
+    text = json.dumps(value)
+    assert loads(text) == json.loads(text)
+    assert flaw_in(loads_with_flaws(text)[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("token", "complaint"),
+    [
+        ("NaN", "NaN is not JSON"),
+        ("-Infinity", "-Infinity is not JSON"),
+        ("Infinity", "Infinity is not JSON"),
+        ("1e400", "the number 1e400 is out of the range of a float"),
+        ("-1.5E+999", "out of the range of a float"),
+        ("12e-400", "too small for a float"),
+        ('{"a": 1, "a": 1}', 'the key "a" stands twice'),
+        ('{"b": {}, "\\u0061": 1, "a": 2}', 'the key "a" stands twice'),
+        ("[" * 200_000, "nested too deeply"),
+        ("9" * 5000, "Exceeds the limit"),
+        ("{'a': 1}", "property name"),
+    ],
+)
+@given(around=VALUES)
+def test_what_is_no_json_is_refused_wherever_it_stands(token: str, complaint: str, around: Any) -> None:
+    text = json.dumps([around, {"x": [around, "HERE"]}]).replace('"HERE"]}]', token + "]}]")
+    with pytest.raises(ValueError) as refused:
+        loads(text)
+    assert complaint in str(refused.value)
+
+
+def test_zero_is_not_too_small() -> None:
+    assert loads("[0.0, -0.0, 0e5, 0.000e-999, 5e-324]") == [0.0, 0.0, 0.0, 0.0, 5e-324]

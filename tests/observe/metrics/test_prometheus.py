@@ -1,4 +1,4 @@
-"""What Prometheus scrapes of a run, by its own parser: a real controller, fake servers and a fake trainer."""
+"""The page that Prometheus scrapes: it agrees with the run, and whatever a label holds is read back."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,10 @@ import aiohttp
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
+from fakes.trackers import needs
 from fakes.trainer import FakeTrainer
+
+from asyncrl.observe.metrics.prometheus import Histogram, counter, gauge, histogram, text
 
 parser = pytest.importorskip("prometheus_client.parser", reason="make setup TRACKERS=1")
 
@@ -70,3 +73,34 @@ async def test_the_page_lists_every_family(tmp_path: Path) -> None:
     # Those of agents are there in runs that have one.
     of_agents = {name for name in listed if name.startswith("agent")}
     assert listed - of_agents == {name.removeprefix("asyncrl_") for name in names}
+
+
+def test_a_histogram_counts_up_to_each_bound_and_all_in_the_last_bucket() -> None:
+    counted = Histogram((1, 2.5))
+    for value in (0.5, 1, 2, 7):
+        counted.observe(value)
+    assert list(histogram("step_seconds", "Of a step.", counted)) == [
+        "# HELP asyncrl_step_seconds Of a step.",
+        "# TYPE asyncrl_step_seconds histogram",
+        'asyncrl_step_seconds_bucket{le="1"} 2',
+        'asyncrl_step_seconds_bucket{le="2.5"} 3',
+        'asyncrl_step_seconds_bucket{le="+Inf"} 4',
+        "asyncrl_step_seconds_sum 10.5",
+        "asyncrl_step_seconds_count 4",
+    ]
+
+
+def test_a_counter_says_so_in_its_name() -> None:
+    with pytest.raises(AssertionError, match="tokens"):
+        counter("tokens", "", 1)
+
+
+@needs("prometheus_client")
+def test_whatever_a_label_holds_is_read_back() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    labels = {"verifier": 'a "quoted"\\path\nof two lines', "outcome": "é"}
+    written = text([gauge("g", 'Help with "quotes"\\ and\nlines.', [(labels, 1.5e-7), ({}, 10**15 + 1)])])
+    (family,) = text_string_to_metric_families(written)
+    assert family.documentation == 'Help with "quotes"\\ and\nlines.'
+    assert [(s.labels, s.value) for s in family.samples] == [(labels, 1.5e-7), ({}, 10**15 + 1)]

@@ -126,15 +126,6 @@ def test_a_step_that_measured_nothing_prints_dashes() -> None:
     assert set(printed(file)[2].split()[1:]) == {"-"}
 
 
-def test_control_codes_appear_on_a_terminal_only() -> None:
-    for is_terminal in (True, False):
-        screen, file = console(80, is_terminal=is_terminal)
-        live = LiveLine(50, console=screen)
-        live.note("a server left")
-        live.step(row(1))
-        assert any("\x1b" in line for line in printed(file)) == is_terminal
-
-
 def test_groups_dropped_while_a_step_waits_are_counted_by_reason() -> None:
     terminal, file = console(200)
     counts = {"no_signal": 4_060, "all_wrong": 4_000, "all_right": 60, "fault": 4, "server": 0, "stale": 0}

@@ -1,6 +1,8 @@
 """Progress of what comes before the first step."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,3 +154,13 @@ def test_a_bar_of_standard_error_leaves_what_goes_into_a_file_alone(
             print("a row")
     assert (tmp_path / "out").read_text() == "a row\n"
     assert "grading" in shown.getvalue() and "a row" not in shown.getvalue()
+
+
+def test_warnings_are_shown_as_one_plain_message_that_steers_no_terminal() -> None:
+    code = (
+        "import logging\nfrom asyncrl.observe.terminal.table import warn_on_stderr\nwarn_on_stderr()\n"
+        "log = logging.getLogger('asyncrl.rollout.fault_limit')\n"
+        "log.info('hidden')\nlog.warning('no verdict: %s', '\\x1b[2J')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "no verdict: \\x1b[2J\n")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
-from fakes.chromium import needs_chromium, tab
-from fakes.opened_page import opened
-from fakes.page_server import served
+from fakes.chromium import needs_chromium
+from fakes.opened_page import opened, served
 
+from asyncrl.commands import main as cli
 from asyncrl.readers.page.app import export, serve
 from asyncrl.readers.page.runs import Run, Runs
 
@@ -25,16 +25,6 @@ async def test_the_server_answers_groups_filtered_and_one_by_one(run_folder: Pat
             assert len((await reply.json())["trajectories"]) == 2
         async with session.get(url) as reply:
             assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
-
-
-async def test_the_server_follows_a_run_that_is_going_on(run_folder: Path) -> None:
-    async with served(run_folder) as url, ClientSession() as session:
-        db = sqlite3.connect(run_folder / "journal.sqlite")
-        db.execute("INSERT INTO groups VALUES (3, 'train:4', '5+5=', 'open', 1, 4.0, NULL, NULL)")
-        db.commit()
-        db.close()
-        async with session.get(f"{url}api/runs/run/groups") as reply:
-            assert (await reply.json())[0]["group_id"] == 3
 
 
 @pytest.mark.parametrize(
@@ -119,16 +109,13 @@ async def test_a_served_group_shows_its_tokens_and_verdicts_in_a_browser(
         assert "<" in await page.evaluate("[...document.querySelectorAll('.token')].map(t => t.textContent)")
 
 
-@needs_chromium
-async def test_an_exported_group_shows_without_a_server(
-    run_folder: Path, tmp_path: Path, browser_address: str
+def test_bad_input_is_one_sentence_and_exit_code_two(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "run.html"
-    file.write_text(export([Run("sums", run_folder)], num_groups=10))
-    async with tab(browser_address) as page:
-        await page.open(f"{file.as_uri()}#/sums/groups/1")
-        text = await page.text("article")
-        assert "cut at the length limit" in text
-        assert "dropped: stale, admitted at version 0" in await page.text("#group")
-        assert await page.evaluate("document.querySelectorAll('#groups tr').length") == 3
-        assert page.complaints == []
+    for words, sentence in (
+        ([str(tmp_path / "nothing")], "it is not a run folder"),
+        ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
+        ([str(run_folder), "--port", "99999"], "--port is 99999, expected 0 to 65535"),
+    ):
+        assert cli.main(["view", *words]) == 2
+        assert sentence in capsys.readouterr().err

@@ -7,8 +7,7 @@ import pytest
 from aiohttp import ClientSession
 from fakes.chained_runs import write_chain
 from fakes.chromium import needs_chromium
-from fakes.opened_page import CUT, opened
-from fakes.page_server import served
+from fakes.opened_page import CUT, opened, served
 from fakes.statuses import make_status
 
 from asyncrl.readers.page.runs import Runs

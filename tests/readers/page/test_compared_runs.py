@@ -6,8 +6,7 @@ import pytest
 from aiohttp import ClientSession
 from fakes.chromium import needs_chromium
 from fakes.compared_runs import write_run
-from fakes.opened_page import opened
-from fakes.page_server import served
+from fakes.opened_page import opened, served
 
 from asyncrl.readers.page.compared_runs import MOST_EXPORTED, exported
 

@@ -12,8 +12,7 @@ from fakes.chained_runs import write_chain
 from fakes.chromium import Page, needs_chromium, tab
 from fakes.compared_runs import write_run
 from fakes.evaluated_run import evaluate_run
-from fakes.opened_page import go
-from fakes.page_server import served
+from fakes.opened_page import go, served
 from fakes.statuses import make_status
 
 from asyncrl.commands import main as cli

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fakes.big_run import insert_step, metric_rows
 from fakes.chromium import needs_chromium, tab
 from fakes.finished_run import write_run
-from fakes.opened_page import go, opened
+from fakes.opened_page import opened
 from fakes.statuses import make_status
 
-from asyncrl.journal.schema import create_tables
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.runs import Run
 from asyncrl.run.metrics_file import MetricsWriter
@@ -43,7 +41,6 @@ LISTS = {
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 DRAWN = "document.querySelector('canvas[aria-label^=Reward]')?.width > 301"
 """A canvas that nothing was drawn on is 300 wide."""
-WIDTH = "document.documentElement.scrollWidth"
 
 
 def append(run: Path, row: dict[str, Any]) -> None:
@@ -203,23 +200,6 @@ async def test_an_update_keeps_the_rows_that_did_not_change(run_folder: Path, br
             assert await page.evaluate(focused), view
 
 
-async def test_an_answer_that_has_not_changed_comes_without_a_body_and_draws_nothing(
-    run_folder: Path, browser_address: str
-) -> None:
-    async with opened(run_folder, browser_address, "#/run/groups?step=2") as page:
-        await page.wait_for("document.querySelector('#groups tr')")
-        await page.evaluate(
-            "globalThis.statuses = []; globalThis.fetched = fetch; globalThis.fetch = async (...asked) => { "
-            "const reply = await fetched(...asked); "
-            "statuses.push([asked[0], reply.status]); return reply; }; "
-            "globalThis.before = document.querySelector('#groups tr'); 0"
-        )
-        append(run_folder, {"step": 10, "reward_mean": 0.5})
-        found = await page.wait_for("update().then(() => statuses.find(([path]) => path.includes('step=2')))")
-        assert found[1] == 304
-        assert await page.evaluate("document.querySelector('#groups tr') === before")
-
-
 async def test_a_click_on_a_step_leads_to_its_groups(run_folder: Path, browser_address: str) -> None:
     async with opened(run_folder, browser_address, "#/run/curves") as page:
         await page.wait_for(DRAWN)
@@ -312,35 +292,6 @@ async def test_dark_follows_the_system_until_somebody_switches(
         assert await page.evaluate(ground) == dark
 
 
-NARROW = {
-    "": "#runs tr",
-    "run/curves": "#charts canvas",
-    "run/groups": "#groups tr",
-    "run/groups/0": "#group article",
-    "run/answers": "#tasks article .visit",
-    "run/ledger": "#ledger-rows tr",
-    "run/servers": "main table",
-    "run/faults": "#causes article pre",
-    "run/log": "#log-rows tr",
-    "compare?runs=run,again": "#results",
-}
-"""Address -> what a view shows at last."""
-
-
-async def test_nothing_is_wider_than_a_narrow_window(run_folder: Path, browser_address: str) -> None:
-    write_status(run_folder, make_status(servers=[SERVER]))
-    widen(run_folder)
-    shutil.copytree(run_folder, run_folder.with_name("again"))
-    async with opened(run_folder.parent, browser_address, width=400, height=800) as page:
-        widths = {}
-        for address, shown in NARROW.items():
-            await go(page, f"#/{address}", shown)
-            widths[address] = await page.evaluate(
-                f"Math.max({WIDTH}, document.querySelector('main').scrollWidth)"
-            )
-        assert {address: width for address, width in widths.items() if width > 400} == {}
-
-
 async def test_servers_and_who_waits_are_shown_and_a_silent_run_is_no_longer_running(
     run_folder: Path, browser_address: str
 ) -> None:
@@ -387,47 +338,3 @@ async def test_hostile_text_stays_text(tmp_path: Path, browser_address: str) -> 
         await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
         assert await page.evaluate("document.querySelectorAll('img').length") == 0
         assert page.complaints == []
-
-
-async def test_an_exported_run_opens_on_its_curves_without_a_server(
-    run_folder: Path, tmp_path: Path, browser_address: str
-) -> None:
-    file = tmp_path / "run.html"
-    file.write_text(export([Run("sums", run_folder)], num_groups=5))
-    async with tab(browser_address) as page:
-        await page.open(file.as_uri())
-        await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: training samples 0.9\"]')")
-        await page.click("#home")
-        await page.wait_for("document.querySelector('#runs tr')?.innerText.includes('80%')")
-        await page.evaluate("location.hash = '#/sums/servers'")
-        await page.wait_for("document.querySelector('main').innerText.includes('wrote no status.json')")
-        assert page.complaints == []
-
-
-async def test_a_run_that_a_writer_appends_to_is_followed_in_every_view(
-    run_folder: Path, browser_address: str
-) -> None:
-    run = run_folder.parent / "live"
-    run.mkdir()
-    (run / "recipe.yaml").write_text((run_folder / "recipe.yaml").read_text())
-    connection = sqlite3.connect(run / "journal.sqlite")
-    connection.execute("PRAGMA journal_mode = WAL")
-    create_tables(connection)
-
-    def write(step: int) -> None:
-        for row in metric_rows(step, step):
-            kind, fields = row["kind"], {key: value for key, value in row.items() if key != "kind"}
-            with MetricsWriter(run / "metrics.jsonl") as writer:
-                (writer.step if kind == "step" else writer.evaluation)(fields)
-        insert_step(connection, step)
-        connection.commit()
-
-    write(1)
-    async with opened(run, browser_address, "#/live/groups") as page:
-        newest = "document.querySelector('#groups tr')?.dataset.group"
-        await page.wait_for(f"{newest} == '124'")
-        for step in range(2, 5):
-            write(step)
-        await page.wait_for(f"{newest} == '499'")
-        await page.wait_for("document.querySelector('#head').innerText.includes('step 4')")
-    connection.close()

@@ -31,6 +31,8 @@ VIEWS = {
     "ledger": "#ledger-rows tr",
     "answers": "#tasks article",
     "log": "#log-rows tr",
+    "curves": "#charts canvas",
+    "faults": "#causes article pre",
 }
 """View -> what it shows at last."""
 WIDEST = """

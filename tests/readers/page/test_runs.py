@@ -1,13 +1,21 @@
-"""Which runs a page shows."""
+"""The runs of the page: those that are there, kept and read again, and the line of each in the overview."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
+from fakes.finished_run import write_run
+from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
+from asyncrl.journal.starts import forget_end
+from asyncrl.journal.writer import Journal
 from asyncrl.readers.page import runs as page_runs
-from asyncrl.readers.page.runs import Runs
+from asyncrl.readers.page.overview import MOST_POINTS, read_head, read_line
+from asyncrl.readers.page.runs import Run, Runs
+from asyncrl.run.metrics_file import MetricsWriter
+from asyncrl.run.status import write_status
 
 
 def make_runs(folder: Path, *names: str) -> Path:
@@ -70,3 +78,79 @@ def test_a_path_without_runs_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="not a run folder"):
         Runs([tmp_path / path])
+
+
+def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:
+    head = read_head(Run("sums", run_folder))
+    assert (head["step"], head["total_steps"]) == (10, 10)
+    assert head["accuracies"][-1] == [10, 0.8]
+
+
+def test_a_run_that_writes_its_status_is_shown_with_its_state_and_steps(run_folder: Path) -> None:
+    write_status(run_folder, make_status(step=12))
+    line = read_line(Run("sums", run_folder))
+    assert (line["state"], line["step"], line["total_steps"]) == ("training", 12, 40)
+
+
+def test_a_run_whose_status_is_old_is_no_longer_running(run_folder: Path) -> None:
+    journal = Journal(run_folder / "journal.sqlite")
+    journal.write(forget_end())
+    journal.close()
+    write_status(run_folder, make_status(time_seconds=time.time() - 100))
+    before = read_head(Run("sums", run_folder))
+    assert before["state"] == "no longer running"
+
+
+def test_a_line_holds_accuracies_the_last_reward_and_the_last_alarm(run_folder: Path) -> None:
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        for step, text in ((3, "Entropy fell."), (8, "Lengths exploded.")):
+            writer.event("alarm", alarm="x", step=step, text=text, value=1.0, limit=0.5, is_first=True)
+    line = read_line(Run("sums", run_folder))
+    assert line["accuracies"] == [[0, 0.5], [10, 0.8]]
+    assert (line["low"], line["high"]) == (0.49, 0.94)
+    assert line["reward"] == 0.9
+    assert (line["alarm"], line["alarm_step"]) == ("Lengths exploded.", 8)
+
+
+def test_steps_that_a_resumed_run_trains_again_are_named_until_they_are(run_folder: Path) -> None:
+    run = Run("sums", run_folder)
+    assert read_line(run)["again"] is None
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.resumed(4)
+        line = read_line(run)
+        assert line["again"] == (5, 10)
+        for step in range(5, 11):
+            writer.step({"step": step})
+        assert read_line(run)["again"] is None
+        # Nothing is lost where the newest step has its checkpoint.
+        writer.resumed(10)
+    assert read_line(run)["again"] is None
+
+
+def test_an_alarm_that_has_ended_says_so(run_folder: Path) -> None:
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="x", step=3, text="Entropy is back.", is_on=False)
+    assert read_line(Run("sums", run_folder))["alarm"] == "Entropy is back. It is over."
+
+
+def test_a_sparkline_of_many_evaluations_keeps_the_last_one(run_folder: Path) -> None:
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        for step in range(11, 500):
+            writer.evaluation({"step": step, "when": "during", "greedy_accuracy": step / 500})
+    accuracies = read_line(Run("sums", run_folder))["accuracies"]
+    assert len(accuracies) <= MOST_POINTS
+    assert accuracies[-1] == [499, 499 / 500]
+
+
+def test_a_run_that_cannot_be_read_says_why_in_its_line(run_folder: Path) -> None:
+    (run_folder / "metrics.jsonl").write_text("no row\n")
+    line = read_line(Run("sums", run_folder))
+    assert line["problem"] is not None and "is not a row of metrics" in line["problem"]
+
+
+def test_a_run_that_only_begins_has_a_line_and_a_head(tmp_path: Path) -> None:
+    run_folder = write_run(tmp_path)
+    (run_folder / "metrics.jsonl").unlink()
+    (run_folder / "journal.sqlite").unlink()
+    assert read_line(Run("sums", run_folder))["problem"] is None
+    assert read_head(Run("sums", run_folder))["step"] is None

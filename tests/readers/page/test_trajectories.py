@@ -8,8 +8,7 @@ import pytest
 from aiohttp import ClientSession
 from fakes.browsed_run import NUM_STEPS, TRACE, write_browsed_run
 from fakes.chromium import Page, needs_chromium
-from fakes.opened_page import go, opened
-from fakes.page_server import served
+from fakes.opened_page import go, opened, served
 
 from asyncrl.observe.metrics.warning_log import WarningLog
 from asyncrl.readers.page import groups

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.browsed_run import Words
-from fakes.chromium import needs_chromium, tab
+from fakes.chromium import needs_chromium
 from fakes.opened_page import CUT, opened
 from fakes.records import make_queue, make_score, make_task
 from fakes.turned_run import HOSTILE, LONG, said, write_turned_run
@@ -14,7 +14,6 @@ from fakes.turns import told
 from asyncrl.journal.explain import turn_sentences
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page import groups
-from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import MOST_CHARACTERS, list_groups, read_group, read_trajectory
 from asyncrl.readers.page.runs import Run
 from asyncrl.records import Finish
@@ -103,9 +102,7 @@ async def test_turns_are_shown_in_order_with_calls_results_and_seconds(
 
 
 @needs_chromium
-async def test_what_a_tool_printed_stays_text_here_and_in_an_exported_page(
-    run: Path, tmp_path: Path, browser_address: str
-) -> None:
+async def test_what_a_tool_printed_stays_text(run: Path, browser_address: str) -> None:
     async with opened(run.parent, browser_address, "#/turns/groups/0") as page:
         await page.wait_for(f"{OBSERVED} === 4")
         shown = await page.text("#group")
@@ -113,14 +110,6 @@ async def test_what_a_tool_printed_stays_text_here_and_in_an_exported_page(
         assert (
             await page.evaluate("document.querySelectorAll('main img, main script, .observed b').length") == 0
         )
-    file = tmp_path / "page.html"
-    file.write_text(export([Run("turns", run)], num_groups=5))
-    async with tab(browser_address) as page:
-        await page.open(f"{file.as_uri()}#/turns/groups/0")
-        await page.wait_for(f"{OBSERVED} === 4")
-        assert "calculator(expression=2+3)" in await page.text("#group .observed")
-        assert await page.evaluate("document.querySelectorAll('main img, .observed b').length") == 0
-        assert page.complaints == []
 
 
 @needs_chromium

@@ -1,19 +1,23 @@
-"""The numbers of a report, from a run's files."""
+"""What a report collects: evaluations, books, times, operations, costs, responses."""
 
+import csv
 import json
 import math
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.finished_run import EVALUATION, record_start
+from fakes.finished_run import EVALUATION, record_start, write_run
 from fakes.statuses import make_status
 
+from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.journal.starts import Usage, forget_end
 from asyncrl.journal.writer import Journal
 from asyncrl.readers.report.collect import collect, distribution
+from asyncrl.readers.report.costs import responses_table, step_responses, time_of
 from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.run.metrics_file import MetricsWriter
@@ -167,3 +171,100 @@ def test_the_report_reads_back_as_it_was_written(run_folder: Path) -> None:
     record_start(run_folder, 1.0, [Usage("run", 1.0), Usage("controller", 1.0, 0.5)])
     report = collect(run_folder)
     assert RunReport.model_validate_json(report.model_dump_json()) == report
+
+
+ONE_HOUR = [Usage("run", 3600.0, num_gpus=2), Usage("server 0", 3600.0, 7200.0, num_gpus=2)]
+STEP = {
+    "step_seconds": 2.0,
+    "train_seconds": 1.0,
+    "wait_seconds": 0.5,
+    "publish_seconds": 0.25,
+    "trainer_idle_share": 0.25,
+    "rollout_idle_share": 0.125,
+}
+
+
+def test_a_process_of_another_machine_leaves_the_cpu_hours_unknown() -> None:
+    time = time_of({1.0: [*ONE_HOUR, Usage("server 1", 3600.0, None)]}, [])
+    assert time.cpu_hours is None and time.gpu_hours == 2.0
+    assert [process.cpu_hours for process in time.processes] == [2.0, None]
+
+
+def test_a_run_that_recorded_nothing_claims_nothing() -> None:
+    time = time_of({}, [{"step_seconds": 2.0}])
+    assert (time.wall_seconds, time.cpu_hours, time.gpu_hours, time.step_seconds) == (None, None, None, 2.0)
+
+
+def test_parts_are_shares_of_the_steps_and_add_up() -> None:
+    # Of 2 s, 0.25 s are in no part.
+    assert time_of({}, [STEP] * 3).step_shares == {
+        "training": 0.5,
+        "waiting for rollouts": 0.25,
+        "publishing weights": 0.125,
+        "saving checkpoints": 0.0,
+        "draining servers": 0.0,
+        "the rest": 0.125,
+    }
+
+
+def test_idle_shares_leave_the_start_up_out() -> None:
+    time = time_of({}, [{**STEP, "trainer_idle_share": 0.9}, *[STEP] * 9])
+    assert (time.trainer_idle_share, time.rollout_idle_share) == (0.25, 0.125)
+
+
+def test_a_run_that_ended_before_its_first_step_has_no_shares() -> None:
+    time = time_of({}, [])
+    assert time.step_shares == {} and time.trainer_idle_share is None
+
+
+def test_a_wait_that_began_before_its_step_counts_from_the_step_on() -> None:
+    row = {"step_seconds": 2.0, "train_seconds": 0.5, "drain_seconds": 0.5, "wait_seconds": 4.0}
+    shares = time_of({}, [row]).step_shares
+    assert shares["waiting for rollouts"] == 0.5 and shares["draining servers"] == 0.25
+    assert sum(shares.values()) == 1.0
+
+
+COLUMNS: dict[str, Any] = {
+    "response_tokens_mean_by_outcome": {"correct": 40.0, "wrong": 90.0, "no_answer": 9.0},
+    "reflection_words_mean": 1.5,
+    "reflection_words_share": 0.5,
+    "reflection_words_mean_by_outcome": {"wrong": 3.0},
+    "reflection_words_mean_by_word": {"wait": 1.25, "check": 0.25},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Ten steps, none of which has counts, then one that has."""
+    folder = write_run(tmp_path)
+    with MetricsWriter(folder / "metrics.jsonl") as writer:
+        writer.step({"step": 11, **COLUMNS})
+    return folder
+
+
+def test_each_step_has_its_values_and_what_it_lacks_is_null(run: Path) -> None:
+    report = collect(run)
+    assert [each.step for each in report.responses] == list(range(1, 12))
+    last = report.responses[-1]
+    assert (last.correct_tokens_mean, last.wrong_tokens_mean) == (40.0, 90.0)
+    assert (last.correct_reflection_words_mean, last.wrong_reflection_words_mean) == (None, 3.0)
+    assert last.reflection_words_by_word == {"wait": 1.25, "check": 0.25}
+    assert report.responses[0].reflection_words_mean is None
+    table = responses_table(report)
+    rows = {title: cells for title, *cells in table.rows}
+    assert rows["reflection words per response"] == ["1.5", "1.5", "1.5", "1"]
+    # Steps without counts are said, and are no zeros.
+    assert "of 11" in table.note and "view.reflection_words): wait, mistake" in table.note
+
+
+def test_the_csv_has_a_row_per_step_and_a_column_per_word(run: Path) -> None:
+    assert cli.main(["report", str(run), "--format", "csv"]) == 0
+    with (run / "responses.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == [str(step) for step in range(1, 12)]
+    assert (rows[-1]["wrong_tokens_mean"], rows[-1]["reflection_word: wait"]) == ("90.0", "1.25")
+    assert rows[0]["reflection_words_mean"] == ""
+
+
+def test_a_run_without_steps_has_none() -> None:
+    assert step_responses([]) == []

@@ -1,18 +1,27 @@
-"""A selection accounts for all that it saw and writes no text twice, whatever the journal holds."""
+"""What a selection sees, its lines, and the file that it writes."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
+from fakes.small_disk import refused_writes
+from fakes.turned_run import write_turned_run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.data.digests import question_digest
 from asyncrl.data.rows import Row
-from asyncrl.journal.responses import GradedResponse
+from asyncrl.errors import DiskError, InputError
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.responses import GradedResponse, read_graded, read_tokens
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import CHOICES, Rules
-from asyncrl.readers.selection.lines import LineMaker, Origin
+from asyncrl.readers.selection.lines import TYPES, LineMaker, Origin
+from asyncrl.readers.selection.output import Output
 from asyncrl.readers.selection.selection import Reading, Selection, missing_responses
 from asyncrl.records import Score, VerifierSpec
 
@@ -133,3 +142,55 @@ def test_a_row_lacks_what_it_has_not_and_what_was_compacted() -> None:
         f"train:{n}": 1 + (n > 1) for n in (1, 3, 4, 5)
     }
     assert missing_responses(parts, wanted=0, replaces_compacted=True) == {"train:1": 1}
+
+
+def test_a_conversation_has_its_answers_and_says_what_the_policy_wrote(tmp_path: Path) -> None:
+    run = write_turned_run(tmp_path)
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"eos_token_id": 99}))
+    journal, row = (
+        JournalReader(run / "journal.sqlite"),
+        Row("train", "train:1", 0, "1+1=", "2", VerifierSpec("math")),
+    )
+    second = read_graded(journal, [0])[1]
+    assert second.has_turns and not second.has_branches
+    maker = LineMaker(Origin("run", "correct", None, None), TextCodec(tmp_path / "model"), True, True)
+    tokens = read_tokens(journal, [second.trajectory_id])
+    line = maker.line(row, [Candidate.of(second, row.row_id, row.verifier)], tokens)
+    assert line["messages"] == [
+        {"role": "user", "content": "1+1="},
+        {"role": "assistant", "content": " I guess 7"},
+        {"role": "user", "content": "try again"},
+        {"role": "assistant", "content": " I guess 8"},
+    ]
+    assert line["messages_sampled"] == [False, True, False, True]
+    assert line["response_sampled"] == [True] * 3 + [False] * 4 + [True] * 3
+    assert len(line["response_tokens"]) == 10 and line["prompt_tokens"] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    with (
+        refused_writes(from_bytes=1000),
+        pytest.raises(DiskError, match=f"{name} could not be written: .* Nothing of it is left."),
+        Output(tmp_path / name, TYPES) as output,
+    ):
+        for number in range(3000):
+            output.add({"prompt": f"{number}?", "response": str(number)})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_parquet_refuses_rows_of_two_kinds_in_a_sentence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="a column has values of several kinds"),
+        Output(tmp_path / "out.parquet", TYPES) as output,
+    ):
+        output.add({"prompt": "1+1=", "response": "2"})
+        output.add({"prompt": [{"role": "user", "content": "1+1="}], "response": "2"})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_without_lines_the_former_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("former")
+    with Output(tmp_path / "out.jsonl", TYPES):
+        pass
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]

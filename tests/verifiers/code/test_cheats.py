@@ -5,11 +5,13 @@
 import itertools
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.verifiers.code.conftest import LIMITS, read_cheats
 from tests.verifiers.code.plain_grader import accepts
+from tests.verifiers.code.test_verifier import read_pairs
 from verifiers.verdict import Outcome
 
 TESTS = {
@@ -96,3 +98,12 @@ def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
         if name not in slow and any(accepts(python, source, kind) for kind in tests)
     )
     assert len(list(itertools.islice(fooled, 10))) == 10
+
+
+PAIRS = read_pairs(Path(__file__).parent / "cheats_by_test.txt")
+
+
+@pytest.mark.parametrize(("program", "gold"), PAIRS)
+def test_a_wrong_program_fails_the_test_it_was_made_for(submit, program, gold):
+    verdict = submit(f"```python\n{program}\n```", gold).result()
+    assert verdict.outcome is Outcome.WRONG, verdict

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from verifiers.code import values
 from verifiers.code.match import same_value
+from verifiers.verdict import Outcome
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -83,3 +84,29 @@ def test_subclasses_cross_as_their_plain_base():
 
     back = values.decode(values.encode([Always(5), Fraction(1, 2), Decimal("1.50")]))
     assert type(back[0]) is int and back[0] == 5 and back[1:] == [Fraction(1, 2), Decimal("1.50")]
+
+
+@pytest.mark.parametrize("test", [
+    {"call": "f()", "expect": "1"},
+    {"assert": "assert 1 == f()"},
+])  # fmt: skip
+def test_a_verdict_holds_no_lone_surrogates_outside_of_the_pool_either(submit, test):
+    verdict = submit("```python\ndef f(): raise ValueError('\\ud800\\x00')  # \ud800\n```", [test]).result()
+    assert verdict.outcome is Outcome.WRONG
+    verdict.detail.encode()
+    verdict.extracted.encode()
+    assert "\x00" not in verdict.detail
+
+
+def test_a_long_decimal_is_refused_unread():
+    digits = "7" * 1000
+    assert str(values.decode(["D", digits])) == digits
+    for text in ("7" * 1101, "0." + "7" * 9000):
+        with pytest.raises(values.NotPlain, match=f"a decimal of {len(text)} characters"):
+            values.decode(["D", text])
+
+
+def test_a_right_decimal_of_a_thousand_digits_passes(submit):
+    program = "from decimal import Decimal\ndef f(n): return Decimal('0.' + '7' * n)"
+    test = {"assert": "from decimal import Decimal\nassert f(1000) == Decimal('0.' + '7' * 1000)"}
+    assert submit(f"```python\n{program}\n```", [test]).result().outcome is Outcome.CORRECT

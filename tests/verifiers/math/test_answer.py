@@ -1,4 +1,4 @@
-"""The short ways of reading an answer come to the same as the whole way."""
+"""The short ways of reading an answer come to the same as the whole way; what is put to sympy."""
 
 import json
 from functools import cache
@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.extract import last_box
-from verifiers.math import answer
+from verifiers.math import algebra, answer
 from verifiers.math.parser import parse_answer, parse_tokens
 from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, tokenize
+from verifiers.math.verifier import MathVerifier
+from verifiers.verdict import Outcome
 
 CASES = Path(__file__).parents[1] / "cases"
 PIECES = st.lists(
@@ -79,3 +81,35 @@ def test_a_plain_number_is_read_as_by_the_grammar(text: str) -> None:
 @pytest.mark.parametrize("text", ["5 m", "\\$5", "5 \\Omega", "25^\\circ C", "x \\in A", "5\\text{ cm}"])
 def test_a_token_of_a_unit_is_not_skipped(text: str) -> None:
     assert any(map(answer._is_of_words, tokenize(text)))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What reaches sympy's own proof."""
+    found: list[object] = []
+
+    def note(difference: object) -> bool:
+        found.append(difference)
+        return False
+
+    monkeypatch.setattr(algebra, "_is_zero", note)
+    return found
+
+
+@pytest.mark.parametrize("depth", [3, 14])
+def test_a_plain_number_is_not_proved_equal_to_an_answer_with_letters(
+    asked: list[object], depth: int
+) -> None:
+    verifier = MathVerifier()
+    response = r"\boxed{x-1" + r"\log" * depth + "4}"
+    assert verifier.verify(response, verifier.parse_reference("22")).outcome is Outcome.WRONG
+    assert not asked
+
+
+@pytest.mark.parametrize(("depth", "num_asked"), [(2, 1), (14, 0)])
+def test_functions_inside_functions_are_put_to_sympy_up_to_a_depth(
+    asked: list[object], depth: int, num_asked: int
+) -> None:
+    left, right = (parse_answer(r"\ln" * depth + end) for end in (" x", " (x+0)"))
+    assert algebra.proves_equal(left, right) is False
+    assert len(asked) == num_asked

@@ -1,5 +1,6 @@
 """The tree alone tells which expressions are too large, before sympy is imported or asked."""
 
+import itertools
 import subprocess
 import sys
 
@@ -124,3 +125,27 @@ async def test_bombs_kill_no_worker() -> None:
                 verdict = await pool.verify("math", {}, boxed(text), reference)
                 assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (text, verdict)
         assert pool.num_killed == 0
+
+
+GRADED = [
+    ("42", r"\boxed{42, \frac{84}{2}}", "wrong"),
+    ("42", r"$\boxed{42}$, $\boxed{\frac{84}{2}}$", "correct"),
+    (r"\text{(C)} 42", r"\boxed{C}", "correct"),
+    ("42", r"\boxed{C}", "wrong"),
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(len(GRADED)), 2)))
+def test_an_earlier_response_does_not_change_a_verdict(order: tuple[int, int]) -> None:
+    verifier = MathVerifier()
+    for gold, response, expected in (GRADED[number] for number in order):
+        reference = verifier.parse_reference(gold)
+        assert verifier.verify(response, reference).outcome.value == expected, (gold, response)
+        quick = verifier.verify_fast(response, reference)
+        assert quick is not None and quick.outcome.value == expected, (gold, response)
+
+
+def test_cache_keys_differ_where_verdicts_may() -> None:
+    verifier = MathVerifier()
+    keys = {verifier.cache_key(response, verifier.parse_reference(gold)) for gold, response, _ in GRADED}
+    assert len(keys) == len(GRADED)

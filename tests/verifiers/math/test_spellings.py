@@ -1,11 +1,15 @@
-"""One value in all its spellings is accepted, and the spellings of its neighbours are refused."""
+"""One value in all its spellings, numbers in words and dates too; spellings of its neighbours are refused."""
 
+import datetime
 import random
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verifiers.math.dates import date_of
+from verifiers.math.number_words import number_in_words
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome
 
@@ -157,3 +161,113 @@ def test_solutions_as_assignments_are_the_tuples_in_any_order_and_no_others(
         assert is_correct(gold, "; ".join(f"x={x}, y={y}" for x, y in others)) is is_same
         assert not is_correct(gold, f"{assigned}; x=10, y=10")
     assert is_correct(assigned, tuples)
+
+
+SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+).split()
+TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def spelled(number: int, *, hyphen: str = "-", joiner: str = " and ") -> str:
+    for size, name in ((10**9, "billion"), (10**6, "million"), (1000, "thousand")):
+        if number >= size:
+            rest = number % size
+            before = f"{spelled(number // size, hyphen=hyphen, joiner=joiner)} {name}"
+            if not rest:
+                return before
+            gap = joiner if rest < 100 else " "
+            return f"{before}{gap}{spelled(rest, hyphen=hyphen, joiner=joiner)}"
+    if number >= 100:
+        before = f"{SMALL[number // 100]} hundred"
+        rest = number % 100
+        return f"{before}{joiner}{spelled(rest, hyphen=hyphen)}" if rest else before
+    if number < 20:
+        return SMALL[number]
+    return TENS[number // 10] + (hyphen + SMALL[number % 10] if number % 10 else "")
+
+
+@given(st.integers(0, 10**12 - 1), st.sampled_from("- "), st.sampled_from((" ", " and ")))
+@settings(max_examples=300)
+def test_a_spelled_number_is_that_number(number: int, hyphen: str, joiner: str) -> None:
+    assert number_in_words(spelled(number, hyphen=hyphen, joiner=joiner)) == number
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from((", ", " or ", " to ", " over ", "; ")))
+@settings(max_examples=200)
+def test_two_numbers_are_not_one(one: int, other: int, between: str) -> None:
+    assert number_in_words(spelled(one) + between + spelled(other)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "and", "hundred", "thousand", "one two", "twenty twenty", "twenty eleven", "twenty-eleven",
+        "two-one", "one and two", "twenty and one", "five hundred two thousand thousand",
+        "one thousand one thousand", "one million two million", "two thousand and five hundred",
+        "ten hundred", "not one", "minus one",
+        "one half", "one-", "-one", "twenty-one-two", "hundred and one", "one hundred and", "zero hundred",
+        "zero one", "a", "a thousand and", "one hundred, five",
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_not_read_as_one(text: str) -> None:
+    assert number_in_words(text) is None
+
+
+def test_hundreds_may_be_counted_in_tens() -> None:
+    assert number_in_words("fifteen hundred") == 1500
+    assert number_in_words("twenty-one hundred and one") == 2101
+    assert number_in_words("a hundred and five") == 105
+
+
+MONTHS = "January February March April May June July August September October November December".split()
+DAYS = st.dates(datetime.date(1000, 1, 1), datetime.date(2999, 12, 31))
+
+
+def ordinal(day: int) -> str:
+    ending = "th" if 10 < day < 14 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{ending}"
+
+
+def spellings(date: datetime.date, *, with_year: bool) -> list[str]:
+    month, day = MONTHS[date.month - 1], date.day
+    year, comma = (f" {date.year}", f", {date.year}") if with_year else ("", "")
+    found = [
+        f"{month} {day}{comma}",
+        f"{day} {month}{year}",
+        f"\\text{{{month} {ordinal(day)}{comma}}}",
+        f"\\text{{the {ordinal(day)} of {month}{year}}}",
+        f"\\text{{{month[:3]}. }}{day}{comma}",
+        f"\\text{{{month} }} {day}^{{\\text{{{ordinal(day)[-2:]}}}}}{comma}",
+    ]
+    return [*found, date.isoformat()] if with_year else found
+
+
+def is_right(gold: str, answer: str) -> bool:
+    return MATH.verify(f"\\boxed{{{answer}}}", MATH.parse_reference(gold)).outcome is Outcome.CORRECT
+
+
+@given(DAYS, st.booleans())
+@settings(max_examples=40)
+def test_a_date_is_right_in_each_spelling(date: datetime.date, with_year: bool) -> None:
+    for gold in spellings(date, with_year=with_year):
+        for answer in spellings(date, with_year=with_year):
+            assert is_right(gold, answer), (gold, answer)
+
+
+@given(DAYS, DAYS, st.booleans())
+@settings(max_examples=40)
+def test_another_day_is_wrong(date: datetime.date, other: datetime.date, with_year: bool) -> None:
+    if (date.month, date.day) == (other.month, other.day):
+        other = other.replace(day=1 + other.day % 28)
+    for gold in spellings(date, with_year=with_year)[:4]:
+        assert not any(is_right(gold, answer) for answer in spellings(other, with_year=with_year))
+        assert not any(is_right(gold, answer) for answer in spellings(date, with_year=not with_year))
+
+
+def test_a_day_that_no_calendar_has_is_no_date() -> None:
+    for text in ("april 31", "february 30", "july 0", "2023-02-29", "2024-13-01", "july", "4", "7/4/2024"):
+        assert date_of(text) is None
+    assert date_of("february 29") == "--02-29"
+    assert date_of("2024-02-29") == "2024-02-29"

@@ -1,11 +1,11 @@
-"""Numbers are rounded as people were taught, whatever a float makes of them."""
+"""Numbers are rounded as people were taught, and long texts keep their ends."""
 
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
 import pytest
 
-from asyncrl.system.words import as_percent, fixed, signed
+from asyncrl.system.words import as_percent, fixed, shortened, signed
 
 
 def exact(share: Fraction, digits: int) -> str:
@@ -39,3 +39,11 @@ def test_a_number_is_rounded(value: float, digits: int, text: str) -> None:
 
 def test_a_sign_is_always_there() -> None:
     assert [signed(value, 1) for value in (1.25, -0.25, 0.0, -0.01)] == ["+1.3", "-0.3", "+0.0", "+0.0"]
+
+
+def test_a_long_text_keeps_its_ends_and_says_how_much_is_missing() -> None:
+    text = "a" * 3000 + "bc"
+    found = shortened(text, 3000)
+    assert found.startswith("aaa") and found.endswith("bc")
+    assert "[... 2 of 3,002 characters are not shown ...]" in found
+    assert shortened(text[:3000], 3000) == text[:3000]
