@@ -54,7 +54,7 @@ def _sums(  # type: ignore[no-untyped-def]
         shrunk = tl.exp(top - higher)
         moved = x - higher
         e = tl.exp(moved)
-        moment = (moment + (top - higher) * total) * shrunk + tl.sum(tl.where(e > 0, moved * e, 0.0), 0)
+        moment = (moment + (top - higher) * total) * shrunk + tl.sum(tl.where(e > 0, moved, 0.0) * e, 0)
         total = total * shrunk + tl.sum(e, 0)
         top = higher
     own = tl.load(begin + tl.load(columns + row)).to(tl.float32)
