@@ -44,7 +44,7 @@ CAUGHT_BY = {
     "trajectories_that_continue_after_a_drain": 308,
     "a_lost_segment": 37,
     "chunks_that_are_not_counted": 19,
-    "a_lost_trainer_that_nobody_notices": 199,
+    "a_lost_trainer_that_nobody_notices": 472,
     "a_dead_trainers_take_that_continues": 336,
     "a_fault_that_counts_as_wrong": 10,
     "weights_that_are_not_compared": 26,
