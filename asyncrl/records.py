@@ -270,19 +270,20 @@ class Trajectory:
         """Its observations, without those of branches."""
         return [part for part in self.segments if isinstance(part, Observed)]
 
+    def last_call(self) -> RecordedCall | None:
+        """The last call of an agent, by its first reply."""
+        return next((call for call in reversed(self.calls) if call.choice == 0), None)
+
     def answer_place(self) -> tuple[int, list[int]]:
         """(sampled tokens in front of it, its tokens) of the last turn that has any, or of the last call's
         first reply: what a verifier of one response reads."""
-        last = next((call for call in reversed(self.calls) if call.choice == 0), None)
+        last = self.last_call()
         found: tuple[int, list[int]] = (self.num_sampled_in_all(), [])
         count = 0
         for line in self.lines():
             for number, turn in enumerate(line.turns()):
-                is_last = last is None or (branch_number(line.trajectory_id), number) == (
-                    last.branch,
-                    last.turn,
-                )
-                if turn and is_last:
+                place = branch_number(line.trajectory_id), number
+                if turn and (last is None or place == (last.branch, last.turn)):
                     found = count, turn
                 count += len(turn)
         return found

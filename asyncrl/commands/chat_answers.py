@@ -22,15 +22,13 @@ from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.trajectory_record import Unrecorded
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits, TurnBounds
-from asyncrl.rollout.request_rules import UNTRAINED
+from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import control
 from asyncrl.turns import conversation as turns
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 
-MAX_RETRIES = 2
-"""Requests in a row that may bring no token before an answer fails."""
 INCOMPLETE = "\ufffd"
 MOST_SHOWN = 2000
 """Characters of one observation that are shown; the model reads what turns.max_observed_tokens leaves."""

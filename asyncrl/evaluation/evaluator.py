@@ -40,7 +40,7 @@ from asyncrl.rollout.expected_load import ResponseLengths
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.request_rules import UNTRAINED
+from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
@@ -50,8 +50,6 @@ from asyncrl.serving.router import Gate
 from asyncrl.turns.conversation import Conversations
 
 PROMPTS_PER_REQUEST = 32
-MAX_RETRIES = 2
-"""Requests in a row that may bring no token before an evaluation fails."""
 Play = Callable[[Group], AsyncIterator[Trajectory]]
 """As `Generator.run`."""
 
@@ -320,9 +318,9 @@ class Evaluator:
     def _shown(self, trajectory: Trajectory) -> list[int]:
         """For people: the conversation as it was sampled, or the one that an agent's last call continued."""
         if self.conversations is None:
-            last = next((call for call in reversed(trajectory.calls) if call.choice == 0), None)
+            last = trajectory.last_call()
             return (trajectory if last is None else trajectory.branch(last.branch)).response_tokens()
-        tokens = list(trajectory.response_tokens())
+        tokens = trajectory.response_tokens()
         for before, line in itertools.pairwise(trajectory.lines()):
             turn, answered = before.turns()[-2], before.answers()[-1]
             messages = json.loads(answered.notes)["messages"]

@@ -62,6 +62,8 @@ class RequestRules:
 
 UNTRAINED = RequestRules(may_go_back=True, waits_for_room=False, keeps_sets=False)
 """Rules of evaluations and chats, whose tokens are not trained."""
+MAX_RETRIES = 2
+"""Requests in a row that may bring no token before one of these fails."""
 
 
 def _whole(group: Group, lines: Sequence[Trajectory]) -> list[Trajectory]:

@@ -1,4 +1,4 @@
-"""What became of the groups of each step, and how long responses are, as counts."""
+"""The fates of the groups of each step, and the lengths of responses, as counts."""
 
 import sqlite3
 from pathlib import Path

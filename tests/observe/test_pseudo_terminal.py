@@ -56,7 +56,7 @@ class PseudoTerminal:
         return self._read(lambda: words in self.text, words, seconds)
 
     def read_all(self, *, seconds: float = 300.0) -> str:
-        """What it wrote until it ended."""
+        """The text that it wrote until it ended."""
         return self._read(lambda: False, "its end", seconds)
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a start of a run uses, and which process belongs to which child, on real processes."""
+"""Usage of a start of a run, and which process belongs to which child, on real processes."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""What processes need of their nodes, where they are on one machine, and what another node fetches."""
+"""Needs of processes on their nodes, their places on one machine, and the files that another node fetches."""
 
 import asyncio
 from pathlib import Path
@@ -93,7 +93,7 @@ async def test_a_trainer_elsewhere_finds_model_terms_and_checkpoints_on_its_own_
     # What an earlier trainer left on this node and never committed is not continued.
     left = tmp_path / "node" / "asyncrl" / "runs" / "mine" / "checkpoints" / "step-12"
     left.mkdir(parents=True)
-    (left / "rank-0").write_text("weights that nobody committed")
+    (left / "rank-0").write_text("weights that were not committed")
     terms = object_files(recipe.algorithm.model_dump())
     service = ControllerService(NoRequests(), files=FileRoutes(model, run, terms), keys=Keys("token"))
     await service.start()

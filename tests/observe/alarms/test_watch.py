@@ -160,7 +160,7 @@ def decode(tokens: Sequence[int]) -> str:
 @pytest.fixture
 def hints() -> Callable[..., list[str]]:
     def give(*batches: list[Group]) -> list[str]:
-        """What is said of these batches, one after the other."""
+        """The alarms about these batches, one after the other."""
         told: list[Alarm] = []
         watch = ZeroReward(decode, told.append, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
         for step, batch in enumerate(batches, start=1):

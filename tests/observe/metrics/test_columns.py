@@ -120,7 +120,7 @@ def test_the_catalog_explains_each_column_of_a_step_and_no_other() -> None:
 
 
 def columns_of_a_step() -> set[str]:
-    """Of the controller, the trainer and the critic; families by outcome or verifier with a star."""
+    """Columns of the controller, the trainer and the critic; families by outcome or verifier with a star."""
     # Not above: every process of a run of tests imports this file, and Megatron takes seconds.
     import torch
 
