@@ -151,6 +151,7 @@ def is_in(place: str, folder: str) -> bool:
     return place == folder or place.startswith(f"{folder}/")
 
 
+@functools.cache
 def is_heavy(path: Path) -> bool:
     return any(is_in(place_of(path), folder) for folder in HEAVY)
 
@@ -159,6 +160,7 @@ def is_exhaustive(path: Path) -> bool:
     return is_heavy(path) and place_of(path) not in TYPICAL
 
 
+@functools.cache
 def group_of(nodeid: str) -> str:
     """The name of what runs in one process, in order: several folders, a file, or one test."""
     place = place_of(TESTS.parent / nodeid.partition("::")[0])
