@@ -6,8 +6,8 @@ import pytest
 from fakes.whole_run import WholeRun
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("is_bitwise", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_bitwise", [True, False])
 def test_every_step_without_staleness_has_importance_ratios_of_exactly_1(tmp_path: Path, is_bitwise: bool):
     run = WholeRun(
         tmp_path,

@@ -22,7 +22,7 @@ from sandbox.settings import SandboxSettings
 
 NOBODY = 65534
 TEST_LIMITS = Limits(cpu_seconds=4, wall_seconds=6, memory_bytes=256 << 20, stack_bytes=64 << 20)
-_WORDS = ("status", "tiers", "slow", "exhaustive", "both")
+_WORDS = ("status", "tiers", "slow", "exhaustive", "both", "costly")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Program:
     slow: bool
     exhaustive: bool
     """Another program of the suite does much the same."""
+    costly: bool
+    """Keeps the cores busy for seconds: slow in further kinds of box than the first two."""
     in_both: bool
     """Typical of its kind: `make test` runs it in each kind of box, and the others in the first."""
 
@@ -70,6 +72,7 @@ def read_programs(suite: str) -> list[Program]:
                 tiers,
                 slow="slow" in pairs,
                 exhaustive="exhaustive" in pairs,
+                costly="costly" in pairs,
                 in_both="both" in pairs or "landlock" in tiers,
             )
         )
@@ -83,6 +86,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     is_case = "name" in params or (program is not None and not program.in_both)
     if is_case and params.get("box", ALL_KINDS_OF_BOX[0]) != ALL_KINDS_OF_BOX[0]:
         item.add_marker(pytest.mark.exhaustive)
+    if program is not None and program.costly and params.get("box") not in ALL_KINDS_OF_BOX[:2]:
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -161,10 +161,18 @@ CASES = {
 
 
 TYPICAL = ("two servers",)
+RARE = ("asynchronous, servers are slower", "balanced", "few requests at once", "drain")
+"""Much as others; `make test-all` runs them."""
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in TYPICAL else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES]
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.slow] * (name in RARE) + [pytest.mark.exhaustive] * (name not in TYPICAL)
+        )
+        for name in CASES
+    ],
 )
 def test_the_prediction_is_what_the_real_controller_does(name: str) -> None:
     plan = make_plan(**CASES[name])

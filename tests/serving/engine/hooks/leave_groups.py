@@ -1,6 +1,7 @@
 """Groups for weights, as the plugin makes SGLang receive in them, with a trainer that sends, or never does.
 
-Prints one line per fact. Runs in the server's environment, which imports sglang.
+Prints one line per fact. Runs in the server's environment; the server's side alone imports sglang, which is
+most of what the trainer's would wait for.
 """
 
 import os
@@ -10,10 +11,8 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from sglang.srt.utils.common import init_custom_process_group
 
 from asyncrl.serving import weight_group
-from asyncrl.serving.engine.hooks import update_groups
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, choose_address
 
 NAMES, DTYPES, SHAPES = ["a", "b"], [torch.float32, torch.bfloat16], [(2, 3), (4,)]
@@ -29,6 +28,10 @@ def send(address, has_weights):
 
 
 def join(address):
+    from sglang.srt.utils.common import init_custom_process_group
+
+    from asyncrl.serving.engine.hooks import update_groups
+
     seen = []
 
     def make(updater, *_, **__):
@@ -45,6 +48,9 @@ def join(address):
 
 
 def receive(updater):
+    from asyncrl.serving.engine.hooks import update_groups
+
+    update_groups.RECEIVE_SECONDS = 1.0
     try:
         tensors = update_groups.receive(
             updater, names=NAMES, dtypes=DTYPES, shapes=SHAPES, group_name="weights"
@@ -56,7 +62,8 @@ def receive(updater):
 
 
 def main():
-    update_groups.RECEIVE_SECONDS = 1.0
+    from asyncrl.serving.engine.hooks import update_groups
+
     for has_weights in (True, False):
         address = choose_address(f"weights-{has_weights}", [])
         arguments = [address.name, address.host, str(address.port), str(int(has_weights))]
