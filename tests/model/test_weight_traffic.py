@@ -22,7 +22,9 @@ def notes(shape: ModelShape = SEVEN_B, **sections: Any) -> list[str]:
 def test_a_hundred_servers_of_seven_billion_parameters_read_a_terabyte_and_a_half() -> None:
     assert num_parameters(SEVEN_B) == pytest.approx(7.6e9, rel=0.01)
     (note,) = notes()
-    assert note.startswith("100 servers read 15.2 GB each, 1,523 GB in all, for every version")
+    assert note.startswith(
+        "100 servers read 15.2 GB each, 1,523 GB in all, for every version that is sent whole"
+    )
     assert "Set serving.weight_transport to distributed" in note
 
 
