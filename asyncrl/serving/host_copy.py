@@ -4,10 +4,13 @@ The copy is what its bytes are, not what it was told: a delta applies to tensors
 names, and its result counts once it has the digests that it promises. No torch.
 """
 
+import contextlib
+import fcntl
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from asyncrl.serving.delta import (
 from asyncrl.serving.publication import DELTA
 from asyncrl.wire.files.service import is_url
 
+PREFIX = "asyncrl-weights-"
+_LOCK = "lock"
 WORD_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
@@ -36,19 +41,25 @@ class HostCopy:
         self._fetch = fetch
         self.current: Path | None = None
         """The folder of the copy, whatever its bytes are."""
+        self._why_none = "none was made"
+        """Why there is no copy, if there is none."""
         self._place = ""
-        """Place that the copy was last prepared from."""
+        """Place that the copy was last prepared from, until it is taken."""
         self._tensors: dict[str, tuple[Path, StoredTensor]] = {}
         self._digests: dict[str, str] = {}
         """Digests of tensors, as far as they were asked for since the bytes were written."""
 
-    def folder_of(self, place: str) -> Path | None:
-        """The copy, if it was prepared from `place` last."""
-        return self.current if place == self._place else None
+    def take(self, place: str) -> Path | None:
+        """The copy, if it was prepared from `place` last and not taken since: a later folder at that place
+        may have other bytes."""
+        is_prepared = place == self._place
+        self._place = ""
+        return self.current if is_prepared else None
 
-    def prepare(self, place: str) -> Path:
+    def prepare(self, place: str) -> None:
         """Makes the copy the version at `place`, a path or URL of a folder with weights or a delta.
 
+        Weights at a path that no copy can be made of, as where the disk is full, are to be read from there.
         Raises DeltaRefused for a delta that does not fit, and OSError and FetchFailed.
         """
         self._place = ""
@@ -57,9 +68,8 @@ class HostCopy:
             self._apply(self._brought(place, self.folder / "delta"), name.removesuffix(DELTA))
         else:
             self._replace(place, name)
-        self._place = place
-        assert self.current is not None
-        return self.current
+        if self.current is not None:
+            self._place = place
 
     def _brought(self, place: str, target: Path) -> Path:
         """Where the folder at `place` can be read."""
@@ -79,12 +89,19 @@ class HostCopy:
         if is_url(place):
             self._fetch(place, target)
         else:
-            shutil.copytree(place, target)
+            try:
+                target.mkdir()
+                for file in Path(place).iterdir():
+                    shutil.copyfile(file, target / file.name)
+            except OSError as error:
+                shutil.rmtree(target, ignore_errors=True)
+                self._why_none = f"{error}. Set TMPDIR of the server, or serving.weight_encoding to full"
+                return
         self.current = target
 
     def _apply(self, delta: Path, name: str) -> None:
         if self.current is None:
-            raise DeltaRefused("there is no copy of the version before on this host")
+            raise DeltaRefused(f"no copy of the version before on this host: {self._why_none}")
         wanted = read_manifest(delta)
         found = {tensor: self._digest(tensor) for tensor in wanted}
         if all(found[tensor] == digest for tensor, (_, digest) in wanted.items()):
@@ -126,3 +143,21 @@ class HostCopy:
         if self.current is not None and target != self.current:
             self.current = self.current.rename(target)
             self._tensors = {}
+
+
+def own_folder() -> tuple[Path, IO[bytes]]:
+    """A new temporary folder, and the file whose lock says, while it is open, that this process uses it.
+
+    Removes those of processes that are gone: a killed one leaves the weights of a whole model.
+    """
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
+        # In use, of another user, or removed by another process.
+        with contextlib.suppress(OSError), lock.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        file = (folder / _LOCK).open("w+b")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, file

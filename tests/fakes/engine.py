@@ -208,7 +208,7 @@ class FakeEngine:
             except (AsyncrlError, OSError) as error:
                 return web.json_response({"success": False, "message": repr(error)}, status=400)
             return web.json_response({"success": True, "message": ""})
-        if (there := self.copy.folder_of(body["model_path"])) is not None:
+        if (there := self.copy.take(body["model_path"])) is not None:
             return self._load_copy(there, folder.name, body["weight_version"])
         whole = folder.with_name(folder.name.removesuffix(".changed"))
         digests = json.loads((whole / "publication.json").read_text())["digests"]

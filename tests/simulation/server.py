@@ -258,7 +258,7 @@ class SimulatedServer:
     async def _prepare(self, place: str) -> Reply:
         async with self._update_lock:
             await asyncio.sleep(self.world.delay(0.05))
-            if self._uses_up("damage_copy") and (there := self._copy.folder_of(self._prepared)):
+            if self._uses_up("damage_copy") and (there := self._copy.current):
                 damage(there)
                 self._is_copy_damaged = True
             if self._uses_up("refuse_prepare"):
@@ -275,13 +275,14 @@ class SimulatedServer:
         if not is_delta:
             self._is_copy_damaged = False
         try:
-            there = self._copy.prepare(place)
+            self._copy.prepare(place)
         except (DeltaRefused, OSError) as error:
             held = self._copy.current
             if held is not None and name_in(held) is None and not self._is_copy_damaged:
                 self.world.violate(f"{self.url} changed a copy that it should have refused to change")
             return 400, f"{type(error).__name__}: {error}"
-        if is_delta and place != self._prepared and name_in(there) is None:
+        held = self._copy.current
+        if is_delta and place != self._prepared and held is not None and name_in(held) is None:
             self.world.violate(f"{self.url} prepared bytes that are no version's")
         if place != self._prepared:
             self._earlier, self._prepared = self._prepared, place
@@ -299,7 +300,7 @@ class SimulatedServer:
             try:
                 await asyncio.sleep(self.world.delay(0.05))
                 weights = self.world.weights_at.get(body["model_path"])
-                if (there := self._copy.folder_of(body["model_path"])) is not None:
+                if (there := self._copy.take(body["model_path"])) is not None:
                     weights = name_in(there) or "garbage"
                 if weights is None or self._uses_up("refuse_update"):
                     return 400, {"success": False, "message": "cannot be read"}

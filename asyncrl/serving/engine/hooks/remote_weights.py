@@ -1,17 +1,15 @@
 """Weights that a server does not load from where they are: it copies the folder to its host before.
 
 An update in the format PREPARE brings a folder there, from a disk or a URL, or applies a delta to what is
-there, while the server serves. An update from the same place then loads the copy. It lies under the temporary
-folder (TMPDIR moves it) and ends with the process. The sender of a place compares the digests of what was
-loaded.
+there, while the server serves. The next update from the same place loads the copy. It lies under the
+temporary folder (TMPDIR moves it) and ends with the process; the next server removes that of a killed one. The
+sender of a place compares the digests of what was loaded.
 """
 
 import asyncio
 import atexit
 import functools
 import shutil
-import tempfile
-from pathlib import Path
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -38,12 +36,15 @@ async def _from_copy(original, manager, obj, request=None):
 
     async with _lock:
         if obj.load_format == PREPARE:
+            if manager.server_args.nnodes > 1:
+                is_delta = obj.model_path.endswith(DELTA)
+                return not is_delta, "of the server's hosts one alone would have the copy", 0
             try:
                 await asyncio.to_thread(_copy().prepare, obj.model_path)
             except (AsyncrlError, OSError) as error:
                 return False, f"{type(error).__name__}: {error}", 0
             return True, "prepared", 0
-        if (folder := _copy().folder_of(obj.model_path)) is not None:
+        if (folder := _copy().take(obj.model_path)) is not None:
             obj.model_path = str(folder)
         elif obj.model_path.startswith("http://") or obj.model_path.endswith(DELTA):
             return False, f"{obj.model_path} was not prepared, or something else was since", 0
@@ -52,12 +53,14 @@ async def _from_copy(original, manager, obj, request=None):
 
 @functools.cache
 def _copy():
-    from asyncrl.serving.host_copy import HostCopy
+    from asyncrl.serving.host_copy import HostCopy, own_folder
     from asyncrl.wire.files.fetch import fetch_folder
 
-    folder = Path(tempfile.mkdtemp(prefix="asyncrl-weights-"))
+    folder, lock = own_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return HostCopy(folder, fetch=lambda url, target: fetch_folder(url, target, token=_key()))
+    atexit.register(lock.close)
+    (folder / "copy").mkdir()
+    return HostCopy(folder / "copy", fetch=lambda url, target: fetch_folder(url, target, token=_key()))
 
 
 def _key():
