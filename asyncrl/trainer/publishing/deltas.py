@@ -8,7 +8,7 @@ version are those that were written, and thus compared on each server that serve
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -40,6 +40,8 @@ from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.host_weights import HostWeights
 from asyncrl.trainer.ranks import ranks
 
+CHUNK_WORDS = 2**24
+"""Words that are compared at once: positions take 8 bytes each where the weights are."""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types that compare bits, by size in bytes."""
 
@@ -125,7 +127,10 @@ class DeltaFolders:
             # Of what the model holds: a fault in the memory shows, too.
             self._digests |= (digests := digests_of(tensors))
             for name, tensor in tensors.items():
-                if most_changed < 0:
+                if part.num_changed > most_changed:
+                    # All is sent.
+                    if most_changed >= 0:
+                        part.num_changed += sum(int((it != 0).sum()) for it in _differences(views[name], tensor))
                     views[name].copy_(tensor)
                     self._known[name] = "" if tensor.is_cuda else digests[name]
                     continue
@@ -185,11 +190,19 @@ class LoadDeltas(Load):
 
 def changed_words(old: Tensor, new: Tensor) -> tuple[Positions, Words]:
     """Positions [N] of the words of `new` whose bits differ from those of `old`, and the XOR [N] of both."""
-    after = _bits(new)
-    before = _bits(old).to(after.device, non_blocking=True)
-    positions = torch.nonzero(before != after).view(-1)
-    changes = (before[positions] ^ after[positions]).cpu().numpy()
-    return positions.cpu().numpy(), changes.view(word_type(changes.dtype.itemsize))
+    positions, changes = list[Tensor](), list[Tensor]()
+    for number, difference in enumerate(_differences(old, new)):
+        found = torch.nonzero(difference).view(-1)
+        changes.append(difference[found].cpu())
+        positions.append(found.cpu() + number * CHUNK_WORDS)
+    xor = torch.cat(changes).numpy()
+    return torch.cat(positions).numpy(), xor.view(word_type(xor.dtype.itemsize))
+
+
+def _differences(old: Tensor, new: Tensor) -> Iterator[Tensor]:
+    """XOR of the bits in chunks, on the device of `new`."""
+    for before, after in zip(_bits(old).split(CHUNK_WORDS), _bits(new).split(CHUNK_WORDS), strict=True):
+        yield before.to(after.device, non_blocking=True) ^ after
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -88,6 +89,7 @@ def publish(publisher: Publisher, version: int, model, engines) -> list[str]:
     return [outcome.detail for outcome in outcomes.values()]
 
 
+@mock.patch("asyncrl.trainer.publishing.deltas.CHUNK_WORDS", 16)
 @given(st.lists(st.tuples(*[st.integers(0, 2**16 - 1)] * 2), min_size=1, max_size=40))
 def test_any_bits_that_differ_are_found(words: list[tuple[int, int]]):
     old, new = (torch.tensor(side, dtype=torch.uint16) for side in zip(*words, strict=True))
@@ -155,6 +157,7 @@ def test_many_changes_and_anchors_are_sent_whole(publisher: Publisher, model: Po
     publish(publisher, 0, model, one)
     step(model, 0.5)
     publish(publisher, 1, model, one)
+    assert publisher.columns({})["changed_share"] == pytest.approx(0.5, abs=0.01)
     # No server was told to keep version 1.
     step(model)
     publish(publisher, 2, model, one)
