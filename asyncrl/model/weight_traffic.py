@@ -17,7 +17,8 @@ MANY_BYTES = 100e9
 def kept_version_bytes(recipe: Recipe, shape: ModelShape) -> int:
     """Memory in which the trainer's ranks together keep the last version, to compare the next one with."""
     dtype = find_dtype(recipe, shape).name
-    return _version_bytes(recipe, shape) if recipe.serving.sends_deltas(dtype) else 0
+    is_kept = recipe.serving.sends_deltas(dtype, shared_disk=recipe.cluster.shared_disk)
+    return _version_bytes(recipe, shape) if is_kept else 0
 
 
 def version_lines(recipe: Recipe, shape: ModelShape) -> list[str]:

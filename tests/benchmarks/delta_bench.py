@@ -1,10 +1,17 @@
 """A publish of all weights against one of what changed, on a real SGLang server (idle, on the same cores).
 
-    python tests/benchmarks/delta_bench.py [--model FOLDER] [--rates 1e-6,1e-5] [--rounds 5]
+    python tests/benchmarks/delta_bench.py [--model FOLDER] [--rates 1e-6,1e-5,4e-5] [--servers 1] [--rounds 5]
 
 Bfloat16 weights of the model (else random ones in the shape of SmolLM2-135M), rounded from float32
-masters that move as Adam moves them for gradients of noise. Medians. By the disk that both see, and as
-without one, by HTTP on one machine. `memory` is what the trainer's process grew by.
+masters that move as Adam moves them for gradients of noise. By the disk that both see, and as without one, by
+HTTP on one machine. Medians over versions, behind the first two:
+
+    share      changed words
+    MB         that a server reads
+    write      seconds before servers are told: weights exported, compared, digested and written
+    servers    seconds until all serve the version; pause: in which one of them generates nothing
+    together   seconds of the trainer; folder: seconds until the whole folder is written in the background
+    memory MB  that the trainer's process grew by
 """
 
 import argparse
@@ -32,9 +39,7 @@ from asyncrl.trainer.ranks import ranks
 
 STEADY = 0.23
 """Standard deviation of Adam's update over the learning rate: sqrt((1 - 0.9) / (1 + 0.9))."""
-NUM_WARM = 20
-"""Steps until masters are no longer at numbers of bfloat16."""
-COLUMNS = ("share", "MB", "prepare", "pause", "together", "memory MB")
+COLUMNS = ("share", "MB", "write", "servers", "pause", "together", "folder", "memory MB")
 
 
 class Trained:
@@ -47,13 +52,22 @@ class Trained:
 
         self.model = build_model(check_model_folder(folder), torch.bfloat16)
         load_weights(self.model, open_weights(folder))
-        self._masters = [parameter.detach().float() for parameter in self.model.parameters()]
         self._generator = torch.Generator().manual_seed(0)
+        self._masters = [self._master(parameter) for parameter in self.model.parameters()]
+        largest = max(map(torch.numel, self._masters))
+        self._noise = torch.randn(largest + 2**20, generator=self._generator)
 
     def step(self, rate: float) -> None:
         for parameter, master in zip(self.model.parameters(), self._masters, strict=True):
-            master += STEADY * rate * torch.randn(master.shape, generator=self._generator)
-            parameter.data.copy_(master)
+            start = int(torch.randint(2**20, (), generator=self._generator))
+            noise = self._noise[start : start + master.numel()].view(master.shape)
+            parameter.data.copy_(master.add_(noise, alpha=STEADY * rate))
+
+    def _master(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Anywhere between the numbers that round to another one, as after many steps."""
+        master = parameter.detach().float()
+        spacing = torch.exp2(torch.frexp(master).exponent - 8.0)
+        return master + spacing * (torch.rand(master.shape, generator=self._generator) - 0.5)
 
 
 def bench(
@@ -84,20 +98,22 @@ def bench(
             trained.step(rate)
             begin = time.perf_counter()
             publication = publisher.prepare(version, trained.model)
-            prepared = time.perf_counter() - begin
+            written = time.perf_counter()
             outcomes = publisher.install(publication, trained.model, urls)
-            together = time.perf_counter() - begin
+            end = time.perf_counter()
             assert all(it.is_installed and not it.detail for it in outcomes.values()), outcomes
             found = publisher.columns(outcomes)
-            grown = psutil.Process().memory_info().rss - before
+            # Not part of a step that is longer than the write.
+            publisher._folders.wait()
             rows.append(
                 [
                     *(found.get("changed_share", float("nan")), found["publish_bytes"] / 1e6),
-                    *(prepared, found["publish_pause_seconds"], together, grown / 1e6),
+                    *(written - begin, end - written, found["publish_pause_seconds"], end - begin),
+                    *(time.perf_counter() - begin, (psutil.Process().memory_info().rss - before) / 1e6),
                 ]
             )
-            # Not part of a step that is longer than the write.
-            publisher._folders.wait()
+            print(".", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
     return [statistics.median(column) for column in zip(*rows[2:], strict=True)]
 
 
@@ -115,7 +131,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--rates", default="1e-6,1e-5")
+    parser.add_argument("--rates", default="1e-6,1e-5,4e-5")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--kinds", default="full disk,delta disk,full http,delta http")
@@ -130,14 +146,13 @@ def main() -> None:
         else:
             (folder / "model").symlink_to(arguments.model.resolve())
         trained = Trained(folder / "model")
+        print("starting servers", file=sys.stderr, flush=True)
         with running(folder, arguments.servers) as urls:
-            print(f"{'':22s}" + "".join(f"{column:>12s}" for column in COLUMNS))
+            print(f"{'':22s}" + "".join(f"{column:>11s}" for column in COLUMNS))
             for rate in map(float, arguments.rates.split(",")):
-                for _ in range(NUM_WARM):
-                    trained.step(rate)
                 for kind in arguments.kinds.split(","):
                     row = bench(trained, urls, folder, rate, kind, arguments.rounds)
-                    print(f"{rate:8.0e} {kind:13s}" + "".join(f"{cell:12.4g}" for cell in row), flush=True)
+                    print(f"{rate:8.0e} {kind:13s}" + "".join(f"{cell:11.4g}" for cell in row), flush=True)
     ranks.stop()
 
 

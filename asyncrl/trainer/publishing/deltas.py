@@ -130,7 +130,9 @@ class DeltaFolders:
                 if part.num_changed > most_changed:
                     # All is sent.
                     if most_changed >= 0:
-                        part.num_changed += sum(int((it != 0).sum()) for it in _differences(views[name], tensor))
+                        part.num_changed += sum(
+                            int((it != 0).sum()) for it in _differences(views[name], tensor)
+                        )
                     views[name].copy_(tensor)
                     self._known[name] = "" if tensor.is_cuda else digests[name]
                     continue
@@ -192,11 +194,21 @@ def changed_words(old: Tensor, new: Tensor) -> tuple[Positions, Words]:
     """Positions [N] of the words of `new` whose bits differ from those of `old`, and the XOR [N] of both."""
     positions, changes = list[Tensor](), list[Tensor]()
     for number, difference in enumerate(_differences(old, new)):
-        found = torch.nonzero(difference).view(-1)
+        found = _nonzero(difference)
         changes.append(difference[found].cpu())
         positions.append(found.cpu() + number * CHUNK_WORDS)
     xor = torch.cat(changes).numpy()
     return torch.cat(positions).numpy(), xor.view(word_type(xor.dtype.itemsize))
+
+
+def _nonzero(words: Tensor) -> Tensor:
+    """Positions of the words that are not 0. Few are: 8 bytes are looked at at once where they fit."""
+    in_block = 8 // words.itemsize
+    if len(words) % in_block:
+        return torch.nonzero(words).view(-1)
+    blocks = torch.nonzero(words.view(torch.int64)).view(-1)
+    block, word = torch.nonzero(words.view(-1, in_block)[blocks], as_tuple=True)
+    return blocks[block] * in_block + word
 
 
 def _differences(old: Tensor, new: Tensor) -> Iterator[Tensor]:

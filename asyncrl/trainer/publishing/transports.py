@@ -28,7 +28,7 @@ def make_publisher(
     files = find_load(shared_disk=has_disk, service_url=service_url, run_folder=run_folder)
 
     def encoded(folders: PublicationFolders, load: Load) -> tuple[Encoding, Load]:
-        if not serving.sends_deltas(find_dtype(recipe, read_shape(base)).name):
+        if not serving.sends_deltas(find_dtype(recipe, read_shape(base)).name, shared_disk=has_disk):
             return folders, load
         deltas = DeltaFolders(
             folders,
