@@ -45,10 +45,7 @@ def train(
     controller = ControllerLink(queue_url, run_folder, files_url)
     checkpoints = _open_checkpoints(recipe, controller)
     publisher: Publisher = make_publisher(
-        recipe,
-        run_folder,
-        service_url=lambda: controller.files_url or controller.queue_url,
-        failed=end_now,
+        recipe, run_folder, service_url=lambda: controller.files_url or controller.queue_url, failed=end_now
     )
     queue = controller.connect() if ranks.is_first() else None
     version = saved = _restore(learner, checkpoints, controller)

@@ -1,6 +1,6 @@
 """A publish of all weights against one of what changed, on a real SGLang server (idle, on the same cores).
 
-    python tests/benchmarks/delta_bench.py [--model FOLDER] [--rates 1e-6,1e-5,4e-5] [--servers 1] [--rounds 5]
+    python tests/benchmarks/delta_bench.py [--model FOLDER] [--rates 1e-6,1e-5] [--servers 1] [--rounds 5]
 
 Bfloat16 weights of the model (else random ones in the shape of SmolLM2-135M), rounded from float32
 masters that move as Adam moves them for gradients of noise. By the disk that both see, and as without one, by

@@ -106,7 +106,7 @@ class Serving(Section):
         return self.max_total_tokens or (None if has_gpu else CPU_CACHE_TOKENS)
 
     def sends_deltas(self, dtype: str, *, shared_disk: bool) -> bool:
-        """Whether versions of a model of this type may go as deltas; `shared_disk` as in the cluster's section."""
+        """Whether versions of a model of this type may go as deltas. `shared_disk` is cluster.shared_disk."""
         is_worth_it = self.weight_encoding == "auto" and dtype != "float32" and not shared_disk
         return (self.weight_encoding == "delta" or is_worth_it) and self.weight_transport == "disk"
 

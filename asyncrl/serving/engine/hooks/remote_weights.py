@@ -1,9 +1,9 @@
 """Weights that a server does not load from where they are: it copies the folder to its host before.
 
 An update in the format PREPARE brings a folder there, from a disk or a URL, or applies a delta to what is
-there, while the server serves. The next update from the same place loads the copy. It lies under the
-temporary folder (TMPDIR moves it) and ends with the process; the next server removes that of a killed one. The
-sender of a place compares the digests of what was loaded.
+there, while the server serves. The next update from the same place loads the copy. The copy lies under the
+temporary folder (TMPDIR moves it) and ends with the process; the next server removes that of a killed one.
+The sender of a place compares the digests of what was loaded.
 """
 
 import asyncio
