@@ -10,11 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import numpy as np
 
-from asyncrl.model.weights import StoredTensor, read_header, weight_files
+from asyncrl.model.weights import read_header, weight_files
 from asyncrl.serving.delta import (
     DeltaRefused,
     Words,
@@ -45,7 +45,8 @@ class HostCopy:
         """Why there is no copy, if there is none."""
         self._place = ""
         """Place that the copy was last prepared from, until it is taken."""
-        self._tensors: dict[str, tuple[Path, StoredTensor]] = {}
+        self._tensors: dict[str, Words] = {}
+        """The bytes in the files, mapped when they are first asked for."""
         self._digests: dict[str, str] = {}
         """Digests of tensors, as far as they were asked for since the bytes were written."""
 
@@ -114,7 +115,7 @@ class HostCopy:
                 f"differ, first {other[0]} ({found[other[0]]}, expected {wanted[other[0]][0]})"
             )
         for tensor, data in read_changes(delta):
-            words = self._words(tensor, mode="r+")
+            words = self._words(tensor)
             positions, changes = decode(data, num_words=len(words), kind=words.dtype)
             self._digests.pop(tensor, None)
             words[positions] ^= changes
@@ -124,25 +125,24 @@ class HostCopy:
 
     def _digest(self, tensor: str) -> str:
         if tensor not in self._digests:
-            self._digests[tensor] = bytes_digest(self._words(tensor, mode="r").view(np.uint8))
+            self._digests[tensor] = bytes_digest(self._words(tensor).view(np.uint8))
         return self._digests[tensor]
 
-    def _words(self, tensor: str, *, mode: Literal["r", "r+"]) -> Words:
+    def _words(self, tensor: str) -> Words:
         if not self._tensors:
             assert self.current is not None
-            files = weight_files(self.current)
-            self._tensors = {it.name: (file, it) for file in files for it in read_header(file)}
+            for file in weight_files(self.current):
+                data = np.asarray(np.memmap(file, np.uint8, "r+"))
+                for it in read_header(file):
+                    self._tensors[it.name] = data[it.start : it.end].view(word_type(WORD_BYTES[it.kind]))
         if tensor not in self._tensors:
             raise DeltaRefused(f"the copy on this host has no tensor {tensor}")
-        file, it = self._tensors[tensor]
-        num_words = (it.end - it.start) // WORD_BYTES[it.kind]
-        return np.memmap(file, word_type(WORD_BYTES[it.kind]), mode, it.start, num_words)
+        return self._tensors[tensor]
 
     def _rename(self, name: str) -> None:
         target = self.folder / name
         if self.current is not None and target != self.current:
             self.current = self.current.rename(target)
-            self._tensors = {}
 
 
 def own_folder() -> tuple[Path, IO[bytes]]:
