@@ -7,7 +7,7 @@ from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 
 SMALL_SHARE = 0.01
-"""Share of bfloat16 words that a step changes at a learning rate of 1e-6 or less (docs/gpus.md)."""
+"""Share of bfloat16 words that a step changes at a learning rate of 1e-5 (docs/gpus.md)."""
 CHANGED_WORD_BYTES = 4
 """Bytes of a changed word of 16 bits in a delta: gap and XOR."""
 MANY_BYTES = 100e9
